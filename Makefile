@@ -1,0 +1,106 @@
+# `make` alone prints what there is. Every target sets up what it needs in $(VENV) by itself.
+#   PYTHON=/path/to/python3.12   the Python to create $(VENV) with (3.11 or newer)
+#   VENV=/elsewhere              another place for the virtual environment
+#   CI_FULL=1                    the long tests as well
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON_FLOOR := 3.11
+JAVA_FLOOR := 17
+VENV ?= .venv
+# The first on the PATH that is new enough; a plain `python3` may well be older.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+PY := $(VENV)/bin/python
+SOURCES := pyproject.toml setup.cfg $(wildcard native/*.c native/*.h)
+# Not exported by default: a Python on the machine must not leak into the virtual environment.
+unexport PYTHONPATH PYTHONHOME
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Stops with one line where $(1) printed anything.
+stop_on = $(eval PROBLEM := $(shell $(1)))$(if $(PROBLEM),$(error $(PROBLEM)))
+
+python_problem = p='$(PYTHON)'; \
+	if [ -z "$$p" ]; then \
+		echo 'Python $(PYTHON_FLOOR) or newer is needed and none was found: install it, or name it with PYTHON=/path/to/python'; \
+	elif ! v=$$("$$p" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
+		echo "PYTHON=$$p does not run: name a Python $(PYTHON_FLOOR) or newer"; \
+	elif ! "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		echo "Python $(PYTHON_FLOOR) or newer is needed and $$p is $$v: install it, or name it with PYTHON=/path/to/python"; \
+	elif ! "$$p" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$$p cannot create virtual environments: install its venv module (Debian and Ubuntu: apt install python$$v-venv)"; \
+	fi
+
+# Spark itself takes JAVA_HOME before the PATH.
+java_problem = h='$(JAVA_HOME)'; j="$${h:+$$h/bin/}java"; \
+	v=$$("$$j" -version 2>&1 | sed -n 's/.* version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p' | head -n 1); \
+	if [ -z "$$v" ] && [ -n "$$h" ]; then \
+		echo "JAVA_HOME=$$h holds no working Java: point it to a JDK $(JAVA_FLOOR) or newer"; \
+	elif [ -z "$$v" ]; then \
+		echo 'Java $(JAVA_FLOOR) or newer is needed and none was found: install a JDK (Debian and Ubuntu: apt install openjdk-17-jdk-headless)'; \
+	elif [ "$$v" -lt $(JAVA_FLOOR) ]; then \
+		echo "Java $(JAVA_FLOOR) or newer is needed and $$j is $$v: install a JDK, or point JAVA_HOME to one"; \
+	fi
+
+.PHONY: help
+help: ## print this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every figure (under two minutes)
+	@$(PY) -m dedup.cli.main demo $(DEMO_ARGS)
+
+.PHONY: test
+test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
+	@$(PY) -m pytest tests $(TEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, and the C code with warnings as errors
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy --strict dedup
+	@mkdir -p build/lint
+	for c in native/*.c; do \
+		$(CC) -std=c11 -O2 -Wall -Wextra -Werror -fPIC -DPy_LIMITED_API=0x030B0000 \
+			-I"$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+			-c "$$c" -o "build/lint/$$(basename "$$c" .c).o" || exit 1; \
+	done
+
+.PHONY: bench
+bench: java $(VENV)/.ready-test ## side-by-side benchmarks, printed as a table
+	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
+
+.PHONY: sanitize
+sanitize: $(VENV)/.ready-test ## kernel tests under the address and undefined-behaviour sanitizers
+	@PYTHON="$(abspath $(PY))" sh native/sanitize.sh
+
+.PHONY: wheel
+wheel: $(VENV)/.ready-test ## build a wheel into dist/
+	@$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+.PHONY: clean
+clean: ## remove all that make made, the virtual environment included
+	rm -rf .venv build dist *.egg-info dedup/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+		.benchmarks spark-warehouse metastore_db derby.log artifacts
+	find dedup tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: java
+java:
+	@$(call stop_on,$(java_problem)):
+
+# A stamp is as new as the last install. An environment whose Python or pip is gone is made afresh.
+$(VENV)/.ready-test: $(SOURCES)
+	@$(if $(shell $(PY) -m pip --version 2>/dev/null),,$(call stop_on,$(python_problem))):
+	@$(PY) -m pip --version >/dev/null 2>&1 || { \
+		echo "Creating $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv --clear "$(VENV)"; }
+	@echo "Installing into $(VENV) (the first time takes a few minutes)"
+	@$(PY) -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+$(VENV)/.ready-lint: pyproject.toml $(VENV)/.ready-test
+	@$(PY) -m pip install --quiet --editable ".[lint]"
+	@touch $@

@@ -1,0 +1,36 @@
+"""Exactly-once records for Spark Structured Streaming, by record ID, within a horizon."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dedup.spark.idtime import time_from_id
+    from dedup.spark.listener import DedupListener
+    from dedup.spark.metrics import BatchMetrics
+    from dedup.spark.operator import dedup_by_id
+
+__version__ = "0.1.0"
+__all__ = ["BatchMetrics", "DedupListener", "dedup_by_id", "time_from_id"]
+
+_HOMES = {
+    "BatchMetrics": "dedup.spark.metrics",
+    "DedupListener": "dedup.spark.listener",
+    "dedup_by_id": "dedup.spark.operator",
+    "time_from_id": "dedup.spark.idtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs Spark only when it is asked for: the core imports without it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == "pyspark":
+            from dedup.errors import MissingExtraError
+
+            raise MissingExtraError("spark", f"dedup.{name}") from error
+        raise

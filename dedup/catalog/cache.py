@@ -1,0 +1,204 @@
+"""The local cache directory: views and sidecars that can always be made again from the root.
+
+Several processes share it. Entries appear by one rename and are never changed; a process that has
+an entry open keeps reading it after another has removed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dedup.catalog.layout import checked_query_id
+from dedup.errors import CatalogError
+
+DEFAULT_CACHE_BYTES = 10 << 30
+#: A build takes seconds; whatever is this old was left by a killed process.
+LEFTOVER_AGE_S = 3600.0
+
+_TEMP = "tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A view or file in the cache: bytes that its removal would free, time of its last use."""
+
+    path: Path
+    size_bytes: int
+    used_s: float
+
+
+class LocalCache:
+    """Views and fetched files of one query on this machine.
+
+    Parameters
+    ----------
+    query_id
+        Names the query's folder.
+    directory
+        Where the cache may live; default: the first of ``SPARK_LOCAL_DIRS``, else the system's
+        folder for temporary files. Everything is below ``dedup-cache-<uid>`` in there.
+    cache_bytes
+        Bound over all queries; entries opened longest ago go first. Hard links to files that are
+        alive at a local root take no space and do not count.
+
+    Raises
+    ------
+    CatalogError
+        When the directory cannot be made, or belongs to another user.
+    """
+
+    def __init__(
+        self,
+        query_id: str,
+        directory: str | os.PathLike[str] | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        base = os.fspath(directory) if directory else _default_directory()
+        uid = os.getuid()
+        self.top = Path(base) / f"dedup-cache-{uid}"
+        self.folder = self.top / checked_query_id(query_id)
+        self.cache_bytes = cache_bytes
+        # The first entry finds out how full the directory was left.
+        self._grown_bytes = cache_bytes
+        with self._errors("create"):
+            self.top.parent.mkdir(parents=True, exist_ok=True)
+            self.top.mkdir(mode=0o700, exist_ok=True)
+            (self.top / _TEMP).mkdir(exist_ok=True)
+            owner = self.top.lstat().st_uid
+        if owner != uid or self.top.is_symlink():
+            raise CatalogError(
+                f"cache directory {self.top} belongs to user {owner}, not to user {uid}, or is a "
+                "link: remove it, or give another cache directory"
+            )
+
+    def entry(self, shard: int, file: str) -> Path:
+        """Return the path of an entry, there or not."""
+        return self.folder / f"shard={shard:05d}" / file
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Give a private temporary folder on the cache's own disk, removed afterwards."""
+        with self._errors("create a folder in"):
+            (self.top / _TEMP).mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self.top / _TEMP))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, built: Path, entry: Path) -> bool:
+        """Move a finished file or folder into place; return False where another was first."""
+        with self._errors("write"):
+            grown_bytes = _size_bytes(built)
+            for attempt in (1, 2):
+                try:
+                    entry.parent.mkdir(parents=True, exist_ok=True)
+                    os.rename(built, entry)
+                    break
+                except FileNotFoundError:  # the folder was tidied away in between
+                    if attempt == 2:
+                        raise
+                except OSError:
+                    if not entry.is_dir():
+                        raise
+                    return False
+        self._grown_bytes += grown_bytes
+        # Looking through the directory takes time: only after each 1/16 of its bound.
+        if self._grown_bytes * 16 > self.cache_bytes:
+            self.trim(keep=entry)
+        return True
+
+    def touch(self, entry: Path) -> None:
+        """Mark an entry as just opened."""
+        with contextlib.suppress(OSError):
+            os.utime(entry)
+
+    def discard(self, entry: Path) -> None:
+        """Remove an entry, at once for all processes that have not opened it yet."""
+        trash = self.top / _TEMP / f"{os.getpid()}-trash-{time.monotonic_ns()}"
+        with self._errors("remove"):
+            try:
+                os.rename(entry, trash)
+            except FileNotFoundError:
+                return
+            if trash.is_dir():
+                shutil.rmtree(trash, ignore_errors=True)
+            else:
+                trash.unlink()
+
+    def entries(self) -> list[CacheEntry]:
+        """Return what is in the cache, of all queries, in order of last use."""
+        found = []
+        for folder in self.top.glob("*/shard=*"):
+            for path in _children(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(CacheEntry(path, _size_bytes(path), path.stat().st_mtime))
+        return sorted(found, key=lambda entry: entry.used_s)
+
+    def trim(self, keep: Path | None = None) -> int:
+        """Remove what is over the bound and what killed processes left; return entries removed."""
+        self._grown_bytes = 0
+        oldest_s = time.time() - LEFTOVER_AGE_S
+        for leftover in _children(self.top / _TEMP):
+            if _last_change_s(leftover) < oldest_s:
+                shutil.rmtree(leftover, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+        entries = self.entries()
+        used_bytes, removed = sum(entry.size_bytes for entry in entries), 0
+        for entry in entries:
+            if used_bytes <= self.cache_bytes:
+                break
+            if entry.path != keep:
+                self.discard(entry.path)
+                used_bytes, removed = used_bytes - entry.size_bytes, removed + 1
+                for folder in (entry.path.parent, entry.path.parent.parent):
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+        return removed
+
+    @contextlib.contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise CatalogError(
+                f"cannot {verb} the local cache {self.top}: {exc}; free space on this disk, or "
+                "give another cache directory"
+            ) from exc
+
+
+def _default_directory() -> str:
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()
+    return first or tempfile.gettempdir()
+
+
+def _children(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+def _size_bytes(path: Path) -> int:
+    files = _children(path) if path.is_dir() else [path]
+    total = 0
+    for file in files:
+        with contextlib.suppress(OSError):
+            stat = file.stat()
+            total += stat.st_size if stat.st_nlink == 1 else 0
+    return total
+
+
+def _last_change_s(path: Path) -> float:
+    latest = 0.0
+    for each in (path, *_children(path)):
+        with contextlib.suppress(OSError):
+            latest = max(latest, each.stat().st_mtime)
+    return latest

@@ -1,0 +1,238 @@
+"""The birth certificate of a query's catalog, and the keys that are derived from its ID.
+
+State and catalog of a query only make sense under the settings it was born with: another ID column
+of the same type would silently drop unique rows. So these settings are written once, and every
+task compares its own with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dedup.catalog.layout import certificate_path
+from dedup.catalog.root import ObjectMissing, Root
+from dedup.core.filter import hash_key_id
+from dedup.errors import CatalogError, ConfigError
+
+CERTIFICATE_FORMAT = 1
+
+_SPARK_HASH_SEED = 42
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What must never change in the life of a query.
+
+    Parameters
+    ----------
+    query_id : str
+        Spark's query ID, the same over all restarts from one checkpoint.
+    id_columns : tuple of (str, str)
+        Name and Spark type of each ID column, in order.
+    encoding : str
+        How an ID becomes key bytes.
+    timestamp_source : str
+        Where timestamps come from, such as ``"column ts"`` or ``"processing time"``.
+    stable_timestamps : bool
+        Whether every copy of a record carries the same time.
+    shards : int
+        Number of shards.
+    slot_keys : tuple of int
+        The grouping key of each shard, from `slot_keys`.
+    hash_key_id : int
+        Names the key of the hashes in filters and segments.
+    birth_batch : int
+        First micro-batch of the catalog; the one field that later tasks need not repeat.
+    """
+
+    query_id: str
+    id_columns: tuple[tuple[str, str], ...]
+    encoding: str
+    timestamp_source: str
+    stable_timestamps: bool
+    shards: int
+    slot_keys: tuple[int, ...]
+    hash_key_id: int
+    birth_batch: int
+
+    def to_bytes(self) -> bytes:
+        """Return canonical JSON: the same bytes from every creator."""
+        fields: dict[str, Any] = {"format": CERTIFICATE_FORMAT, **asdict(self)}
+        # As text, because JSON numbers above 2**53 do not survive every reader.
+        fields["hash_key_id"] = f"{self.hash_key_id:016x}"
+        fields["checksum"] = _checksum(fields)
+        return _canonical(fields) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Certificate:
+        """Return the certificate of these bytes; ``where`` names them in errors.
+
+        Raises
+        ------
+        CatalogError
+            When they are damaged, foreign, or of a newer version.
+        """
+        try:
+            fields: Any = json.loads(data)
+            if not isinstance(fields, dict) or "format" not in fields:
+                raise ValueError("it is no certificate")
+            if fields["format"] != CERTIFICATE_FORMAT:
+                raise ValueError(f"format {fields['format']!r} is not {CERTIFICATE_FORMAT}")
+            checksum = fields.pop("checksum", None)
+            if checksum != _checksum(fields):
+                raise ValueError("its checksum does not match")
+            del fields["format"]
+            fields["id_columns"] = tuple((name, kind) for name, kind in fields["id_columns"])
+            fields["slot_keys"] = tuple(fields["slot_keys"])
+            fields["hash_key_id"] = int(fields["hash_key_id"], 16)
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError) as exc:
+            raise CatalogError(
+                f"the birth certificate {where} cannot be used: {exc}. It was damaged, or written "
+                "by a newer version: restore it from a copy, or use the version that wrote it"
+            ) from exc
+
+
+def load_certificate(root: Root, query_id: str) -> Certificate | None:
+    """Return the certificate of a query, None where there is none; CatalogError when damaged."""
+    name = certificate_path(query_id)
+    try:
+        data = root.read_bytes(name)
+    except ObjectMissing:
+        return None
+    return Certificate.from_bytes(data, root.url(name))
+
+
+def create_or_check(root: Root, wanted: Certificate) -> Certificate:
+    """Write the certificate if there is none; return the one that counts.
+
+    Parameters
+    ----------
+    root : Root
+        The catalog.
+    wanted : Certificate
+        What this task believes.
+
+    Returns
+    -------
+    Certificate
+        The one at the root: ``wanted``, but perhaps with an earlier ``birth_batch``.
+
+    Raises
+    ------
+    ConfigError
+        When the catalog was made with other settings; the text names both values.
+    CatalogError
+        When the certificate is damaged, or the root cannot be read or written.
+
+    Notes
+    -----
+    Any number of tasks may race: the one at the root is read back and compared by all.
+    """
+    name = certificate_path(wanted.query_id)
+    if not root.exists(name):
+        root.create_bytes(name, wanted.to_bytes())
+    found = Certificate.from_bytes(root.read_bytes(name), root.url(name))
+    theirs, ours = asdict(found), asdict(wanted)
+    differences = [
+        f"{field.replace('_', ' ')} is {theirs[field]!r} there and {ours[field]!r} here"
+        for field in theirs
+        if field != "birth_batch" and theirs[field] != ours[field]
+    ]
+    if differences:
+        raise ConfigError(
+            f"this query does not fit the catalog {root.url(name)} that its checkpoint was started "
+            f"with: {'; '.join(differences)}. Use the settings of the catalog again, or start anew "
+            "with another checkpoint (which forgets all IDs)"
+        )
+    return found
+
+
+def derive_keys(query_id: str) -> tuple[bytes, bytes]:
+    """Return the 16-byte hash keys of a query: for the choice of shards, and for filters.
+
+    They are independent, because a shard's IDs share bits of the first hash; filters that used it
+    as well would fill unevenly. BLAKE2b with one personalisation each (RFC 7693, section 2.5).
+    """
+    shard, bloom = (
+        hashlib.blake2b(query_id.encode(), digest_size=16, person=person).digest()
+        for person in (b"dedup shard v1", b"dedup filter v1")
+    )
+    return shard, bloom
+
+
+def filter_key_id(query_id: str) -> int:
+    """Return the ID of a query's filter key, as certificate, segments and sidecars hold it."""
+    return hash_key_id(derive_keys(query_id)[1])
+
+
+def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
+    """Return grouping keys that Spark spreads evenly: shard i goes to partition i mod partitions.
+
+    Parameters
+    ----------
+    shards : int
+        Number of keys, >= 1.
+    partitions : int
+        Number of shuffle partitions, >= 1.
+
+    Returns
+    -------
+    tuple of int
+        ``shards`` distinct 32-bit integers >= 0, the smallest that serve.
+
+    Raises
+    ------
+    ConfigError
+        When either number is below 1.
+
+    Notes
+    -----
+    Spark places a row by ``pmod(hash(key), partitions)``; the keys 0..n-1 leave a third of the
+    partitions empty.
+    """
+    if shards < 1 or partitions < 1:
+        raise ConfigError(f"shards ({shards}) and partitions ({partitions}) are numbers from 1 on")
+    waiting = [list(range(p, shards, partitions))[::-1] for p in range(min(shards, partitions))]
+    keys = [0] * shards
+    left, key = shards, 0
+    while left:
+        partition = _signed(spark_hash_int(key)) % partitions
+        if partition < len(waiting) and waiting[partition]:
+            keys[waiting[partition].pop()] = key
+            left -= 1
+        key += 1
+    return tuple(keys)
+
+
+def spark_hash_int(value: int, seed: int = _SPARK_HASH_SEED) -> int:
+    """Return Spark's ``hash`` of an INT column as an unsigned 32-bit number.
+
+    Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash (A. Appleby's MurmurHash3, 4 bytes).
+    """
+    k = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
+    h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
+    return h ^ h >> 16
+
+
+def _rotated(x: int, bits: int) -> int:
+    return (x << bits | x >> (32 - bits)) & _MASK
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 32) if x >> 31 else x
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.blake2b(_canonical(fields), digest_size=16).hexdigest()

@@ -1,0 +1,48 @@
+"""What the catalog did, for the metrics of one micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class Counters:
+    """Work done since the last `take`, of one shard.
+
+    Parameters
+    ----------
+    lookups, keys_looked_up
+        Calls of ``lookup``, and keys in them.
+    blocks_read, segments_read
+        Segment blocks that lookups read; segments read whole.
+    segments_written, bytes_written
+        New segments, and bytes of their SSTs and sidecars.
+    segments_deleted
+        Segments deleted at the root.
+    views_built, views_rebuilt
+        Local views built; those of them that replaced a missing or damaged one.
+    bytes_fetched
+        Bytes copied from the root (hard links copy none).
+    filters_loaded, filters_rebuilt
+        Sidecars read and checked; sidecars that were unusable and made anew from their segment.
+    """
+
+    lookups: int = 0
+    keys_looked_up: int = 0
+    blocks_read: int = 0
+    segments_read: int = 0
+    segments_written: int = 0
+    bytes_written: int = 0
+    segments_deleted: int = 0
+    views_built: int = 0
+    views_rebuilt: int = 0
+    bytes_fetched: int = 0
+    filters_loaded: int = 0
+    filters_rebuilt: int = 0
+
+    def take(self) -> Counters:
+        """Return the counts so far and start again at 0."""
+        taken = Counters(*(getattr(self, field.name) for field in fields(self)))
+        for field in fields(self):
+            setattr(self, field.name, 0)
+        return taken

@@ -1,0 +1,163 @@
+"""A database over one segment: how a view is built, opened and read. RocksDB is only used here.
+
+Every function raises `RocksError`, or ValueError where content is not as it was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rocksdict
+
+from dedup import kernel
+from dedup.catalog.blocks import block_numbers, decode_blocks
+from dedup.catalog.segment import META_KEY, SegmentMeta, rocks_errors, table_options
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS, I64, U64
+
+#: A lookup holds about this many bytes of blocks at a time.
+_LOOKUP_BYTES = 32 << 20
+#: A scan costs half as much per block as a multi-get.
+_SCAN_SHARE = 2
+_DECODE_BLOCKS = 8192
+
+
+@dataclass(slots=True)
+class View:
+    """An open read-only database over one segment, and the segment's metadata entry."""
+
+    db: Any  # an Rdict; its stubs do not know that raw mode takes and gives bytes only
+    meta: SegmentMeta
+    meta_bytes: bytes
+
+
+def build_view(sst: Path, folder: Path) -> None:
+    """Make a database over one segment file, which is moved into it; RocksError where it fails."""
+    options = _view_options()
+    options.create_if_missing(True)
+    ingest = rocksdict.IngestExternalFileOptions()
+    ingest.set_move_files(True)
+    # RocksDB would write a sequence number into the file, which is the root's own inode.
+    ingest.set_allow_global_seqno(False)
+    with rocks_errors():
+        db = rocksdict.Rdict(str(folder), options)
+        try:
+            db.ingest_external_file([str(sst)], ingest)
+        finally:
+            db.close()
+    (folder / "LOG").unlink(missing_ok=True)
+
+
+def open_view(folder: Path) -> View:
+    """Open a database that `build_view` made, read-only; RocksError or ValueError where damaged."""
+    with rocks_errors():
+        db: Any = rocksdict.Rdict(
+            str(folder), _view_options(), access_type=rocksdict.AccessType.read_only()
+        )
+        try:
+            meta_bytes = db.get(META_KEY)
+            if meta_bytes is None:
+                raise ValueError("it has no metadata entry")
+            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes)
+        except BaseException:
+            db.close()
+            raise
+
+
+def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, int]:
+    """Return the time (ms) of each of n keys, `ABSENT_MS` where absent; and blocks read.
+
+    Raises
+    ------
+    RocksError, ValueError
+        When blocks are damaged.
+    """
+    times_ms = np.full(len(keys), ABSENT_MS, np.int64)
+    meta, blocks_read = view.meta, 0
+    numbers, which = np.unique(block_numbers(hashes, meta.nblocks), return_inverse=True)
+    step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
+    for first in range(0, len(numbers), step):
+        some = numbers[first : first + step]
+        found = _blocks(view, some)
+        blocks_read += len(found)
+        row = np.full(len(some), -1, np.int64)
+        row[np.searchsorted(some, np.fromiter(found, np.int64, len(found)))] = np.arange(len(found))
+        inside = (which >= first) & (which < first + len(some))
+        asked = np.flatnonzero(inside)
+        rows = row[which[asked] - first]
+        asked, rows = asked[rows >= 0], rows[rows >= 0]
+        if len(asked) == 0:
+            continue
+        ends = np.zeros(len(found) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, found.values()), np.int64, len(found)), out=ends[1:])
+        data = np.frombuffer(b"".join(found.values()), np.uint8)
+        query = keys if len(asked) == len(keys) else keys.take(asked)
+        offsets_ms = kernel.blocks_find(data, ends, rows, query.data, query.offsets)
+        hit = offsets_ms >= 0
+        times_ms[asked[hit]] = meta.start_ms + offsets_ms[hit]
+    return times_ms, blocks_read
+
+
+def decode_all(view: View) -> tuple[Keys, I64]:
+    """Return all keys of a segment and their times (ms); RocksError or ValueError where damaged."""
+    values = view.db.values()
+    parts: list[tuple[Keys, I64]] = []
+    held: list[bytes] = []
+    while blocks := list(islice(values, _DECODE_BLOCKS)):
+        held += blocks
+        parts.append(decode_blocks(held[:-1]))
+        del held[:-1]
+    # RocksDB's iterator just ends at a damaged block; a whole one ends at the metadata entry.
+    if held != [view.meta_bytes]:
+        raise ValueError(_why_cut(view))
+    keys = Keys.concat([keys for keys, _ in parts])
+    times_ms = np.concatenate([offsets_ms for _, offsets_ms in parts]) + view.meta.start_ms
+    if len(keys) != view.meta.count:
+        raise ValueError(f"it holds {len(keys)} IDs, its metadata says {view.meta.count}")
+    return keys, times_ms
+
+
+def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
+    """Return those of the blocks that the segment has, in rising order of their numbers."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    entry_keys = numbers.astype(">u4").tobytes()
+    wanted = [entry_keys[at : at + 4] for at in range(0, len(entry_keys), 4)]
+    if len(wanted) * _SCAN_SHARE < last - first + 1:
+        found = zip(numbers.tolist(), view.db[wanted], strict=True)
+        return {number: block for number, block in found if block is not None}
+    chosen = set(wanted)
+    blocks: dict[int, bytes] = {}
+    for entry_key, block in view.db.items(from_key=wanted[0]):
+        if entry_key > wanted[-1]:
+            return blocks
+        if entry_key in chosen:
+            blocks[int.from_bytes(entry_key, "big")] = block
+    raise ValueError(_why_cut(view))
+
+
+def _why_cut(view: View) -> str:
+    iterator = view.db.iter()
+    iterator.seek_to_first()
+    while iterator.valid():
+        iterator.next()
+    with rocks_errors():
+        iterator.status()
+    return "reading it ends before its last entry"
+
+
+def _view_options() -> rocksdict.Options:
+    options = table_options()
+    options.set_disable_auto_compactions(True)
+    options.set_keep_log_file_num(1)
+    # Every file is opened at once, so a view that is open survives the removal of its folder.
+    options.set_max_open_files(-1)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_manifest_preallocation_size(4096)
+    options.set_write_buffer_size(64 << 10)
+    return options

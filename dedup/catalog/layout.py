@@ -1,0 +1,101 @@
+"""Names of everything under a catalog root."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dedup.errors import ConfigError
+
+SEGMENT_SUFFIX = ".sst"
+SIDECAR_SUFFIX = ".filter"
+TOMBSTONE_SUFFIX = ".forgotten"
+#: Suffix of a file that is still being written; a killed writer leaves it behind.
+TEMP_SUFFIX = ".tmp"
+
+Kind: TypeAlias = Literal[
+    "certificate", "segment", "sidecar", "tombstone", "run", "temp", "foreign"
+]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SEGMENT = re.compile(
+    r"(?P<epoch>\d{12})-(?P<run_id>[A-Za-z0-9_][A-Za-z0-9._-]*)-(?P<attempt>\d+)-(?P<seq>\d{4,})"
+)
+_IN_SHARD = re.compile(r"(?P<query_id>[^/]+)/shard=(?P<shard>\d{5,})/(?P<file>[^/]+)")
+_KINDS: dict[str, Kind] = {
+    SEGMENT_SUFFIX: "segment",
+    SIDECAR_SUFFIX: "sidecar",
+    TOMBSTONE_SUFFIX: "tombstone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectName:
+    """What the name of a file under a catalog root says; fields that it does not say are None."""
+
+    kind: Kind
+    query_id: str | None = None
+    shard: int | None = None
+    segment: str | None = None
+    run_id: str | None = None
+
+
+def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str:
+    """Return the name of the ``seq``-th segment that one task attempt writes for a shard.
+
+    Unique for ever within a shard: Spark numbers attempts within a run, and runs have unique IDs.
+
+    Raises
+    ------
+    ConfigError
+        When the parts do not make a name that ``parse`` reads back.
+    """
+    name = f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
+    if not _SEGMENT.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no segment name: epoch, task attempt and number are whole numbers >= 0, "
+            "and the run ID is made of letters, digits, '.', '_' and '-'"
+        )
+    return name
+
+
+def checked_query_id(query_id: str) -> str:
+    """Return the query ID; ConfigError when it cannot be the name of a folder."""
+    if not _PLAIN.fullmatch(query_id):
+        raise ConfigError(
+            f"query ID {query_id!r} cannot name a folder: use letters, digits, '.', '_' and '-'"
+        )
+    return query_id
+
+
+def certificate_path(query_id: str) -> str:
+    """Return the name of a query's birth certificate."""
+    return f"{checked_query_id(query_id)}/catalog.json"
+
+
+def shard_path(query_id: str, shard: int, file: str) -> str:
+    """Return the name of a file of one shard."""
+    return f"{checked_query_id(query_id)}/shard={shard:05d}/{file}"
+
+
+def parse(name: str) -> ObjectName:
+    """Tell what kind of file a name under the root stands for; unknown names are foreign."""
+    query_id, _, rest = name.partition("/")
+    file = name.rpartition("/")[2]
+    if not rest or not _PLAIN.fullmatch(query_id):
+        return ObjectName("foreign")
+    if file.startswith(".") and file.endswith(TEMP_SUFFIX):
+        return ObjectName("temp", query_id)
+    if rest == "catalog.json":
+        return ObjectName("certificate", query_id)
+    if rest.startswith("runs/"):
+        return ObjectName("run", query_id, run_id=rest.removeprefix("runs/"))
+    in_shard = _IN_SHARD.fullmatch(name)
+    for suffix, kind in _KINDS.items():
+        stem = file.removesuffix(suffix)
+        named = _SEGMENT.fullmatch(stem)
+        if in_shard and stem != file and named:
+            shard = int(in_shard["shard"])
+            return ObjectName(kind, query_id, shard, stem, named["run_id"])
+    return ObjectName("foreign", query_id)

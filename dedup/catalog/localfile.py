@@ -1,0 +1,110 @@
+"""Durable files on a local file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from dedup.catalog.layout import TEMP_SUFFIX
+
+_CHUNK_BYTES = 4 << 20
+_NO_HARD_LINKS = {
+    errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS,
+    errno.EMLINK, errno.EINVAL,
+}  # fmt: skip
+
+
+def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
+    """Make a file appear whole and durable: content synced first, then its name, then the folder.
+
+    Parameters
+    ----------
+    path : Path
+        Where; missing folders are made.
+    content : bytes or Path
+        What; a file is linked where that is possible, and copied otherwise.
+    create : bool
+        Leave a file alone that is there already.
+
+    Returns
+    -------
+    bool
+        False when the file was there already, and ``create``.
+
+    Raises
+    ------
+    OSError
+        When the disk is full or fails.
+    """
+    _make_folders(path.parent)
+    if isinstance(content, Path) and create:
+        with open(content, "rb") as source:
+            os.fsync(source.fileno())
+        with contextlib.suppress(_NoHardLinks):
+            return _link(content, path)
+    with _temp_beside(path) as (temp, out):
+        if isinstance(content, bytes):
+            out.write(content)
+        else:
+            with open(content, "rb") as source:
+                shutil.copyfileobj(source, out, _CHUNK_BYTES)
+        out.flush()
+        os.fsync(out.fileno())
+        if create:
+            with contextlib.suppress(_NoHardLinks):
+                return _link(temp, path)
+            if path.exists():
+                return False
+        os.rename(temp, path)
+        _sync_folder(path.parent)
+    return True
+
+
+class _NoHardLinks(Exception):
+    pass
+
+
+def _link(source: Path, path: Path) -> bool:
+    # Unlike a rename, a link never replaces what is there.
+    try:
+        os.link(source, path)
+    except FileExistsError:
+        return False
+    except OSError as exc:
+        if exc.errno in _NO_HARD_LINKS:
+            raise _NoHardLinks from exc
+        raise
+    _sync_folder(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def _temp_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    temp = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMP_SUFFIX}"
+    try:
+        with open(temp, "xb") as out:
+            yield temp, out
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def _make_folders(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,287 @@
+"""The durable root: immutable objects on any ``pyarrow.fs`` file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from dedup.catalog.localfile import publish
+from dedup.errors import CatalogError, ConfigError
+
+FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
+T = TypeVar("T")
+
+_CHUNK_BYTES = 4 << 20
+
+
+class ObjectMissing(CatalogError):
+    """There is no object of this name under the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object under the root: name relative to it, and size."""
+
+    name: str
+    size_bytes: int
+
+
+class Root:
+    """Objects under one folder of a file system, written once, whole and durable.
+
+    On a local file system an object appears by fsync and atomic link or rename, and its folder is
+    synced after; elsewhere by one PUT, whose size is read back.
+
+    Parameters
+    ----------
+    where : str, PathLike or callable
+        A local path, a URI that pyarrow knows (``s3://bucket/folder``), or a picklable function
+        without parameters that returns ``(pyarrow.fs.FileSystem, folder)``. The function is called
+        once per process, and again when an operation fails (its credentials may have run out).
+
+    Raises
+    ------
+    ConfigError
+        When a path or URI cannot be understood.
+    CatalogError
+        From every method, when the storage cannot be reached or refuses.
+
+    Notes
+    -----
+    Picklable. Not shared between threads that write the same names.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
+        if callable(where):
+            self._where: str | FileSystemFactory = where
+        else:
+            text = os.fspath(where)
+            if not text:
+                raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
+            # Workers may run in another folder than the driver.
+            self._where = text if "://" in text else os.path.abspath(text)
+        self._resolved: tuple[int, pafs.FileSystem, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_where": self._where, "_resolved": None}
+
+    def __repr__(self) -> str:
+        return f"Root({self.url()!r})"
+
+    def url(self, name: str = "") -> str:
+        """Return the full path of an object for people to read, without credentials."""
+        if isinstance(self._where, str):
+            base = re.sub(r"(?<=://)[^/@]*@", "", self._where).partition("?")[0]
+        else:
+            try:
+                fs, path = self._filesystem()
+                base = path if _is_local(fs) else f"{fs.type_name}://{path}"
+            except CatalogError:
+                base = getattr(self._where, "__qualname__", "factory") + "()"
+        return f"{base.rstrip('/')}/{name}" if name else base
+
+    # --- reading
+
+    def local_path(self, name: str) -> Path | None:
+        """Return the path of an object (there or not) on this machine; None on other storage."""
+        fs, base = self._filesystem()
+        return Path(base, _checked(name)) if _is_local(fs) else None
+
+    def size(self, name: str) -> int | None:
+        """Return the size of an object in bytes, None where there is none."""
+        info = self._call("look up", name, lambda fs, path: fs.get_file_info(path))
+        return int(info.size) if info.type == pafs.FileType.File else None
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is an object of this name."""
+        return self.size(name) is not None
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the content of an object; ObjectMissing where there is none."""
+
+        def read(fs: pafs.FileSystem, path: str) -> bytes:
+            with fs.open_input_stream(path, compression=None) as stream:
+                return bytes(stream.read())
+
+        return self._call("read", name, read)
+
+    def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
+        """Copy an object to a new local file; return its size in bytes and its CRC-32.
+
+        Raises
+        ------
+        ObjectMissing
+            When there is no such object.
+        CatalogError
+            When root or local disk fail.
+        """
+
+        def copy(fs: pafs.FileSystem, path: str) -> tuple[int, int]:
+            size = crc = 0
+            with fs.open_input_stream(path, compression=None) as stream:
+                # A file that is there might be a hard link to an object; never write into it.
+                Path(local_path).unlink(missing_ok=True)
+                with open(local_path, "xb") as out:
+                    while chunk := stream.read(_CHUNK_BYTES):
+                        out.write(chunk)
+                        size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+            return size, crc
+
+        return self._call("fetch", name, copy)
+
+    def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
+        """Return all objects in a folder and below it, by name; none where there is no folder."""
+        _, base = self._filesystem()
+        path = f"{base}/{_checked(prefix)}" if prefix else base
+        infos = self._call(
+            "list",
+            prefix,
+            lambda fs, _: fs.get_file_info(
+                pafs.FileSelector(path, recursive=True, allow_not_found=True)
+            ),
+        )
+        files = (info for info in infos if info.type == pafs.FileType.File)
+        skip = len(base) + 1
+        objects = (ObjectInfo(info.path[skip:], int(info.size)) for info in files)
+        return tuple(sorted(objects, key=lambda o: o.name))
+
+    # --- writing
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Write an object; one that is there already is replaced, never seen half."""
+        self._put(name, data, create=False)
+
+    def create_bytes(self, name: str, data: bytes) -> bool:
+        """Write an object that is not there yet; return False, writing nothing, where it is.
+
+        Storage that cannot create exclusively may let two writers both believe that they were
+        first: read the object back to learn whose bytes are there.
+        """
+        return self._put(name, data, create=True)
+
+    def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
+        """Write an object from a local file, which stays, and must not be changed afterwards.
+
+        Raises
+        ------
+        CatalogError
+            When the name is taken: objects of this kind are never changed.
+        """
+        if not self._put(name, Path(local_path), create=True):
+            raise CatalogError(
+                f"{self.url(name)} is there already, but names of segments are unique for ever: "
+                "two queries share one catalog and run ID; give each query its own checkpoint"
+            )
+
+    def delete(self, names: Iterable[str]) -> int:
+        """Delete objects; return how many were there. Missing ones are fine."""
+        deleted = 0
+        for name in names:
+            with contextlib.suppress(ObjectMissing):
+                self._call("delete", name, lambda fs, path: fs.delete_file(path))
+                deleted += 1
+        return deleted
+
+    def _put(self, name: str, content: bytes | Path, *, create: bool) -> bool:
+        begun = False
+
+        def put(fs: pafs.FileSystem, path: str) -> bool:
+            nonlocal begun
+            if _is_local(fs):
+                return publish(Path(path), content, create=create)
+            # What is there after a failed try may be our own.
+            if create and not begun and fs.get_file_info(path).type != pafs.FileType.NotFound:
+                return False
+            begun = True
+            size = _upload(fs, path, content)
+            stored = fs.get_file_info(path).size
+            if stored != size:
+                raise OSError(errno.EIO, f"{size} bytes were written but {stored} are stored")
+            return True
+
+        return self._call("write", name, put)
+
+    def _call(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
+        retry = callable(self._where)
+        while True:
+            try:
+                fs, base = self._filesystem()
+                return action(fs, f"{base}/{_checked(name)}" if name else base)
+            except FileNotFoundError as exc:
+                raise ObjectMissing(
+                    f"cannot {verb} {self.url(name)}: there is no such object; if it was deleted "
+                    "or not copied, restore the catalog together with its checkpoint"
+                ) from exc
+            except (OSError, pa.ArrowException) as exc:
+                if not retry:
+                    raise CatalogError(
+                        f"cannot {verb} {self.url(name)}: {exc}; check that the catalog root is "
+                        "reachable, has free space, and may be read and written by this user, "
+                        "then start the query again"
+                    ) from exc
+                retry, self._resolved = False, None
+
+    def _filesystem(self) -> tuple[pafs.FileSystem, str]:
+        if self._resolved is None or self._resolved[0] != os.getpid():
+            fs, base = self._open()
+            while isinstance(fs, pafs.SubTreeFileSystem) and _is_local(fs.base_fs):
+                fs, base = fs.base_fs, f"{fs.base_path.rstrip('/')}/{base.strip('/')}"
+            # A file system with threads of its own does not survive a fork.
+            self._resolved = os.getpid(), fs, base.rstrip("/") or "/"
+        return self._resolved[1:]
+
+    def _open(self) -> tuple[pafs.FileSystem, str]:
+        if callable(self._where):
+            try:
+                return self._where()
+            except (OSError, pa.ArrowException) as exc:
+                raise CatalogError(
+                    f"the function given as catalog failed: {exc}; it must return "
+                    "(pyarrow.fs.FileSystem, folder) on every worker"
+                ) from exc
+        if "://" not in self._where:
+            return pafs.LocalFileSystem(), self._where
+        try:
+            fs, base = pafs.FileSystem.from_uri(self._where)
+        except (OSError, pa.ArrowException, ValueError) as exc:
+            raise ConfigError(
+                f"cannot use {self.url()!r} as catalog: {exc}; give a local path, a URI that "
+                "pyarrow.fs.FileSystem.from_uri takes, or a function that returns (fs, folder)"
+            ) from exc
+        return fs, str(base)
+
+
+def _is_local(fs: pafs.FileSystem) -> bool:
+    return isinstance(fs, pafs.LocalFileSystem)
+
+
+def _checked(name: str) -> str:
+    if not name or name.startswith("/") or {"", ".", ".."} & set(name.split("/")):
+        raise ValueError(f"{name!r} does not name an object under a catalog root")
+    return name
+
+
+def _upload(fs: pafs.FileSystem, path: str, content: bytes | Path) -> int:
+    try:
+        stream = fs.open_output_stream(path, compression=None)
+    except FileNotFoundError:  # a file system with real folders
+        fs.create_dir(path.rpartition("/")[0], recursive=True)
+        stream = fs.open_output_stream(path, compression=None)
+    with stream:
+        if isinstance(content, bytes):
+            stream.write(content)
+            return len(content)
+        with open(content, "rb") as source:
+            shutil.copyfileobj(source, stream, _CHUNK_BYTES)
+            return source.tell()

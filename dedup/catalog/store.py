@@ -1,0 +1,226 @@
+"""`ShardStore`: what the shard logic of the core talks to, over a real catalog."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from dedup import kernel
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import derive_keys, filter_key_id
+from dedup.catalog.counters import Counters
+from dedup.catalog.layout import SEGMENT_SUFFIX, SIDECAR_SUFFIX, segment_name, shard_path
+from dedup.catalog.root import Root
+from dedup.catalog.segment import write_segment_file
+from dedup.catalog.sidecars import LoadedFilters, Sidecars
+from dedup.catalog.tombstone import read_tombstone
+from dedup.catalog.view import OpenViews, Views
+from dedup.core.filter import SplitBlockFilter
+from dedup.core.keys import Keys
+from dedup.core.ports import I64, U64, SegmentRef
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Who writes: micro-batch, run and task attempt. Together they are unique for ever."""
+
+    epoch: int
+    run_id: str
+    task_attempt_id: int
+
+
+class ShardStore:
+    """The segments of one shard; implements `dedup.core.ports.SegmentStore`.
+
+    Parameters
+    ----------
+    root : Root
+        Where segments live.
+    cache : LocalCache
+        Where views and copies of them live on this machine.
+    query_id : str
+        Whose catalog it is; hash keys are derived from it.
+    shard : int
+        Which shard, >= 0.
+    attempt : Attempt
+        Who writes. One store per attempt and shard: the names of segments count from 0.
+    open_views, loaded_filters
+        Budgets of open files; default: the process's own.
+
+    Attributes
+    ----------
+    counters : Counters
+        What was done since the last ``counters.take()``.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        cache: LocalCache,
+        *,
+        query_id: str,
+        shard: int,
+        attempt: Attempt,
+        open_views: OpenViews | None = None,
+        loaded_filters: LoadedFilters | None = None,
+    ) -> None:
+        self.counters = Counters()
+        self._root = root
+        self._cache = cache
+        self._query_id = query_id
+        self._shard = shard
+        self._attempt = attempt
+        self._written = 0
+        self._hash_key = derive_keys(query_id)[1]
+        self._hash_key_id = filter_key_id(query_id)
+        self._views = Views(
+            root,
+            cache,
+            query_id=query_id,
+            shard=shard,
+            hash_key_id=self._hash_key_id,
+            counters=self.counters,
+            open_views=open_views,
+        )
+        self._sidecars = Sidecars(
+            root,
+            cache,
+            self._views,
+            query_id=query_id,
+            shard=shard,
+            hash_key=self._hash_key,
+            hash_key_id=self._hash_key_id,
+            counters=self.counters,
+            loaded=loaded_filters,
+        )
+
+    def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
+        """Return the filter over the segment's IDs, rebuilt from the segment where damaged.
+
+        Raises
+        ------
+        SegmentDamaged
+            When sidecar and segment are both missing or damaged.
+        CatalogError
+            When the root cannot be reached, or the local disk fails.
+        """
+        return self._sidecars.load(seg)
+
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+        """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent.
+
+        Raises
+        ------
+        SegmentDamaged
+            When the segment is missing or damaged at the root.
+        CatalogError
+            When the root cannot be reached, or the local disk fails.
+        """
+        return self._views.lookup(seg, keys, hashes)
+
+    def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
+        """Return all keys, their hashes and timestamps (ms), in (hash, key) order.
+
+        Raises
+        ------
+        SegmentDamaged, CatalogError
+            As `lookup`.
+        """
+        keys, times_ms = self._views.read_all(seg)
+        return keys, kernel.hash64(keys.data, keys.offsets, self._hash_key), times_ms
+
+    def write_segment(
+        self, start_ms: int, end_ms: int, keys: Keys, hashes: U64, times_ms: I64, fpr: float
+    ) -> tuple[SegmentRef, SplitBlockFilter]:
+        """Write n distinct keys as a new segment with its sidecar, both durable on return.
+
+        Parameters
+        ----------
+        start_ms, end_ms : int
+            The bucket.
+        keys : Keys
+            n distinct keys, in any order.
+        hashes : ndarray of uint64, shape (n,)
+            Their hashes under the query's filter key.
+        times_ms : ndarray of int64, shape (n,)
+            Their timestamps, in ``[start_ms, end_ms)``.
+        fpr : float
+            Target false-positive rate of the sidecar, between 0 and 1.
+
+        Raises
+        ------
+        ValueError
+            When the arguments contradict each other; nothing is written.
+        CatalogError
+            When root or local disk fail, or the name is taken.
+        """
+        if len(keys):
+            first = kernel.hash64(keys.data, keys.offsets[:2], self._hash_key)
+            if len(hashes) == 0 or first[0] != hashes[0]:
+                raise ValueError("the hashes are not those of the keys under the filter key")
+        name = segment_name(
+            self._attempt.epoch, self._attempt.run_id, self._attempt.task_attempt_id, self._written
+        )
+        with self._cache.scratch() as folder:
+            sst = folder / "segment"
+            info = write_segment_file(
+                sst,
+                name=name,
+                shard=self._shard,
+                start_ms=start_ms,
+                end_ms=end_ms,
+                keys=keys,
+                hashes=hashes,
+                times_ms=times_ms,
+                hash_key_id=self._hash_key_id,
+            )
+            built = SplitBlockFilter.build(hashes, fpr, hash_key_id=self._hash_key_id)
+            sidecar = built.to_bytes()
+            # The segment comes last: where it is, its sidecar is too.
+            (folder / "sidecar").write_bytes(sidecar)
+            self._root.put_file(self._path(name + SIDECAR_SUFFIX), folder / "sidecar")
+            self._root.put_file(self._path(name + SEGMENT_SUFFIX), sst)
+        self._written += 1
+        self.counters.segments_written += 1
+        self.counters.bytes_written += info.sst_bytes + len(sidecar)
+        ref = SegmentRef(
+            name,
+            start_ms,
+            end_ms,
+            info.count,
+            info.sst_bytes,
+            info.sst_crc32,
+            len(sidecar),
+            crc32(sidecar),
+        )
+        return ref, built
+
+    def delete(self, names: Sequence[str]) -> int:
+        """Delete the segments of these names with all that belongs to them; return how many.
+
+        Raises
+        ------
+        CatalogError
+            When the root cannot be reached; some may be deleted then.
+        """
+        deleted = self._root.delete(self._path(name + SEGMENT_SUFFIX) for name in names)
+        self._root.delete(self._path(name + SIDECAR_SUFFIX) for name in names)
+        self._views.drop(names)
+        self._sidecars.drop(names)
+        self.counters.segments_deleted += deleted
+        return deleted
+
+    def forgotten(self, seg: SegmentRef) -> bool:
+        """Tell whether a user accepted the loss of this segment (its tombstone is there).
+
+        Raises
+        ------
+        CatalogError
+            When there is a tombstone, but damaged or for another bucket: that is no consent.
+        """
+        return read_tombstone(self._root, self._query_id, self._shard, seg) is not None
+
+    def _path(self, file: str | os.PathLike[str]) -> str:
+        return shard_path(self._query_id, self._shard, os.fspath(file))

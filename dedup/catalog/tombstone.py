@@ -1,0 +1,72 @@
+"""Tombstones: a user's word that the loss of one damaged segment is accepted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+from zlib import crc32
+
+from dedup.catalog.layout import TOMBSTONE_SUFFIX, shard_path
+from dedup.catalog.root import ObjectMissing, Root
+from dedup.core.ports import SegmentRef
+from dedup.errors import CatalogError
+
+TOMBSTONE_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """Which segment may be lost. The bucket is None where the segment could not tell it."""
+
+    segment: str
+    start_ms: int | None
+    end_ms: int | None
+
+    def to_bytes(self) -> bytes:
+        """Return canonical JSON."""
+        fields: dict[str, Any] = {"format": TOMBSTONE_FORMAT, **asdict(self)}
+        fields["checksum"] = crc32(_canonical(fields))
+        return _canonical(fields) + b"\n"
+
+
+def tombstone_path(query_id: str, shard: int, segment: str) -> str:
+    """Return the name of a segment's tombstone."""
+    return shard_path(query_id, shard, segment + TOMBSTONE_SUFFIX)
+
+
+def read_tombstone(root: Root, query_id: str, shard: int, seg: SegmentRef) -> Tombstone | None:
+    """Return the tombstone of a segment, None where there is none.
+
+    Raises
+    ------
+    CatalogError
+        When it is damaged, of a newer version, or for another segment or bucket.
+    """
+    name = tombstone_path(query_id, shard, seg.name)
+    try:
+        data = root.read_bytes(name)
+    except ObjectMissing:
+        return None
+    try:
+        fields: Any = json.loads(data)
+        checksum = fields.pop("checksum")
+        if fields.pop("format") != TOMBSTONE_FORMAT:
+            raise ValueError("it is of another format")
+        found = Tombstone(**fields)
+        if found.to_bytes() != data or checksum is None:
+            raise ValueError("its checksum does not match")
+        buckets = ((seg.start_ms, seg.end_ms), (None, None))
+        if found.segment != seg.name or (found.start_ms, found.end_ms) not in buckets:
+            raise ValueError(f"it speaks of {found}")
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise CatalogError(
+            f"the tombstone {root.url(name)} cannot be used for segment {seg.name}: {exc}. If the "
+            "loss of this bucket is still accepted, write it again: "
+            f"dedup catalog forget {root.url()} --segment {seg.name}"
+        ) from exc
+    return found
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,306 @@
+"""Views: local read-only RocksDB databases, each over exactly one segment.
+
+A view can hold nothing but the segment that the manifest names, so nothing is ever seen because it
+happens to lie in a database (invariant 1). It is built in a private folder and renamed into place;
+the only writable handle lives and dies inside the build (invariant 5).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.counters import Counters
+from dedup.catalog.database import View, build_view, decode_all, find, open_view
+from dedup.catalog.layout import SEGMENT_SUFFIX, shard_path
+from dedup.catalog.root import ObjectMissing, Root
+from dedup.catalog.segment import (
+    RocksError,
+    file_crc32,
+    rocks_errors,
+)
+from dedup.core.keys import Keys
+from dedup.core.ports import I64, U64, SegmentRef
+from dedup.errors import CatalogError, SegmentDamaged
+
+T = TypeVar("T")
+
+VIEW_SUFFIX = ".view"
+MAX_OPEN_VIEWS = 256
+
+
+class OpenViews:
+    """The views that this process holds open, at most ``max_views``; least recently used go first.
+
+    Parameters
+    ----------
+    max_views
+        Bound, >= 1; each takes one file descriptor. Default: `MAX_OPEN_VIEWS`, or a quarter of the
+        file descriptors that the process may open where that is less.
+    """
+
+    def __init__(self, max_views: int | None = None) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = MAX_OPEN_VIEWS if soft == resource.RLIM_INFINITY else max(1, soft // 4)
+        self.max_views = max_views or min(MAX_OPEN_VIEWS, allowed)
+        self._views: OrderedDict[Path, View] = OrderedDict()
+        self._orphaned: list[object] = []
+        self._pid = os.getpid()
+        # Held during reads: closing a database under a reader would be undefined.
+        self.lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def get(self, path: Path) -> View | None:
+        """Return the open view of this path, now the most recently used; None where it is not."""
+        if self._pid != os.getpid():
+            # Forked: RocksDB's threads stayed behind in the parent, so these cannot be closed.
+            self._orphaned.append(self._views)
+            self._views, self._pid = OrderedDict(), os.getpid()
+        view = self._views.get(path)
+        if view is not None:
+            self._views.move_to_end(path)
+        return view
+
+    def add(self, path: Path, view: View) -> None:
+        """Take a view in, and close the least recently used ones above the bound."""
+        self._views[path] = view
+        while len(self._views) > self.max_views:
+            self.close(next(iter(self._views)))
+
+    def close(self, path: Path) -> None:
+        """Close the view of this path, where it is open."""
+        view = self._views.pop(path, None)
+        if view is not None:
+            with suppress(RocksError), rocks_errors():
+                view.db.close()
+
+    def close_all(self) -> None:
+        """Close every view."""
+        for path in list(self._views):
+            self.close(path)
+
+
+#: Shared by all shards and queries of the process, so that the bound is the process's.
+PROCESS_VIEWS = OpenViews()
+
+
+class _Broken(Exception):
+    """A view does not answer as its segment must; `in_content` tells damage from a failing disk."""
+
+    def __init__(self, text: str, *, in_content: bool = True) -> None:
+        super().__init__(text)
+        self.in_content = in_content
+
+
+class Views:
+    """Reads segments of one shard through local views.
+
+    A view that is missing or damaged is built again from the root, once per call.
+
+    Parameters
+    ----------
+    root, cache
+        Where segments come from, and where views are built.
+    query_id, shard, hash_key_id
+        Whose segments these are; one that says otherwise inside is damaged.
+    counters
+        Where work is counted.
+    open_views
+        Default: the process's own.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        cache: LocalCache,
+        *,
+        query_id: str,
+        shard: int,
+        hash_key_id: int,
+        counters: Counters,
+        open_views: OpenViews | None = None,
+    ) -> None:
+        self._root = root
+        self._cache = cache
+        self._query_id = query_id
+        self._shard = shard
+        self._hash_key_id = hash_key_id
+        self._counters = counters
+        self._open_views = PROCESS_VIEWS if open_views is None else open_views
+
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+        """Return the timestamp of each key.
+
+        Parameters
+        ----------
+        seg : SegmentRef
+            Where to look.
+        keys : Keys
+            n keys.
+        hashes : ndarray of uint64, shape (n,)
+            Their hashes.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Milliseconds since the epoch; `ABSENT_MS` where the segment does not hold the key.
+
+        Raises
+        ------
+        SegmentDamaged
+            When the segment is missing or damaged at the root.
+        CatalogError
+            When the root cannot be reached, or the local disk fails.
+        """
+        self._counters.lookups += 1
+        self._counters.keys_looked_up += len(keys)
+        if len(hashes) != len(keys):
+            raise ValueError(f"{len(keys)} keys, but {len(hashes)} hashes")
+        if len(keys) == 0:
+            return np.empty(0, np.int64)
+        times_ms, blocks_read = self._read(
+            seg, lambda view: find(view, keys, hashes, sst_bytes=seg.sst_bytes)
+        )
+        self._counters.blocks_read += blocks_read
+        return times_ms
+
+    def read_all(self, seg: SegmentRef) -> tuple[Keys, I64]:
+        """Return all keys of a segment in (hash, key) order, and their timestamps (ms).
+
+        Raises
+        ------
+        SegmentDamaged, CatalogError
+            As `lookup`.
+        """
+        self._counters.segments_read += 1
+        return self._read(seg, decode_all)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Close and remove the local views of these segments."""
+        with self._open_views.lock:
+            for name in names:
+                self._discard(self._path(name))
+
+    def _read(self, seg: SegmentRef, action: Callable[[View], T]) -> T:
+        path = self._path(seg.name)
+        with self._open_views.lock:
+            try:
+                return self._attempt(seg, path, action, checked=False)
+            except _Broken:
+                self._discard(path)
+                self._counters.views_rebuilt += 1
+            try:
+                return self._attempt(seg, path, action, checked=True)
+            except _Broken as exc:
+                self._discard(path)
+                if exc.in_content:
+                    raise segment_damaged(
+                        self._root, self._query_id, self._shard, seg, exc
+                    ) from exc
+                raise CatalogError(
+                    f"the local view {path} cannot be read, though its segment is whole: {exc}; "
+                    "free space and file descriptors on this machine, or give another cache "
+                    "directory"
+                ) from exc
+
+    def _attempt(
+        self, seg: SegmentRef, path: Path, action: Callable[[View], T], *, checked: bool
+    ) -> T:
+        try:
+            with rocks_errors():
+                view = self._open_views.get(path) or self._open(seg, path, checked=checked)
+                view.meta.check(seg, shard=self._shard, hash_key_id=self._hash_key_id)
+                return action(view)
+        except RocksError as exc:
+            raise _Broken(str(exc), in_content=exc.is_corruption) from exc
+        except ValueError as exc:
+            raise _Broken(str(exc)) from exc
+
+    def _open(self, seg: SegmentRef, path: Path, *, checked: bool) -> View:
+        if not (path / "CURRENT").exists():
+            self._build(seg, path, checked=checked)
+        view = open_view(path)
+        self._cache.touch(path)
+        self._open_views.add(path, view)
+        return view
+
+    def _build(self, seg: SegmentRef, path: Path, *, checked: bool) -> None:
+        with self._cache.scratch() as folder:
+            copy = folder / "segment"
+            size, crc = self._bring(seg, copy, checked=checked)
+            if size != seg.sst_bytes or crc not in (None, seg.sst_crc32):
+                raise segment_damaged(
+                    self._root,
+                    self._query_id,
+                    self._shard,
+                    seg,
+                    f"its file has {size} bytes and CRC-32 {crc}, "
+                    f"the manifest says {seg.sst_bytes} and {seg.sst_crc32}",
+                )
+            build_view(copy, folder / "view")
+            self._cache.publish(folder / "view", path)
+        self._counters.views_built += 1
+
+    def _bring(self, seg: SegmentRef, copy: Path, *, checked: bool) -> tuple[int, int | None]:
+        """Link or copy the segment to a local file; return size and, where it was read, CRC-32."""
+        name = shard_path(self._query_id, self._shard, seg.name + SEGMENT_SUFFIX)
+        try:
+            local = self._root.local_path(name)
+            if local is not None and _linked(local, copy):
+                return file_crc32(copy) if checked else (copy.stat().st_size, None)
+            fetched = self._root.fetch(name, copy)
+        except ObjectMissing as exc:
+            raise segment_damaged(
+                self._root, self._query_id, self._shard, seg, "its file is missing"
+            ) from exc
+        except OSError as exc:
+            raise CatalogError(
+                f"cannot read {self._root.url(name)}: {exc}; check that its disk is healthy and "
+                "that this user may read it, then start the query again"
+            ) from exc
+        self._counters.bytes_fetched += fetched[0]
+        return fetched
+
+    def _path(self, name: str) -> Path:
+        return self._cache.entry(self._shard, name + VIEW_SUFFIX)
+
+    def _discard(self, path: Path) -> None:
+        self._open_views.close(path)
+        self._cache.discard(path)
+
+
+def segment_damaged(
+    root: Root, query_id: str, shard: int, seg: SegmentRef, why: object
+) -> SegmentDamaged:
+    """Return the error that says which segment is lost, and what to do."""
+    name = shard_path(query_id, shard, seg.name + SEGMENT_SUFFIX)
+    start, end = (_utc(ms) for ms in (seg.start_ms, seg.end_ms))
+    return SegmentDamaged(
+        f"segment {seg.name} of shard {shard}, bucket [{start}, {end}) with {seg.count} IDs, is "
+        f"missing or damaged at {root.url(name)}: {why}. Restore this file from a copy; or accept "
+        "that records of this bucket may come through twice, and start the query again after: "
+        f"dedup catalog forget {root.url()} --segment {seg.name}"
+    )
+
+
+def _linked(source: Path, link: Path) -> bool:
+    try:
+        os.link(source, link)
+    except OSError:  # gone, on another disk, or a file system without links: fetch says which
+        return False
+    return True
+
+
+def _utc(ms: int) -> str:
+    return f"{np.datetime64(ms, 'ms')}Z"

@@ -1,0 +1,273 @@
+"""The commands and their flags; what they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dedup.cli.failures import FAILED, INTERRUPTED, OK, explain
+from dedup.cli.figures import table
+from dedup.cli.progress import reporter
+from dedup.cli.run_options import RunOptions
+from dedup.errors import ConfigError
+
+app = typer.Typer(
+    name="dedup",
+    help="Let each record ID pass once per horizon: Spark Structured Streaming on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 130 interrupted.",
+)
+
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from dedup.cli.version import version_lines
+
+        for line in version_lines():
+            typer.echo(line)
+        raise typer.Exit(OK)
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print versions and kernel path."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    input: Annotated[  # noqa: A002
+        Path, typer.Argument(metavar="INPUT", help="Folder of files, or one file.")
+    ],
+    id: Annotated[  # noqa: A002
+        list[str], typer.Option("--id", metavar="COL", help="ID column; repeat for several.")
+    ],
+    horizon: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long an ID is remembered: '7 days'.")
+    ],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the unique rows.")],
+    format: Annotated[  # noqa: A002
+        str | None, typer.Option(metavar="FMT", help="csv, json or parquet; else by file names.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(metavar="DDL", help="Columns: 'id STRING, amount INT'.")
+    ] = None,
+    infer: Annotated[
+        bool, typer.Option("--infer", help="CSV: guess types (default: every column a string).")
+    ] = False,
+    read_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Option of Spark's reader, such as sep=';'."),
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="COL", help="Event time; else processing time.")
+    ] = None,
+    timestamp_format: Annotated[
+        str | None, typer.Option(metavar="FMT", help="Spark pattern: 'yyyy-MM-dd HH:mm:ss'.")
+    ] = None,
+    lateness: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How far behind is still on time.")
+    ] = None,
+    late: Annotated[str, typer.Option(metavar="emit|drop", help="Late, unknown records.")] = "emit",
+    null_ids: Annotated[
+        str, typer.Option(metavar="emit|drop|error", help="Records without an ID.")
+    ] = "emit",
+    duplicates: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the rows that do not go on.")
+    ] = None,
+    catalog: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: OUTPUT/_catalog.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: OUTPUT/_checkpoint.")
+    ] = None,
+    files_per_trigger: Annotated[int, typer.Option(metavar="N", help="Files a micro-batch.")] = 10,
+    output_format: Annotated[
+        str | None, typer.Option(metavar="FMT", help="csv, json or parquet; else as the input.")
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(metavar="N", help="Default: as many as cores. Fixed for ever.")
+    ] = None,
+    buckets: Annotated[
+        int | None, typer.Option(metavar="N", help="Buckets per horizon.", rich_help_panel="Sizing")
+    ] = None,
+    fpr: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="False positives of the filters.", rich_help_panel="Sizing"),
+    ] = None,
+    state_budget_bytes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Spark state of a shard.", rich_help_panel="Sizing"),
+    ] = None,
+    keep_expired: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Before expired files go.", rich_help_panel="Sizing"),
+    ] = None,
+    master: Annotated[
+        str, typer.Option(metavar="local[N]", help="Cores to use.", rich_help_panel="Spark")
+    ] = "local[*]",
+    driver_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of the JVM.", rich_help_panel="Spark")
+    ] = "2g",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the plan, read no rows.")
+    ] = False,
+    as_json: _JSON = False,
+    quiet: _QUIET = False,
+) -> None:
+    """De-duplicate a folder of files; run again, it takes only the files that are new.
+
+    Each micro-batch appears in DIR/batch=<id>/ whole or not at all.
+    """
+    from dedup.cli import run as job
+
+    def work() -> tuple[int, dict[str, Any]]:
+        options = RunOptions.make(
+            input=input,
+            id=tuple(id),
+            horizon=horizon,
+            output=output,
+            file_format=format,
+            schema=schema,
+            infer=infer,
+            read_options=_pairs(read_option or []),
+            timestamp=timestamp,
+            timestamp_format=timestamp_format,
+            lateness=lateness,
+            late=late,
+            null_ids=null_ids,
+            duplicates=duplicates,
+            catalog=catalog,
+            checkpoint=checkpoint,
+            files_per_trigger=files_per_trigger,
+            shards=shards,
+            buckets=buckets,
+            fpr=fpr,
+            state_budget_bytes=state_budget_bytes,
+            keep_expired=keep_expired,
+            master=master,
+            driver_memory=driver_memory,
+            output_format=output_format,
+        )
+        if dry_run:
+            plan = job.plan(options)
+            if not as_json:
+                _print_plan(plan)
+            return OK, {"status": "dry run", "plan": plan}
+        talk = reporter(quiet=quiet)
+        try:
+            with _stop_on_signals() as stop:
+                outcome = job.run(options, talk, stop=stop)
+        finally:
+            talk.close()
+        if not quiet and not as_json:
+            Console().print(table(outcome.figures, f"dedup run {options.output}"))
+        status = "interrupted" if outcome.interrupted else "ok"
+        body = {"status": status, "output": str(options.output), "query_id": outcome.query_id}
+        return (INTERRUPTED if outcome.interrupted else OK), body | outcome.figures.to_json()
+
+    _finish(work, as_json=as_json)
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep everything here. Default: nowhere.")
+    ] = None,
+    events: Annotated[int, typer.Option(metavar="N", help="Events before copies.")] = 400_000,
+    seed: Annotated[int, typer.Option(metavar="N", help="Same seed, same events.")] = 7,
+    as_json: _JSON = False,
+    quiet: _QUIET = False,
+) -> None:
+    """Make up a stream with known duplicates, de-duplicate it, and check every figure."""
+    from dedup.cli import demo as job
+
+    def work() -> tuple[int, dict[str, Any]]:
+        talk = reporter(quiet=quiet)
+        try:
+            with _stop_on_signals() as stop:
+                shown = None if quiet or as_json else Console()
+                body = job.demo(folder, events=events, seed=seed, talk=talk, show=shown, stop=stop)
+        finally:
+            talk.close()
+        return {"ok": OK, "interrupted": INTERRUPTED}.get(body["status"], FAILED), body
+
+    _finish(work, as_json=as_json)
+
+
+def _pairs(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(f"--read-option {text} is not KEY=VALUE.")
+    return tuple(sorted((t.partition("=")[0], t.partition("=")[2]) for t in texts))
+
+
+def _print_plan(plan: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
+    for name, value in plan.items():
+        rows.add_row(name, " ".join(value) if name == "id" else str(value))
+    Console().print(rows)
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> None:
+    """Run a command's work, print what is due, and leave with the exit code."""
+    try:
+        code, body = work()
+    except KeyboardInterrupt:
+        code, body = INTERRUPTED, {"status": "interrupted"}
+    except typer.Exit:
+        raise
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        if os.environ.get("DEDUP_TRACEBACK"):
+            raise
+        failure = explain(error)
+        code = failure.exit_code
+        body = {"status": "failed", "error": failure.kind, "message": failure.message}
+        print(f"error: {failure.message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(body | {"exit_code": code}, sort_keys=True))
+    raise typer.Exit(code)

@@ -1,0 +1,197 @@
+"""The figures of a run: summed from its micro-batches, as a table or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dedup.spark.metrics import BatchMetrics
+
+#: Counted in each micro-batch; a run has their sum.
+COUNTS = (
+    "records_in",
+    "unique",
+    "duplicate",
+    "late",
+    "null_id",
+    "emitted",
+    "future",
+    "null_timestamp",
+    "returned_from_idle",
+    "filter_negative",
+    "filter_true_positive",
+    "filter_false_positive",
+    "segments_written",
+    "segments_merged",
+    "segments_expired",
+    "segments_deleted",
+    "views_built",
+    "bytes_written",
+)
+#: Measured after each micro-batch; a run has the last one's.
+LEVELS = (
+    "live_ids",
+    "tail_ids",
+    "buckets",
+    "segments",
+    "segments_pending",
+    "state_bytes",
+    "filter_state_bytes",
+    "sidecar_bytes",
+    "segment_bytes",
+    "newest_ms",
+    "low_watermark_ms",
+    "late_watermark_ms",
+    "gc_watermark_ms",
+    "gc_lag_newest_ms",
+    "gc_lag_now_ms",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a run did so far.
+
+    Parameters
+    ----------
+    counts : dict of str to int
+        Each of `COUNTS`, summed over the micro-batches of this run.
+    levels : dict of str to int or None
+        Each of `LEVELS`, after the last micro-batch; None where there was none, or no value.
+    files : int
+        Input files of the micro-batches that are complete.
+    batches : int
+        Complete micro-batches.
+    seconds : float
+        Since the query started.
+    """
+
+    counts: dict[str, int]
+    levels: dict[str, int | None]
+    files: int
+    batches: int
+    seconds: float
+
+    @classmethod
+    def of(cls, batches: Iterable[BatchMetrics], *, files: int, seconds: float) -> Figures:
+        """Sum micro-batches, given in their order."""
+        done = list(batches)
+        last = done[-1] if done else None
+        return cls(
+            counts={name: sum(getattr(b, name) for b in done) for name in COUNTS},
+            levels={name: getattr(last, name) if last else None for name in LEVELS},
+            files=files,
+            batches=len(done),
+            seconds=seconds,
+        )
+
+    @property
+    def rows_per_second(self) -> float:
+        """Records taken in per second since the query started."""
+        return self.counts["records_in"] / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def reads(self) -> int:
+        """IDs that the filters sent to the exact catalog."""
+        return self.counts["filter_true_positive"] + self.counts["filter_false_positive"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat plain values; names are those of `BatchMetrics`, times also as ISO 8601 text."""
+        return {
+            **self.counts,
+            **self.levels,
+            "low_watermark": iso(self.levels["low_watermark_ms"]),
+            "gc_watermark": iso(self.levels["gc_watermark_ms"]),
+            "files": self.files,
+            "batches": self.batches,
+            "seconds": round(self.seconds, 3),
+            "rows_per_second": round(self.rows_per_second, 1),
+        }
+
+
+def table(figures: Figures, title: str) -> Table:
+    """Figures that a reader can check against each other, one line each."""
+    from rich import box
+    from rich.table import Table
+
+    n, at = figures.counts, figures.levels
+    rows = Table(title=title, box=box.SIMPLE, show_header=False, title_justify="left")
+    rows.add_column(no_wrap=True)
+    rows.add_column(justify="right", no_wrap=True)
+    rows.add_column(style="dim")
+
+    def line(name: str, value: object, note: str = "") -> None:
+        rows.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
+
+    parts = n["unique"] + n["duplicate"] + n["late"] + n["null_id"]
+    verdict = "=" if parts == n["records_in"] else "DIFFERS FROM"
+    line("records in", n["records_in"], f"{verdict} unique + duplicate + late + null ID")
+    line("  unique", n["unique"])
+    line("  duplicate", n["duplicate"])
+    line("  late", n["late"], "behind the late watermark, and unknown")
+    line("  null ID", n["null_id"])
+    line("records out", n["emitted"])
+    rows.add_section()
+    line("cleared by the filters", n["filter_negative"], "new IDs that cost no read")
+    line("read from the catalog", figures.reads, "IDs that a filter may hold")
+    line("  false positives", n["filter_false_positive"], _rate(n))
+    rows.add_section()
+    line("live IDs", at["live_ids"] or 0)
+    line("Spark state", _size(at["state_bytes"]), f"filters {_size(at['filter_state_bytes'])}")
+    line("filter sidecars", _size(at["sidecar_bytes"]))
+    line("segments", _size(at["segment_bytes"]), f"{at['segments'] or 0:,} live")
+    line(
+        "segments written",
+        n["segments_written"],
+        f"merged {n['segments_merged']:,}, expired {n['segments_expired']:,}, "
+        f"deleted {n['segments_deleted']:,}, waiting {at['segments_pending'] or 0:,}",
+    )
+    rows.add_section()
+    line("GC watermark", iso(at["gc_watermark_ms"]) or "none yet", "older IDs are forgotten")
+    line("GC lag", span(at["gc_lag_newest_ms"]), "behind the newest record")
+    rows.add_section()
+    line("files", figures.files, f"{figures.batches:,} micro-batches")
+    line("seconds", f"{figures.seconds:.1f}", f"{figures.rows_per_second:,.0f} rows/s")
+    return rows
+
+
+def iso(time_ms: int | None) -> str | None:
+    """UTC time as ISO 8601 text to the second, or the milliseconds outside the years 1-9999."""
+    if time_ms is None:
+        return None
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms"
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def span(duration_ms: int | None) -> str:
+    """Write a duration to the second, e.g. ``1d 02:03:04``."""
+    if duration_ms is None:
+        return "-"
+    seconds = abs(duration_ms) // 1000
+    days, rest = divmod(seconds, 86_400)
+    clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return ("-" if duration_ms < 0 else "") + (f"{days}d " if days else "") + clock
+
+
+def _rate(counts: dict[str, int]) -> str:
+    unknown = counts["filter_negative"] + counts["filter_false_positive"]
+    if not unknown:
+        return ""
+    return f"{counts['filter_false_positive'] / unknown:.2%} of the IDs that are new"
+
+
+def _size(count: int | None) -> str:
+    value = float(count or 0)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,173 @@
+"""The output folder's own memory: what it was made with, by which query, and who writes now."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from dedup.cli.run_options import RunOptions
+from dedup.errors import ConfigError, DedupError
+from dedup.sinks.staged import published_batches
+
+RECORD = "_dedup.json"
+LOG = "_dedup.log"
+_FORMAT = 1
+_FLAGS = {
+    "id": "--id",
+    "input": "INPUT",
+    "file_format": "--format",
+    "read_options": "--read-option",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a first run leaves for the ones after it, as ``OUTPUT/_dedup.json``.
+
+    Parameters
+    ----------
+    options : dict
+        `RunOptions.fixed` of the first run.
+    schema : dict
+        Columns of the input, as Spark's JSON.
+    pattern : str or None
+        Glob of the file names that belong to the input.
+    partitioned, compressed : bool
+        See `InputFiles`.
+    shards : int
+        Shards of the catalog.
+    query_id : str or None
+        Query of the checkpoint; None until its first micro-batch.
+    """
+
+    options: dict[str, Any]
+    schema: dict[str, Any]
+    pattern: str | None
+    partitioned: bool
+    compressed: bool
+    shards: int
+    query_id: str | None = None
+
+    def write(self, output: Path) -> None:
+        """Replace the record in one step."""
+        body = {"format": _FORMAT} | {name: getattr(self, name) for name in self.__slots__}
+        temporary = output / f"{RECORD}.tmp"
+        with temporary.open("w", encoding="utf-8") as handle:
+            json.dump(body, handle, indent=1, sort_keys=True)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(output / RECORD)
+
+    @classmethod
+    def read(cls, output: Path) -> Self | None:
+        """Return the record of earlier runs, or None.
+
+        Raises
+        ------
+        ConfigError
+            If the folder holds a record that cannot be read, or batches without one.
+        """
+        path = output / RECORD
+        if not path.exists():
+            if published_batches(output):
+                raise ConfigError(
+                    f"--output {output} holds batches but no {RECORD}: they come from elsewhere; "
+                    "give an empty or new folder."
+                )
+            return None
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            if body.pop("format") != _FORMAT:
+                raise ValueError("unknown format")
+            return cls(**body)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}); restore it, or give a new --output."
+            ) from None
+
+
+def check_same(options: RunOptions, record: Record) -> None:
+    """Refuse to go on in an output folder with options that would change its meaning.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option and both values.
+    """
+    now = options.fixed() | {"shards": options.shards or record.shards}
+    before = record.options | {"shards": record.shards}
+    for name, value in now.items():
+        if before.get(name) != value:
+            flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+            raise ConfigError(
+                f"{flag} is {_text(value)} now and was {_text(before.get(name))} in the run that "
+                f"made --output {options.output}; repeat it, or give a new --output."
+            )
+
+
+def check_query(options: RunOptions, record: Record | None) -> None:
+    """Refuse an output whose batches another checkpoint made: batch numbers would begin again.
+
+    Raises
+    ------
+    ConfigError
+        Naming both, and what to restore.
+    """
+    query_id = checkpoint_query_id(options.checkpoint)
+    known = record.query_id if record else None
+    if known is None and query_id is not None and record is None:
+        raise ConfigError(
+            f"--checkpoint {options.checkpoint} belongs to another run; give a new folder."
+        )
+    if known is not None and query_id != known:
+        found = f"holds query {query_id}" if query_id else "is empty"
+        raise ConfigError(
+            f"--output {options.output} was made by query {known}, but --checkpoint "
+            f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output."
+        )
+
+
+def checkpoint_query_id(checkpoint: Path) -> str | None:
+    """ID that Spark gave to the query of a checkpoint, or None where there is none yet."""
+    try:
+        text = (checkpoint / "metadata").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return str(json.loads(text)["id"])
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{checkpoint}/metadata is damaged; restore the checkpoint, or give a new --output."
+        ) from None
+
+
+@contextmanager
+def exclusive(output: Path) -> Iterator[None]:
+    """Hold the folder for one run; the lock goes with the process, however it ends.
+
+    Raises
+    ------
+    DedupError
+        If another run holds it.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "_lock").open("a", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DedupError(
+                f"Another `dedup run` is writing to {output}; wait for it, or stop it."
+            ) from None
+        yield
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "not given" if value in (None, {}) else str(value)

@@ -1,0 +1,132 @@
+"""A Spark session for one command: on this machine, quiet, its log in a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dedup.errors import DedupError, MissingExtraError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dedup.cli.run_options import RunOptions
+
+
+@contextmanager
+def spark_session(options: RunOptions, *, shards: int, log: Path) -> Iterator[SparkSession]:
+    """Start Spark, hand out the session, stop it.
+
+    Parameters
+    ----------
+    options : RunOptions
+        Says cores and memory.
+    shards : int
+        State partitions; a checkpoint that is there keeps its own number.
+    log : Path
+        File that gets all that Spark and its workers print.
+
+    Raises
+    ------
+    MissingExtraError
+        Without PySpark.
+    DedupError
+        If Spark does not start, with the last line it printed.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingExtraError("spark", "The dedup command") from None
+
+    # Workers must run this Python, not the first one on the PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
+        builder = SparkSession.builder.master(options.master).appName("dedup run")
+        for key, value in _settings(options, shards, scratch).items():
+            builder = builder.config(key, value)
+        try:
+            with _children_print_to(log), _own_interrupt():
+                session = builder.getOrCreate()
+        except Exception as error:
+            raise DedupError(f"Spark does not start: {_last_line(log) or error}") from None
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _settings(options: RunOptions, shards: int, scratch: str) -> dict[str, str]:
+    return {
+        "spark.driver.memory": options.driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": scratch,
+        **stream_settings(shards),
+    }
+
+
+def stream_settings(shards: int) -> dict[str, str]:
+    """Return the settings of the session that the answers rest on."""
+    return {
+        "spark.sql.shuffle.partitions": str(shards),
+        # Times without a zone are read as UTC, wherever the command runs.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.files.ignoreCorruptFiles": "false",
+        "spark.sql.files.ignoreMissingFiles": "false",
+        # Folder names such as code=007 stay as they are.
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        # Without it Spark sorts every micro-batch to write unique rows and duplicates apart.
+        "spark.sql.maxConcurrentOutputFileWriters": "8",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    }
+
+
+@contextmanager
+def _children_print_to(log: Path) -> Iterator[None]:
+    """Let processes that start meanwhile inherit the file as their stdout and stderr."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for handle in (*kept, target):
+            os.close(handle)
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep the command's answer to Ctrl-C; PySpark would cancel all jobs and raise."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,219 @@
+"""The input folder as a stream of rows: which files, which columns, read without forgiving."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dedup.cli.run_options import RunOptions
+from dedup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_SUFFIXES = {
+    "csv": (".csv", ".csv.gz"),
+    "json": (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
+    "parquet": (".parquet",),
+}
+_FORMAT_OF = {suffix: name for name, suffixes in _SUFFIXES.items() for suffix in suffixes}
+
+#: Doubled quotes as RFC 4180 has them, whitespace as it is, and a header that each file must meet.
+_CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
+_WRITE = {
+    "csv": {
+        "header": "true",
+        "escape": '"',
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+    },
+    "json": {"ignoreNullFields": "false"},
+    "parquet": {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """What the names below INPUT say.
+
+    Parameters
+    ----------
+    root : Path
+        Folder to give to Spark.
+    file_format : str
+        ``csv``, ``json`` or ``parquet``.
+    pattern : str or None
+        Glob that the names must match; None: every file that is not hidden.
+    partitioned : bool
+        There are folders such as ``day=2024-05-01``, whose names are columns.
+    compressed : bool
+        All files are gzipped.
+    count, left_out : int
+        Files that match, and files that do not.
+    """
+
+    root: Path
+    file_format: str
+    pattern: str | None
+    partitioned: bool
+    compressed: bool
+    count: int
+    left_out: int
+
+    @property
+    def reader_options(self) -> dict[str, str]:
+        """Options of Spark's file source that make these and later files the input."""
+        options = {
+            "mode": "FAILFAST",
+            # The default skips files a week older than the newest one, without a word.
+            "maxFileAge": "36500d",
+        }
+        if self.file_format == "csv":
+            options |= _CSV_READ
+        if self.file_format == "parquet":
+            options["mergeSchema"] = "true"
+        if self.pattern is not None:
+            options["pathGlobFilter"] = self.pattern
+        if not self.partitioned:
+            options["recursiveFileLookup"] = "true"
+        return options
+
+
+def find_files(options: RunOptions) -> InputFiles:
+    """Look at the names below INPUT.
+
+    Raises
+    ------
+    ConfigError
+        Where no format was given and the names do not agree on one.
+    """
+    if options.input.is_file():
+        names = [options.input.name]
+        root, pattern, folders = options.input.parent, _literal(options.input.name), []
+    else:
+        root, pattern = options.input, None
+        files = list(_visible_files(options.input))
+        names = [path.name for path in files]
+        folders = [part for path in files for part in path.relative_to(root).parts[:-1]]
+    kinds = Counter(_format_of(name) for name in names)
+    file_format = options.file_format
+    if file_format is None:
+        file_format = _guess(options.input, kinds)
+        if pattern is None:
+            pattern = "*{" + ",".join(_SUFFIXES[file_format]) + "}"
+        names = [name for name in names if _format_of(name) == file_format]
+    return InputFiles(
+        root=root,
+        file_format=file_format,
+        pattern=pattern,
+        partitioned=any("=" in folder for folder in folders),
+        compressed=bool(names) and all(name.endswith(".gz") for name in names),
+        count=len(names),
+        left_out=sum(kinds.values()) - len(names),
+    )
+
+
+def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> StructType:
+    """Columns of the input, partition folders included.
+
+    Raises
+    ------
+    ConfigError
+        Where there is nothing to read them from, the DDL is wrong, or two columns share a name.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    reader = spark.read.format(files.file_format).options(**files.reader_options)
+    if files.file_format == "csv" and options.infer:
+        reader = reader.option("inferSchema", "true")
+    reader = reader.options(**dict(options.read_options))
+    if options.schema is not None:
+        try:
+            reader = reader.schema(options.schema)
+        except ParseException as error:
+            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
+            raise ConfigError(
+                f"--schema {options.schema!r} is not DDL such as 'id STRING, amount INT': {reason}"
+            ) from None
+    elif not files.count:
+        raise ConfigError(
+            f"INPUT {options.input} holds no {files.file_format} files to read the columns from; "
+            "add files, or give --schema."
+        )
+    try:
+        schema = reader.load(str(files.root)).schema
+    except AnalysisException as error:
+        message = (error.getMessage() or str(error)).strip().split("\n")[0]
+        raise ConfigError(
+            f"The columns of INPUT {options.input} cannot be read: {message}"
+        ) from None
+    repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
+    if repeated:
+        raise ConfigError(
+            f"INPUT {options.input} has two columns named {repeated[0]!r}; rename one."
+        )
+    return schema
+
+
+def read_stream(
+    spark: SparkSession, options: RunOptions, files: InputFiles, schema: StructType
+) -> DataFrame:
+    """Return the files as a stream, the oldest first; later ones are for later runs."""
+    reader = spark.readStream.format(files.file_format).schema(schema)
+    settings = files.reader_options | dict(options.read_options)
+    settings["maxFilesPerTrigger"] = str(options.files_per_trigger)
+    return reader.options(**settings).load(str(files.root))
+
+
+def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
+    """Format and options to write with, so that the output reads as the input did."""
+    file_format = options.output_format or files.file_format
+    settings = dict(_WRITE[file_format])
+    if file_format == files.file_format:
+        shared = {"sep", "delimiter", "quote", "escape", "encoding", "charset", "header"}
+        settings |= {k: v for k, v in options.read_options if k in shared}
+    if files.compressed and file_format != "parquet":
+        settings["compression"] = "gzip"
+    return file_format, settings
+
+
+def _visible_files(root: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(root):
+        # The names that Spark's own listing leaves out.
+        folders[:] = sorted(f for f in folders if not _hidden(f))
+        for name in sorted(names):
+            if not _hidden(name):
+                yield Path(parent, name)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _format_of(name: str) -> str | None:
+    lowered = name.lower()
+    for suffix, file_format in _FORMAT_OF.items():
+        if lowered.endswith(suffix):
+            return file_format
+    return None
+
+
+def _guess(root: Path, kinds: Counter[str | None]) -> str:
+    known = {kind: count for kind, count in kinds.items() if kind is not None}
+    if len(known) == 1:
+        return next(iter(known))
+    if not known:
+        raise ConfigError(
+            f"INPUT {root} holds no file named as csv, json or parquet; give --format."
+        )
+    found = " and ".join(f"{count} {kind}" for kind, count in sorted(known.items()))
+    raise ConfigError(f"INPUT {root} holds {found} files; give --format, or a folder of one kind.")
+
+
+def _literal(name: str) -> str:
+    return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)

@@ -1,0 +1,119 @@
+"""Judging the records of one micro-batch one by one, in arrival order.
+
+Arrival order inside a micro-batch is defined by content: effective timestamp, then the user's
+order columns, then a keyed hash of the row (invariant 6). It matters only for IDs that occur
+more than once in the batch, so only those are sorted, and only ties among them ask for more than
+the timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.recall import Memory
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Verdict(IntEnum):
+    """What became of a record."""
+
+    UNIQUE = 0
+    DUPLICATE = 1
+    LATE = 2
+    NULL_ID = 3
+
+
+def judge(
+    first: Int64s,
+    times_ms: Int64s,
+    memory: Memory,
+    droppable: npt.NDArray[np.bool_],
+    horizon_ms: int,
+    tie_rank: Callable[[Int64s], Int64s],
+) -> npt.NDArray[np.uint8]:
+    """0 taken, 1 duplicate, 2 dropped as late, for each record.
+
+    Parameters
+    ----------
+    first : int64 array, shape (n,)
+        For each record the index of the first record with the same ID.
+    times_ms : int64 array, shape (n,)
+        Effective timestamps.
+    memory : Memory
+        Remembered entries, by position in the sequence of first records.
+    droppable : bool array, shape (n,)
+        Records that are not taken even if unknown.
+    horizon_ms : int
+    tie_rank : callable
+        Order among the given records, int64 array of their ranks; asked only for records that
+        tie in ID and effective timestamp.
+
+    Notes
+    -----
+    A record is a duplicate if a remembered entry, or a record taken before it in this batch,
+    lies within the horizon.
+    """
+    n = len(first)
+    position = np.arange(n, dtype=np.int64)
+    is_first = first == position
+    first_records = np.flatnonzero(is_first)
+    verdicts = droppable.astype(np.uint8) << 1
+
+    entry_record = first_records[memory.index]
+    near = np.abs(memory.times_ms - times_ms[entry_record]) <= horizon_ms
+    verdicts[entry_record[near]] = Verdict.DUPLICATE
+    if len(first_records) == n:
+        return verdicts
+
+    repeated = np.zeros(n, np.bool_)
+    repeated[first[~is_first]] = True
+    records = np.flatnonzero(repeated[first])
+    records = records[_arrival_order(first[records], times_ms[records], records, tie_rank)]
+    groups = first[records]
+    known = _known(records, groups, times_ms, entry_record, memory.times_ms, horizon_ms)
+    verdicts[records] = kernel.scan_verdicts(
+        groups, times_ms[records], known, droppable[records].astype(np.uint8), horizon_ms
+    )
+    return verdicts
+
+
+def _arrival_order(
+    groups: Int64s, times_ms: Int64s, records: Int64s, tie_rank: Callable[[Int64s], Int64s]
+) -> Int64s:
+    order = np.lexsort((times_ms, groups))
+    g, t = groups[order], times_ms[order]
+    same = (g[1:] == g[:-1]) & (t[1:] == t[:-1])
+    if not same.any():
+        return order
+    tied = np.zeros(len(order), np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    rank = np.zeros(len(order), np.int64)
+    rank[order[tied]] = tie_rank(records[order[tied]])
+    return np.lexsort((rank, times_ms, groups))
+
+
+def _known(
+    records: Int64s,
+    groups: Int64s,
+    times_ms: Int64s,
+    entry_group: Int64s,
+    entry_ms: Int64s,
+    horizon_ms: int,
+) -> npt.NDArray[np.uint8]:
+    """Whether a remembered entry lies within the horizon of each record; groups are sorted."""
+    known = np.zeros(len(records), np.uint8)
+    start = np.searchsorted(groups, entry_group, "left")
+    count = np.searchsorted(groups, entry_group, "right") - start
+    entry = np.repeat(np.arange(len(entry_group)), count)
+    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
+    record = start[entry] + within
+    near = np.abs(times_ms[records[record]] - entry_ms[entry]) <= horizon_ms
+    known[record[near]] = 1
+    return known

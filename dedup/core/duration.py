@@ -1,0 +1,112 @@
+"""Durations as Spark users write them: ``"7 days"``, ``"100 milliseconds"``, ``timedelta``."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from dedup.errors import ConfigError
+
+MS_PER_UNIT = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_ALIASES = {
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "d": "day",
+    "w": "week",
+}
+_TERM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+#: Longer than any pair of timestamps that Spark can hold (years 1 to 9999).
+MAX_DURATION_MS = 10_000 * 366 * 86_400_000
+
+
+def _unit_ms(unit: str) -> int | None:
+    name = unit.lower()
+    name = _ALIASES.get(name, name)
+    if name not in MS_PER_UNIT and name.endswith("s"):
+        name = name[:-1]
+        name = _ALIASES.get(name, name)
+    return MS_PER_UNIT.get(name)
+
+
+def duration_ms(value: str | timedelta, *, option: str) -> int:
+    """Whole milliseconds of a duration.
+
+    Parameters
+    ----------
+    value : str or datetime.timedelta
+        Text is a sequence of ``number unit`` terms as in Spark's day-time intervals
+        (``"1 day 12 hours"``); months and years are refused because their length varies.
+    option : str
+        Name of the option, for the error text.
+
+    Raises
+    ------
+    ConfigError
+        If the text cannot be read, or the duration is negative, finer than a millisecond, or
+        longer than ten thousand years.
+
+    Examples
+    --------
+    >>> duration_ms("1 day 12 hours", option="horizon")
+    129600000
+    """
+    if isinstance(value, timedelta):
+        micros = value // timedelta(microseconds=1)
+        if micros % 1000:
+            raise ConfigError(f"{option}={value!r} is finer than a millisecond; round it.")
+        total_ms = micros // 1000
+    elif isinstance(value, str):
+        total_ms = _parse(value, option)
+    else:
+        raise ConfigError(
+            f"{option}={value!r} is not a duration; give text such as '7 days' or a timedelta."
+        )
+    if not 0 <= total_ms <= MAX_DURATION_MS:
+        raise ConfigError(f"{option}={value!r} must lie between 0 and ten thousand years.")
+    return total_ms
+
+
+def _parse(text: str, option: str) -> int:
+    position = 0
+    total_ms = 0.0
+    body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE)
+    while position < len(body):
+        term = _TERM.match(body, position)
+        unit_ms = _unit_ms(term.group(2)) if term else None
+        if term is None or unit_ms is None:
+            raise ConfigError(
+                f"{option}={text!r} is not a duration; write it as Spark does, for example "
+                f"'7 days' or '1 hour 30 minutes' (units: {', '.join(MS_PER_UNIT)})."
+            )
+        total_ms += float(term.group(1)) * unit_ms
+        position = term.end()
+    if not body.strip():
+        raise ConfigError(f"{option}={text!r} is empty; give a duration such as '7 days'.")
+    if total_ms != int(total_ms):
+        raise ConfigError(f"{option}={text!r} is finer than a millisecond; round it.")
+    return int(total_ms)
+
+
+def format_ms(duration: int) -> str:
+    """The duration in its largest whole unit, e.g. ``"36 hours"``.
+
+    >>> format_ms(129600000)
+    '36 hours'
+    """
+    for unit, unit_ms in reversed(MS_PER_UNIT.items()):
+        if duration and duration % unit_ms == 0:
+            count = duration // unit_ms
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{duration} milliseconds"

@@ -1,0 +1,166 @@
+"""Columns of record IDs: canonical bytes, in Arrow's large-binary layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """An immutable column of keys (canonical bytes of record IDs, of 0 bytes and more each).
+
+    The constructor normalises: afterwards ``offsets[0] == 0`` and ``offsets[-1] == len(data)``,
+    both arrays are C-contiguous and read-only views. Bytes are never copied.
+
+    Parameters
+    ----------
+    data : ndarray of uint8, shape (m,)
+        The keys' bytes, one after another.
+    offsets : ndarray of int64, shape (n + 1,)
+        Key ``i`` is ``data[offsets[i]:offsets[i + 1]]``; never falling, within ``data``.
+
+    Raises
+    ------
+    TypeError
+        When an array has another dtype, is not one-dimensional or not contiguous.
+    ValueError
+        When offsets are empty, fall, or leave the data.
+
+    Examples
+    --------
+    >>> keys = Keys.from_list([b"a", b"", b"bc"])
+    >>> len(keys), keys[2], keys.nbytes
+    (3, b'bc', 35)
+    """
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        data = _plain(self.data, np.uint8, "data")
+        offsets = _plain(self.offsets, np.int64, "offsets")
+        if len(offsets) == 0:
+            raise ValueError("offsets of n keys have n + 1 entries, so at least one; got none")
+        start, end = int(offsets[0]), int(offsets[-1])
+        if start < 0 or end > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
+            raise ValueError(
+                f"offsets must never fall and stay within the {len(data)} bytes of data; "
+                f"got {start} to {end}"
+            )
+        if start:
+            offsets = offsets - start
+        data, offsets = data[start:end], offsets.view()
+        data.flags.writeable = offsets.flags.writeable = False
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "offsets", offsets)
+
+    @classmethod
+    def empty(cls) -> Keys:
+        """Return a column of no keys."""
+        return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
+
+    @classmethod
+    def from_list(cls, keys: Sequence[bytes]) -> Keys:
+        """Return the column that holds these byte strings in this order."""
+        lengths = np.fromiter((len(key) for key in keys), np.int64, count=len(keys))
+        return cls(np.frombuffer(b"".join(keys), np.uint8), _offsets_of(lengths))
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array) -> Keys:
+        """Return the keys of a binary or large_binary array, without copying their bytes.
+
+        Raises
+        ------
+        TypeError
+            When the array has another type.
+        ValueError
+            When it holds nulls: a null is no key, the caller takes such records out before.
+        """
+        if pa.types.is_large_binary(array.type):
+            width = "=i8"
+        elif pa.types.is_binary(array.type):
+            width = "=i4"
+        else:
+            raise TypeError(f"keys come as binary or large_binary, not {array.type}")
+        if array.null_count:
+            raise ValueError(f"{array.null_count} of {len(array)} keys are null")
+        _, offset_buffer, data_buffer = array.buffers()
+        if len(array) == 0:  # its buffers may be absent
+            return cls.empty()
+        offsets = np.frombuffer(offset_buffer, width)[array.offset : array.offset + len(array) + 1]
+        data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.empty(0, np.uint8)
+        return cls(data, offsets.astype(np.int64, copy=False))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Keys]) -> Keys:
+        """Return the keys of all parts, one part after another."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls.empty()
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.data for part in parts]), _offsets_of(lengths))
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of each key, shape (n,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that keys and offsets take."""
+        return self.data.nbytes + self.offsets.nbytes
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"key {index} of {len(self)}")
+        index %= len(self)
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        data, ends = self.data.tobytes(), self.offsets.tolist()
+        return (data[ends[i] : ends[i + 1]] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Keys({len(self)} keys, {len(self.data)} bytes)"
+
+    def take(self, indices: npt.NDArray[np.int64]) -> Keys:
+        """Return the keys at these positions, in their order.
+
+        Raises
+        ------
+        IndexError
+            When a position is negative or not below ``len(self)``.
+        """
+        return Keys.from_arrow(self.to_arrow().take(pa.array(indices, pa.int64())))
+
+    def to_arrow(self) -> pa.LargeBinaryArray:
+        """Return the same keys as an Arrow array over the same memory."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
+
+
+def _plain(array: npt.NDArray[T], dtype: type[T], name: str) -> npt.NDArray[T]:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        got = getattr(array, "dtype", type(array).__name__)
+        raise TypeError(f"{name} must be a numpy array of {np.dtype(dtype)}, not {got}")
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise TypeError(f"{name} must be one-dimensional and C-contiguous")
+    return array
+
+
+def _offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

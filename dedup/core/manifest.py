@@ -1,0 +1,166 @@
+"""The manifest: which segments a shard's memory consists of, and which of them are on their way out.
+
+It lives in Spark state and is the only truth (invariant 1): a segment that no manifest names does
+not exist, whatever lies at the catalog root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dedup.core.ports import SegmentRef
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """All segments of one time range ``[start_ms, end_ms)`` of one shard.
+
+    Parameters
+    ----------
+    start_ms, end_ms : int
+        The range of emitted timestamps, milliseconds since the epoch.
+    clamped : bool
+        Holds an ID whose timestamp was clamped or substituted, so a copy that carries its own
+        timestamp must look here too.
+    segments : tuple of SegmentRef
+        Disjoint in IDs.
+    """
+
+    start_ms: int
+    end_ms: int
+    clamped: bool = False
+    segments: tuple[SegmentRef, ...] = ()
+
+    @property
+    def range(self) -> tuple[int, int]:
+        return self.start_ms, self.end_ms
+
+    @property
+    def ids(self) -> int:
+        return sum(segment.count for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A segment that left the manifest and waits for its deletion.
+
+    Parameters
+    ----------
+    name : str
+        Segment name.
+    epoch : int
+        Micro-batch in which it left.
+    since_ms : int
+        Time of that micro-batch.
+    """
+
+    name: str
+    epoch: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Live buckets in order of time, and expired segments in order of expiry."""
+
+    buckets: tuple[Bucket, ...] = ()
+    expired: tuple[Expired, ...] = ()
+
+    def segments(self) -> Iterator[SegmentRef]:
+        for bucket in self.buckets:
+            yield from bucket.segments
+
+    @property
+    def ids(self) -> int:
+        return sum(bucket.ids for bucket in self.buckets)
+
+    def names(self) -> set[str]:
+        """Names of all segments that are live or wait for their deletion."""
+        return {s.name for s in self.segments()} | {e.name for e in self.expired}
+
+    def with_segments(
+        self, start_ms: int, end_ms: int, added: Iterable[SegmentRef], *, clamped: bool = False
+    ) -> Manifest:
+        """The manifest with segments added to one bucket, which is created if needed."""
+        key = (start_ms, end_ms)
+        old = next((b for b in self.buckets if b.range == key), Bucket(start_ms, end_ms))
+        new = replace(
+            old, clamped=old.clamped or clamped, segments=(*old.segments, *tuple(added))
+        )
+        others = [b for b in self.buckets if b.range != key]
+        return replace(self, buckets=tuple(sorted([*others, new], key=lambda b: b.range)))
+
+    def replacing(
+        self, bucket: Bucket, gone: Iterable[SegmentRef], new: SegmentRef, *, epoch: int, now_ms: int
+    ) -> Manifest:
+        """The manifest with some of a bucket's segments merged into a new one."""
+        names = {segment.name for segment in gone}
+        kept = tuple(s for s in bucket.segments if s.name not in names)
+        merged = replace(bucket, segments=(*kept, new))
+        return Manifest(
+            tuple(merged if b.range == bucket.range else b for b in self.buckets),
+            (*self.expired, *(Expired(name, epoch, now_ms) for name in sorted(names))),
+        )
+
+    def without(self, segment: SegmentRef) -> Manifest:
+        """The manifest without a segment whose loss the user accepted; it is not deleted."""
+        buckets = (
+            replace(b, segments=tuple(s for s in b.segments if s.name != segment.name))
+            for b in self.buckets
+        )
+        return replace(self, buckets=tuple(b for b in buckets if b.segments))
+
+    def expire(
+        self, *, gc_watermark_ms: int, unclamped_ms: int, epoch: int, now_ms: int
+    ) -> Manifest:
+        """The manifest without the buckets that end at or behind the GC watermark.
+
+        Parameters
+        ----------
+        gc_watermark_ms : int
+            For buckets that hold clamped IDs.
+        unclamped_ms : int
+            For all others; the GC watermark too, unless the policy forgets earlier.
+        """
+        kept: list[Bucket] = []
+        gone: list[Expired] = []
+        for bucket in self.buckets:
+            if bucket.end_ms <= (gc_watermark_ms if bucket.clamped else unclamped_ms):
+                gone += [Expired(s.name, epoch, now_ms) for s in bucket.segments]
+            else:
+                kept.append(bucket)
+        return Manifest(tuple(kept), (*self.expired, *gone))
+
+    def deletable(self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int) -> list[str]:
+        """Names of expired segments that no state Spark can still roll back to names."""
+        return [
+            e.name
+            for e in self.expired
+            if epoch - e.epoch > retain_epochs and now_ms - e.since_ms >= keep_ms
+        ]
+
+    def forgetting(self, names: Iterable[str]) -> Manifest:
+        """The manifest after the deletion of expired segments."""
+        gone = set(names)
+        return replace(self, expired=tuple(e for e in self.expired if e.name not in gone))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "buckets": [
+                [b.start_ms, b.end_ms, int(b.clamped), [s.to_json() for s in b.segments]]
+                for b in self.buckets
+            ],
+            "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Manifest:
+        return Manifest(
+            tuple(
+                Bucket(start, end, bool(clamped), tuple(SegmentRef.from_json(s) for s in segments))
+                for start, end, clamped, segments in value["buckets"]
+            ),
+            tuple(Expired(*entry) for entry in value["expired"]),
+        )

@@ -1,0 +1,77 @@
+"""The rules one micro-batch is judged by: plain numbers, resolved from the user's options.
+
+Everything here may change from one restart of a query to the next and takes effect from the next
+micro-batch on; what may not change lives in the birth certificate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: At most this many segments in a bucket that still grows.
+MAX_OPEN_SEGMENTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Rules of one micro-batch.
+
+    Parameters
+    ----------
+    horizon_ms : int
+        Two records with the same ID at most this far apart are duplicates (inclusive), >= 1.
+    bucket_ms : int
+        Length of a bucket, in [1, horizon_ms], so that an ID occurs at most once in a bucket.
+    event_time : bool
+        False: processing time; timestamps come from the micro-batch's clock.
+    lateness_ms : int
+        How far behind the low watermark a record is still on time; 0 in processing-time mode.
+    late : {"emit", "drop"}
+        What becomes of a record behind the late watermark whose ID is unknown.
+    stable_timestamps : bool
+        Every copy of a record carries the same timestamp, so only its own bucket is probed.
+    idle_timeout_ms : int or None
+        Query time after which a silent source partition no longer holds the low watermark.
+    fpr : float
+        Target false-positive rate of the union of all filters that one lookup probes, in (0, 1).
+    state_budget_bytes : int
+        Bound of the state row; half of it is for the tail.
+    keep_expired_ms : int
+        Expired segments stay at the catalog root at least this long.
+    retain_epochs : int
+        Epochs that Spark can roll back; expired segments outlive them.
+    accept_clock_jump : bool
+        Processing-time mode: take a jump of the clock as it is.
+    """
+
+    horizon_ms: int
+    bucket_ms: int
+    event_time: bool = False
+    lateness_ms: int = 0
+    late: Literal["emit", "drop"] = "emit"
+    stable_timestamps: bool = False
+    idle_timeout_ms: int | None = 600_000
+    fpr: float = 0.01
+    state_budget_bytes: int = 1 << 20
+    keep_expired_ms: int = 86_400_000
+    retain_epochs: int = 100
+    accept_clock_jump: bool = False
+
+    @property
+    def forgets_at_late(self) -> bool:
+        """Buckets without clamped IDs go at the late watermark already (invariant 9)."""
+        return self.stable_timestamps and self.late == "drop"
+
+    @property
+    def closed_slice_fpr(self) -> float:
+        """Target of the one filter of a closed bucket: half the union's, over those probed."""
+        if self.stable_timestamps:
+            return self.fpr / 2
+        reach_ms = self.horizon_ms + min(self.lateness_ms, self.horizon_ms)
+        return self.fpr / 2 / (1 + -(-reach_ms // self.bucket_ms))
+
+    @property
+    def open_slice_fpr(self) -> float:
+        """Target of each filter of a bucket that still grows: the other half, over 16 of them."""
+        return self.fpr / 2 / MAX_OPEN_SEGMENTS

@@ -1,0 +1,107 @@
+"""What the core needs from a catalog, and how it names what is in there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.core.filter import SplitBlockFilter
+from dedup.core.keys import Keys
+from dedup.errors import StateError
+
+I64: TypeAlias = npt.NDArray[np.int64]
+U64: TypeAlias = npt.NDArray[np.uint64]
+
+#: No timestamp at all.
+NO_TIME = int(np.iinfo(np.int64).min)
+#: Answer of a lookup for an ID that the segment does not hold.
+ABSENT_MS = NO_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """One immutable segment of a shard, as the manifest names it.
+
+    The checksums are held here, not beside the files, so that a file that was swapped for another
+    healthy one is damage too.
+
+    Parameters
+    ----------
+    name : str
+        Unique for ever within the shard; also the name of its files and of its view.
+    start_ms, end_ms : int
+        The bucket: every timestamp in the segment lies in ``[start_ms, end_ms)``.
+    count : int
+        Number of record IDs, >= 0.
+    sst_bytes, sst_crc32 : int
+        Size and CRC-32 of the SST file.
+    filter_bytes, filter_crc32 : int
+        Size and CRC-32 of the filter sidecar.
+    """
+
+    name: str
+    start_ms: int
+    end_ms: int
+    count: int
+    sst_bytes: int
+    sst_crc32: int
+    filter_bytes: int
+    filter_crc32: int
+
+    def to_json(self) -> list[str | int]:
+        """Return the fields as a list that JSON can hold; ``from_json`` reads it back."""
+        return list(astuple(self))
+
+    @classmethod
+    def from_json(cls, fields: Sequence[object]) -> SegmentRef:
+        """Return the segment that ``to_json`` wrote.
+
+        Raises
+        ------
+        StateError
+            When number or types of the fields are not those of a segment.
+        """
+        if len(fields) == 8:
+            name, *numbers = fields
+            whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+            if isinstance(name, str) and name and len(whole) == 7:
+                start_ms, end_ms, *sizes = whole
+                if start_ms < end_ms and min(sizes) >= 0:
+                    return cls(name, start_ms, end_ms, *sizes)
+        raise StateError(
+            f"the manifest in the state row holds {list(fields)!r:.300}, which is no segment; "
+            "restore the checkpoint together with its catalog from a copy"
+        )
+
+
+class SegmentStore(Protocol):
+    """The segments of one shard: what the shard logic may ask of a catalog.
+
+    Nothing here decides what is live; only the caller's manifest does. A segment that is missing or
+    damaged at the root raises `dedup.errors.SegmentDamaged`, storage that cannot be reached
+    `dedup.errors.CatalogError`.
+    """
+
+    def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
+        """Return the filter over the segment's IDs, rebuilt from the segment where damaged."""
+
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+        """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent."""
+
+    def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
+        """Return all keys, their hashes and timestamps (ms), in (hash, key) order."""
+
+    def write_segment(
+        self, start_ms: int, end_ms: int, keys: Keys, hashes: U64, times_ms: I64, fpr: float
+    ) -> tuple[SegmentRef, SplitBlockFilter]:
+        """Write n distinct keys as a new segment with its sidecar, both durable on return."""
+
+    def delete(self, names: Sequence[str]) -> int:
+        """Delete the segments of these names; missing ones are fine. Return how many were there."""
+
+    def forgotten(self, seg: SegmentRef) -> bool:
+        """Tell whether a user accepted the loss of this segment (its tombstone is there)."""

@@ -1,0 +1,225 @@
+"""What a shard remembers of a micro-batch's IDs: tail, then filters, then the exact catalog.
+
+The tail is exact and in memory. An ID that it does not settle is probed in the filters of all
+segments that could hold it; only where a filter says "maybe" is the RocksDB catalog read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.filter import SplitBlockFilter
+from dedup.core.keys import Keys
+from dedup.core.manifest import Bucket, Manifest
+from dedup.core.policy import Policy
+from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore
+from dedup.core.state import ShardState
+from dedup.errors import SegmentDamaged
+
+#: Filters that one probe of the kernel takes.
+_PROBE_WIDTH = 64
+
+_T = TypeVar("_T")
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """The distinct IDs of a micro-batch, and the times at which they occur.
+
+    Parameters
+    ----------
+    keys : Keys, length u
+    hashes : uint64 array, shape (u,)
+    first_ms, last_ms : int64 array, shape (u,)
+        Range of the effective timestamps of the ID's records.
+    own_first_ms, own_last_ms : int64 array, shape (u,)
+        Range of the timestamps that the records carried themselves.
+    """
+
+    keys: Keys
+    hashes: npt.NDArray[np.uint64]
+    first_ms: Int64s
+    last_ms: Int64s
+    own_first_ms: Int64s
+    own_last_ms: Int64s
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """The answer: every remembered entry that matters, as (ID, emitted timestamp) pairs.
+
+    Parameters
+    ----------
+    index : int64 array, shape (m,)
+        Positions in the question.
+    times_ms : int64 array, shape (m,)
+        Emitted timestamps.
+    negative, true_positive, false_positive : int
+        IDs that no filter knew / that a filter knew and the catalog confirmed / refuted.
+    lost : list of SegmentRef
+        Segments found damaged whose loss the user had accepted.
+    """
+
+    index: Int64s
+    times_ms: Int64s
+    negative: int = 0
+    true_positive: int = 0
+    false_positive: int = 0
+    lost: list[SegmentRef] = field(default_factory=list)
+
+
+def recall(
+    state: ShardState,
+    question: Question,
+    policy: Policy,
+    store: SegmentStore,
+    *,
+    hash_key: bytes,
+    lap: Callable[[str], None],
+) -> Memory:
+    """All remembered entries that can settle whether the question's IDs are duplicates.
+
+    Entries found cover at least: for every ID, one entry within the horizon of all of its
+    records, or else every entry in every bucket that overlaps the horizon round them (with
+    stable timestamps: in the buckets of their own and effective times, and in clamped ones).
+    """
+    u = len(question)
+    settled = np.zeros(u, np.bool_)
+
+    def settle(index: Int64s, times_ms: Int64s) -> None:
+        near = np.abs(times_ms - question.first_ms[index]) <= policy.horizon_ms
+        near &= np.abs(times_ms - question.last_ms[index]) <= policy.horizon_ms
+        settled[index[near]] = True
+
+    tail = state.tail
+    index, entry = kernel.match(
+        tail.keys.data,
+        tail.keys.offsets,
+        tail.hashes(hash_key),
+        question.keys.data,
+        question.keys.offsets,
+        question.hashes,
+    )
+    found_index, found_ms = [index], [tail.times_ms[entry]]
+    settle(index, tail.times_ms[entry])
+    lap("tail")
+
+    open_ids = np.flatnonzero(~settled)
+    manifest, lost = state.manifest, []
+    hits: list[tuple[SegmentRef, Int64s]] = []
+    for bucket in reversed(manifest.buckets):
+        candidates = _reaching(bucket, question, open_ids, policy)
+        if len(candidates):
+            bucket_hits, bucket_lost = _probe(state, bucket, question, candidates, store)
+            hits += bucket_hits
+            lost += bucket_lost
+    lap("probe")
+
+    maybe = np.zeros(u, np.bool_)
+    confirmed = np.zeros(u, np.bool_)
+    for segment, ids in hits:
+        maybe[ids] = True
+        ids = ids[~settled[ids]]
+        if not len(ids):
+            continue
+        times_ms, gone = _guarded(
+            store,
+            segment,
+            lambda segment=segment, ids=ids: store.lookup(  # type: ignore[misc]
+                segment, question.keys.take(ids), question.hashes[ids]
+            ),
+        )
+        if times_ms is None:
+            lost += gone
+            continue
+        present = times_ms != ABSENT_MS
+        ids, times_ms = ids[present], times_ms[present]
+        confirmed[ids] = True
+        found_index.append(ids)
+        found_ms.append(times_ms)
+        settle(ids, times_ms)
+    lap("lookup")
+    return Memory(
+        np.concatenate(found_index),
+        np.concatenate(found_ms),
+        negative=len(open_ids) - int(maybe.sum()),
+        true_positive=int((maybe & confirmed).sum()),
+        false_positive=int((maybe & ~confirmed).sum()),
+        lost=lost,
+    )
+
+
+def _reaching(bucket: Bucket, question: Question, ids: Int64s, policy: Policy) -> Int64s:
+    """Those IDs whose duplicates the bucket could hold."""
+    last_ms = bucket.end_ms - 1
+    if policy.stable_timestamps and not bucket.clamped:
+        own = (question.own_last_ms[ids] >= bucket.start_ms) & (
+            question.own_first_ms[ids] <= last_ms
+        )
+        effective = (question.last_ms[ids] >= bucket.start_ms) & (
+            question.first_ms[ids] <= last_ms
+        )
+        near = own | effective
+    else:
+        near = (question.last_ms[ids] >= bucket.start_ms - policy.horizon_ms) & (
+            question.first_ms[ids] <= last_ms + policy.horizon_ms
+        )
+    return ids if bool(near.all()) else ids[near]
+
+
+def _probe(
+    state: ShardState, bucket: Bucket, question: Question, ids: Int64s, store: SegmentStore
+) -> tuple[list[tuple[SegmentRef, Int64s]], list[SegmentRef]]:
+    """Per segment of a bucket, the IDs that its filter may hold."""
+    filters: list[tuple[SegmentRef, SplitBlockFilter]] = []
+    lost: list[SegmentRef] = []
+    for segment in bucket.segments:
+        piece = state.slices.get(segment.name)
+        if piece is None:
+            piece, gone = _guarded(
+                store, segment, lambda segment=segment: store.segment_filter(segment)  # type: ignore[misc]
+            )
+            lost += gone
+        if piece is not None:
+            filters.append((segment, piece))
+    hashes = question.hashes if len(ids) == len(question) else question.hashes[ids]
+    hits: list[tuple[SegmentRef, Int64s]] = []
+    for first in range(0, len(filters), _PROBE_WIDTH):
+        group = filters[first : first + _PROBE_WIDTH]
+        masks = kernel.filter_probe([piece.bits for _, piece in group], hashes)
+        positive = np.flatnonzero(masks)
+        masks = masks[positive]
+        for bit, (segment, _) in enumerate(group):
+            hit = (masks >> np.uint64(bit)) & np.uint64(1)
+            if hit.any():
+                hits.append((segment, ids[positive[hit.astype(np.bool_)]]))
+    return hits, lost
+
+
+def _guarded(
+    store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]
+) -> tuple[_T | None, list[SegmentRef]]:
+    """The result, or the segment as lost where it is damaged and the user accepted its loss."""
+    try:
+        return read(), []
+    except SegmentDamaged:
+        if store.forgotten(segment):
+            return None, [segment]
+        raise
+
+
+def without(manifest: Manifest, lost: list[SegmentRef]) -> Manifest:
+    """The manifest without segments whose loss the user accepted."""
+    for segment in lost:
+        manifest = manifest.without(segment)
+    return manifest

@@ -1,0 +1,298 @@
+"""One shard, one micro-batch: verdicts, and the state that goes on.
+
+A pure function of base state, records and what the named segments hold. Spark calls it again
+after a retry, a restart or a second action, from the same base state, and gets the same answer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.arrival import Verdict, judge
+from dedup.core.clocks import NEVER_MS, Clocks, Heard
+from dedup.core.keys import Keys
+from dedup.core.policy import Policy
+from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.recall import Question, recall
+from dedup.core.state import ShardState
+from dedup.core.tail import Tail
+from dedup.core.upkeep import Upkeep
+
+#: Flags of a record, set where it is packed.
+FLAG_NULL_ID = 1
+FLAG_FUTURE = 2
+FLAG_NULL_TIME = 4
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Records:
+    """A shard's records of one micro-batch, in any order.
+
+    Parameters
+    ----------
+    keys : Keys, length n
+        Canonical IDs; empty bytes where the ID is null.
+    times_ms : int64 array, shape (n,)
+        Timestamps, future and null ones already substituted by the micro-batch's time; ignored in
+        processing-time mode.
+    flags : uint8 array, shape (n,)
+        FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME.
+    sources : uint64 array, shape (n,), or None
+        Hash of each record's source partition, for counting.
+    heard : mapping of source partition to Heard
+        From the whole micro-batch.
+    source_hashes : mapping of source partition to int
+        The hashes used in `sources`.
+    tie_rank : callable
+        Ranks of the given records by order columns, then row hash.
+    """
+
+    keys: Keys
+    times_ms: Int64s
+    flags: npt.NDArray[np.uint8]
+    heard: Mapping[str, Heard]
+    tie_rank: Callable[[Int64s], Int64s]
+    sources: npt.NDArray[np.uint64] | None = None
+    source_hashes: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """Which micro-batch this is, and for whom.
+
+    Parameters
+    ----------
+    number : int
+        Micro-batch ID.
+    run_id : str
+        The query's run.
+    now_ms, worker_now_ms : int
+        Time of the micro-batch, stable under replay; the worker's own clock.
+    shard : int
+    hash_key : bytes
+        16 bytes: the key of the filters' hash.
+    """
+
+    number: int
+    run_id: str
+    now_ms: int
+    worker_now_ms: int
+    shard: int
+    hash_key: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """Verdict of each record (uint8, shape (n,)), the state that goes on, and counts."""
+
+    verdicts: npt.NDArray[np.uint8]
+    state: ShardState
+    counts: Mapping[str, int]
+
+
+def process(  # noqa: PLR0913
+    state: ShardState,
+    records: Records,
+    policy: Policy,
+    store: SegmentStore,
+    epoch: Epoch,
+    lap: Callable[[str], None] = lambda stage: None,
+) -> Outcome:
+    """Judge a shard's records and remember those that are taken.
+
+    Parameters
+    ----------
+    state : ShardState
+        Base state of the micro-batch.
+    records : Records
+    policy : Policy
+    store : SegmentStore
+    epoch : Epoch
+    lap : callable
+        Called with a stage's name when it ends.
+
+    Raises
+    ------
+    ClockError
+        If the processing time cannot be right (invariant 11).
+    SegmentDamaged
+        If a segment that must be read is damaged or missing at the root.
+    """
+    clocks = state.clocks
+    clocks.check_jump(
+        now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
+    )
+    counts: defaultdict[str, int] = defaultdict(int)
+    state = _on_grid(state, policy, store, epoch, counts)
+
+    times_ms, late = _effective(records, clocks, policy, epoch)
+    null_id = (records.flags & FLAG_NULL_ID) != 0
+    verdicts = np.full(len(null_id), Verdict.NULL_ID, np.uint8)
+    some = np.flatnonzero(~null_id)
+    lost: list[SegmentRef] = []
+    if len(some):
+        taken, lost = _judge_identified(
+            state, records, some, times_ms, late, verdicts, policy, store, epoch, counts, lap
+        )
+        state = replace(state, tail=state.tail.append(taken))
+    advanced = clocks.advance(
+        records.heard, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
+    )
+    upkeep = _upkeep(
+        replace(state, epoch=epoch.number, clocks=advanced), policy, store, epoch, counts
+    )
+    for segment in lost:
+        upkeep.forget(segment)
+    state = upkeep.run()
+    lap("upkeep")
+    _count_records(counts, records, verdicts, late, clocks, policy)
+    return Outcome(verdicts, state, dict(counts))
+
+
+def _on_grid(
+    state: ShardState,
+    policy: Policy,
+    store: SegmentStore,
+    epoch: Epoch,
+    counts: defaultdict[str, int],
+) -> ShardState:
+    """The state with its tail on the policy's bucket grid: old open buckets are sealed."""
+    if state.bucket_ms == policy.bucket_ms:
+        return state
+    if len(state.tail):
+        state = _upkeep(state, policy, store, epoch, counts).seal_all()
+    return replace(state, bucket_ms=policy.bucket_ms)
+
+
+def _upkeep(
+    state: ShardState,
+    policy: Policy,
+    store: SegmentStore,
+    epoch: Epoch,
+    counts: defaultdict[str, int],
+) -> Upkeep:
+    return Upkeep(
+        state, policy, store, epoch.shard, epoch.number, epoch.now_ms, epoch.hash_key, counts
+    )
+
+
+def _effective(
+    records: Records, clocks: Clocks, policy: Policy, epoch: Epoch
+) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Effective timestamps, and which records are behind the late watermark."""
+    n = len(records.flags)
+    if not policy.event_time:
+        now = np.full(n, clocks.effective_now(epoch.now_ms), np.int64)
+        return now, np.zeros(n, np.bool_)
+    late = records.times_ms < clocks.late_watermark_ms
+    return np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late
+
+
+def _judge_identified(  # noqa: PLR0913
+    state: ShardState,
+    records: Records,
+    some: Int64s,
+    times_ms: Int64s,
+    late: npt.NDArray[np.bool_],
+    verdicts: npt.NDArray[np.uint8],
+    policy: Policy,
+    store: SegmentStore,
+    epoch: Epoch,
+    counts: defaultdict[str, int],
+    lap: Callable[[str], None],
+) -> tuple[Tail, list[SegmentRef]]:
+    """Fill in the verdicts of records that have an ID; return the entries to remember."""
+    whole = len(some) == len(verdicts)
+    keys = records.keys if whole else records.keys.take(some)
+    times, is_late = times_ms[some], late[some]
+    own_ms = records.times_ms[some] if policy.event_time else times
+    hashes = kernel.hash64(keys.data, keys.offsets, epoch.hash_key)
+    first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
+    question = _question(keys, hashes, first, times, own_ms)
+    lap("hash")
+    memory = recall(state, question, policy, store, hash_key=epoch.hash_key, lap=lap)
+    droppable = is_late if policy.late == "drop" else np.zeros(len(some), np.bool_)
+    judged = judge(
+        first,
+        times,
+        memory,
+        droppable,
+        policy.horizon_ms,
+        lambda index: records.tie_rank(some[index]),
+    )
+    taken = np.flatnonzero(judged == Verdict.UNIQUE)
+    judged[taken[is_late[taken]]] = Verdict.LATE
+    verdicts[some] = judged
+    counts["filter_negative"] += memory.negative
+    counts["filter_true_positive"] += memory.true_positive
+    counts["filter_false_positive"] += memory.false_positive
+    substituted = (records.flags[some[taken]] & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
+    entries = Tail(
+        keys if len(taken) == len(keys) else keys.take(taken),
+        times[taken],
+        substituted | is_late[taken],
+    )
+    lap("judge")
+    return entries, memory.lost
+
+
+def _question(
+    keys: Keys,
+    hashes: npt.NDArray[np.uint64],
+    first: Int64s,
+    times_ms: Int64s,
+    own_ms: Int64s,
+) -> Question:
+    n = len(first)
+    distinct = np.flatnonzero(first == np.arange(n))
+    if len(distinct) == n:
+        return Question(keys, hashes, times_ms, times_ms, own_ms, own_ms)
+    position = np.zeros(n, np.int64)
+    position[distinct] = np.arange(len(distinct))
+    group = position[first]
+    ranges = []
+    for column in (times_ms, own_ms):
+        low, high = column[distinct], column[distinct]
+        np.minimum.at(low, group, column)
+        np.maximum.at(high, group, column)
+        ranges += [low, high]
+    return Question(keys.take(distinct), hashes[distinct], *ranges)
+
+
+def _count_records(  # noqa: PLR0913
+    counts: defaultdict[str, int],
+    records: Records,
+    verdicts: npt.NDArray[np.uint8],
+    late: npt.NDArray[np.bool_],
+    base: Clocks,
+    policy: Policy,
+) -> None:
+    per_verdict = np.bincount(verdicts, minlength=len(Verdict))
+    counts["records_in"] = len(verdicts)
+    for verdict in Verdict:
+        counts[verdict.name.lower()] = int(per_verdict[verdict])
+    counts["future"] = int(np.count_nonzero(records.flags & FLAG_FUTURE))
+    counts["null_timestamp"] = int(np.count_nonzero(records.flags & FLAG_NULL_TIME))
+    counts["returned_from_idle"] = 0
+    if records.sources is not None and records.source_hashes is not None:
+        returned = [
+            records.source_hashes[name]
+            for name in base.idle_sources(policy)
+            if name in records.source_hashes
+        ]
+        if returned:
+            from_idle = np.isin(records.sources, np.array(returned, np.uint64))
+            counts["returned_from_idle"] = int(np.count_nonzero(from_idle & late))
+
+
+def never(time_ms: int) -> int | None:
+    """The time, or None where there was none yet."""
+    return None if time_ms <= NEVER_MS else time_ms

@@ -1,0 +1,144 @@
+"""The state row of one shard: the one BINARY value that Spark keeps for it.
+
+Layout, little-endian::
+
+    0   4   magic "DDST"
+    4   2   format version, 1
+    6   2   number of filter slices f
+    8   4   length of the head       (zlib-compressed JSON: clocks, manifest, bucket length)
+    12  4   length of the tail       (see dedup.core.tail)
+    16  4   CRC-32 of head and tail
+    20  4   CRC-32 of bytes 0..20
+    24      head, tail, then f times: u32 length, filter slice (see dedup.core.filter)
+
+Damage to the head or the tail stops the query: they are the truth. Filter slices carry their own
+checksums and are only a cache of the sidecars: a damaged one is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dedup.core.clocks import Clocks
+from dedup.core.filter import FilterDamaged, SplitBlockFilter
+from dedup.core.manifest import Manifest
+from dedup.core.tail import Tail
+from dedup.errors import StateError
+
+MAGIC = b"DDST"
+VERSION = 1
+_HEADER = struct.Struct("<4sHHIII")
+_CRC = struct.Struct("<I")
+_SIZE = _HEADER.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardState:
+    """Everything a shard remembers, or the names of where it is.
+
+    Parameters
+    ----------
+    epoch : int
+        Micro-batch that wrote it, -1 at birth.
+    bucket_ms : int
+        Length of the buckets that tail entries belong to; 0 at birth.
+    clocks : Clocks
+    manifest : Manifest
+    tail : Tail
+    slices : mapping of segment name to SplitBlockFilter
+        The newest segments' filters, oldest first, as far as the budget reaches.
+    forgotten : int
+        Segments whose loss the user accepted, ever.
+    stray_files : tuple of two int
+        Orphans and foreign files counted when the shard last looked.
+    """
+
+    epoch: int = -1
+    bucket_ms: int = 0
+    clocks: Clocks = field(default_factory=Clocks)
+    manifest: Manifest = field(default_factory=Manifest)
+    tail: Tail = field(default_factory=Tail.empty)
+    slices: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
+    forgotten: int = 0
+    stray_files: tuple[int, int] = (0, 0)
+
+    def to_bytes(self) -> bytes:
+        head = zlib.compress(
+            json.dumps(
+                {
+                    "epoch": self.epoch,
+                    "bucket_ms": self.bucket_ms,
+                    "clocks": self.clocks.to_json(),
+                    "manifest": self.manifest.to_json(),
+                    "slices": list(self.slices),
+                    "forgotten": self.forgotten,
+                    "stray_files": list(self.stray_files),
+                },
+                separators=(",", ":"),
+            ).encode(),
+            1,
+        )
+        tail = self.tail.to_bytes()
+        slices = [piece.to_bytes() for piece in self.slices.values()]
+        header = _HEADER.pack(
+            MAGIC, VERSION, len(slices), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
+        )
+        parts = [header, _CRC.pack(zlib.crc32(header)), head, tail]
+        for piece in slices:
+            parts += (_CRC.pack(len(piece)), piece)
+        return b"".join(parts)
+
+    @staticmethod
+    def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
+        """The state; damaged filter slices are left out, their sidecars serve.
+
+        Raises
+        ------
+        StateError
+            If the row is damaged, of an unknown version, or not ours.
+        """
+        view = memoryview(data)
+        if len(data) < _SIZE or data[:4] != MAGIC:
+            raise StateError.damaged("it does not begin as a state row of this library")
+        if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
+            raise StateError.damaged("the checksum of its header is wrong")
+        _, version, count, head_bytes, tail_bytes, crc = _HEADER.unpack_from(data)
+        if version != VERSION:
+            raise StateError.unknown_version(version, VERSION)
+        body = view[_SIZE : _SIZE + head_bytes + tail_bytes]
+        if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:
+            raise StateError.damaged("the checksum of its manifest and tail is wrong")
+        head = json.loads(zlib.decompress(body[:head_bytes]))
+        names: list[str] = head["slices"]
+        return ShardState(
+            epoch=head["epoch"],
+            bucket_ms=head["bucket_ms"],
+            clocks=Clocks.from_json(head["clocks"]),
+            manifest=Manifest.from_json(head["manifest"]),
+            tail=Tail.from_bytes(body[head_bytes:]),
+            slices=_slices(view[_SIZE + len(body) :], names[:count], hash_key_id),
+            forgotten=head["forgotten"],
+            stray_files=(head["stray_files"][0], head["stray_files"][1]),
+        )
+
+
+def _slices(data: memoryview, names: list[str], hash_key_id: int) -> dict[str, SplitBlockFilter]:
+    slices: dict[str, SplitBlockFilter] = {}
+    position = 0
+    for name in names:
+        if position + _CRC.size > len(data):
+            break
+        (length,) = _CRC.unpack_from(data, position)
+        position += _CRC.size
+        try:
+            slices[name] = SplitBlockFilter.from_bytes(
+                data[position : position + length], hash_key_id=hash_key_id
+            )
+        except FilterDamaged:
+            pass
+        position += length
+    return slices

@@ -1,0 +1,102 @@
+"""The tail: a shard's newest IDs and their timestamps, exact, kept in Spark state.
+
+Spark state is the memtable and the write-ahead log in one; what outgrows it is sealed into
+segments.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.keys import Keys
+
+_HEADER = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tail:
+    """Entries in order of arrival; an ID may occur more than once, further than a horizon apart.
+
+    Parameters
+    ----------
+    keys : Keys, length n
+    times_ms : int64 array, shape (n,)
+        Emitted timestamps.
+    clamped : bool array, shape (n,)
+        Whether the timestamp was clamped or substituted.
+    """
+
+    keys: Keys
+    times_ms: npt.NDArray[np.int64]
+    clamped: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def empty() -> Tail:
+        return Tail(Keys.empty(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the serialised form."""
+        return _HEADER.size + len(self) * (4 + 8 + 1) + len(self.keys.data)
+
+    def take(self, index: npt.NDArray[np.int64]) -> Tail:
+        return Tail(self.keys.take(index), self.times_ms[index], self.clamped[index])
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Tail:
+        return self if bool(mask.all()) else self.take(np.flatnonzero(mask))
+
+    def append(self, other: Tail) -> Tail:
+        if not len(self):
+            return other
+        if not len(other):
+            return self
+        return Tail(
+            Keys.concat([self.keys, other.keys]),
+            np.concatenate([self.times_ms, other.times_ms]),
+            np.concatenate([self.clamped, other.clamped]),
+        )
+
+    def bucket_starts(self, bucket_ms: int) -> npt.NDArray[np.int64]:
+        """Start of each entry's bucket, milliseconds."""
+        starts: npt.NDArray[np.int64] = (self.times_ms // bucket_ms) * bucket_ms
+        return starts
+
+    def hashes(self, hash_key: bytes) -> npt.NDArray[np.uint64]:
+        return kernel.hash64(self.keys.data, self.keys.offsets, hash_key)
+
+    def to_bytes(self) -> bytes:
+        """Little-endian: u64 n, u64 key bytes, u32 lengths[n], i64 times[n], u8 clamped[n], keys."""
+        lengths = np.diff(self.keys.offsets).astype("<u4")
+        return b"".join(
+            (
+                _HEADER.pack(len(self), len(self.keys.data)),
+                lengths.tobytes(),
+                self.times_ms.astype("<i8").tobytes(),
+                self.clamped.astype(np.uint8).tobytes(),
+                self.keys.data.tobytes(),
+            )
+        )
+
+    @staticmethod
+    def from_bytes(data: memoryview) -> Tail:
+        """The tail; ValueError if the bytes do not add up."""
+        count, key_bytes = _HEADER.unpack_from(data)
+        if len(data) != _HEADER.size + count * 13 + key_bytes:
+            raise ValueError("tail length does not match its header")
+        lengths = np.frombuffer(data, "<u4", count, _HEADER.size)
+        times = np.frombuffer(data, "<i8", count, _HEADER.size + 4 * count)
+        clamped = np.frombuffer(data, np.uint8, count, _HEADER.size + 12 * count)
+        keys = np.frombuffer(data, np.uint8, key_bytes, _HEADER.size + 13 * count)
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if int(offsets[-1]) != key_bytes:
+            raise ValueError("tail key lengths do not add up")
+        return Tail(Keys(keys, offsets), times.astype(np.int64), clamped.astype(np.bool_))

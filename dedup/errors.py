@@ -1,0 +1,105 @@
+"""Errors and warnings of the package. The class says whose fault it is, the text what to do."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+
+def _iso(time_ms: int) -> str:
+    return f"{datetime(1970, 1, 1) + timedelta(milliseconds=time_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+class DedupError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class ConfigError(DedupError, ValueError):
+    """The caller's options or settings cannot work; change the option that the text names."""
+
+
+class DataError(DedupError):
+    """A record breaks a rule that the user chose, such as a null ID under ``null_ids="error"``."""
+
+
+class CatalogError(DedupError):
+    """Storage at the catalog root is missing, damaged or foreign; the text says the remedy."""
+
+
+class FilterDamaged(CatalogError):
+    """Filter bytes cannot be trusted: ask the exact catalog instead, and rebuild the filter."""
+
+
+class SegmentDamaged(CatalogError):
+    """A segment is missing or damaged at the root; it can be restored, or its bucket forgotten."""
+
+
+class StateError(DedupError):
+    """A Spark state row is damaged, or was written by a version that this one cannot read."""
+
+    @classmethod
+    def damaged(cls, what: str) -> StateError:
+        """Return the error for a row whose bytes cannot be trusted."""
+        return cls(
+            f"A state row in the checkpoint is damaged: {what}. Nothing was emitted or lost. "
+            "Restore the checkpoint from a copy (with its catalog), or roll it back to an "
+            "earlier micro-batch."
+        )
+
+    @classmethod
+    def unknown_version(cls, found: int, known: int) -> StateError:
+        """Return the error for a row that another release wrote."""
+        return cls(
+            f"A state row in the checkpoint has format {found}; this release of rolling-dedup "
+            f"reads format {known}. Install the release that wrote it, or a newer one."
+        )
+
+
+class ClockError(DedupError):
+    """The processing-time clock jumped further than the query accepts."""
+
+    @classmethod
+    def ahead(cls, now_ms: int, worker_now_ms: int) -> ClockError:
+        """Return the error for a micro-batch that is ahead of the worker's clock."""
+        return cls(
+            f"The micro-batch's time {_iso(now_ms)} is more than a minute ahead of this worker's "
+            f"clock {_iso(worker_now_ms)}. One of the two machines' clocks is wrong; IDs "
+            "would be forgotten too early. Set the clocks, or accept it with "
+            "accept_clock_jump=True."
+        )
+
+    @classmethod
+    def fell(cls, now_ms: int, last_now_ms: int) -> ClockError:
+        """Return the error for a micro-batch before the last one."""
+        return cls(
+            f"The micro-batch's time fell from {_iso(last_now_ms)} to {_iso(now_ms)} within one "
+            "run. The driver's clock was set back. Restart the query, or accept it with "
+            "accept_clock_jump=True; time then stands still until the clock has caught up."
+        )
+
+
+class MissingExtraError(DedupError, ImportError):
+    """An optional dependency is not installed.
+
+    Parameters
+    ----------
+    extra
+        Name of the extra that brings it, such as ``"spark"``.
+    purpose
+        What needs it, as the start of a sentence, such as ``"The dedup command"``.
+    """
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        self.extra = extra
+        self.purpose = purpose
+        super().__init__(
+            f"{purpose} needs the extra {extra!r}, which is not installed: "
+            f"pip install 'rolling-dedup[{extra}]'"
+        )
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        # The default would call the class with the message alone.
+        return type(self), (self.extra, self.purpose)
+
+
+class DedupWarning(RuntimeWarning):
+    """Answers are right, but something is slower or larger than it needs to be."""

@@ -1,0 +1,1 @@
+"""Sinks that publish each micro-batch whole and once."""

@@ -1,0 +1,177 @@
+"""A folder of files that shows each micro-batch whole, once, or not at all.
+
+A micro-batch is written below ``DIR/_staging/``, flushed to disk, and published by one rename to
+``DIR/batch=<id>/``. Spark may run a micro-batch again (a crash between the publication and Spark's
+own commit); the folder that is already there holds the same rows and is kept. Names that begin
+with ``_`` are skipped by Spark, pyarrow and most other readers of such folders.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STAGING = "_staging"
+_BATCH = re.compile(r"batch=(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """Function for ``foreachBatch`` that publishes micro-batches as folders.
+
+    Parameters
+    ----------
+    output : Path
+        Folder of the rows that go on; on a local file system.
+    file_format : str
+        Spark data source to write with: ``csv``, ``json`` or ``parquet``.
+    write_options : Mapping[str, str]
+        Options of that data source.
+    duplicates : Path or None
+        Folder of the rows that do not go on. They are told apart by the `verdict` column, which
+        becomes a partition folder there and is absent from `output`.
+    verdict : str
+        Name of the column; read only where `duplicates` is given.
+    goes_on : frozenset of str
+        Verdicts whose rows belong in `output`.
+
+    Raises
+    ------
+    OSError
+        From a call, where the disk is full or a folder cannot be written. Nothing of the
+        micro-batch is visible then, or (with `duplicates`) only its side output; running the
+        micro-batch again completes it.
+
+    Notes
+    -----
+    One writer at a time: `open` removes what earlier writers left in the staging folders. Each
+    call runs one Spark action over the micro-batch, whether or not there is a side output.
+    """
+
+    output: Path
+    file_format: str
+    write_options: Mapping[str, str] = field(default_factory=dict)
+    duplicates: Path | None = None
+    verdict: str = "dedup_verdict"
+    goes_on: frozenset[str] = frozenset({"unique"})
+
+    def open(self) -> None:
+        """Create the folders and remove what killed runs left in staging."""
+        for root in self._roots():
+            root.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(root / STAGING, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove the staging folders."""
+        for root in self._roots():
+            shutil.rmtree(root / STAGING, ignore_errors=True)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write the rows of a micro-batch once, and publish them."""
+        staged = self.output / STAGING / f"{batch_id:012d}-{uuid.uuid4().hex}"
+        rows = staged / "rows"
+        writer = batch.write.format(self.file_format).options(**self.write_options)
+        if self.duplicates is None:
+            writer.save(str(rows))
+            passed = rows
+        else:
+            # One pass over the micro-batch serves both outputs.
+            writer.partitionBy(self.verdict).save(str(rows))
+            passed, stopped = self._part(staged)
+            if not _data_files(stopped):
+                folder = stopped / f"{self.verdict}=duplicate"
+                self._write_no_rows(batch, folder)
+            _publish(stopped, self.duplicates, batch_id)
+        if not _data_files(passed):
+            self._write_no_rows(batch, passed)
+        # The output comes last: where it is there, its side output is there too.
+        _publish(passed, self.output, batch_id)
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def _roots(self) -> Iterator[Path]:
+        yield self.output
+        if self.duplicates is not None:
+            yield self.duplicates
+
+    def _part(self, staged: Path) -> tuple[Path, Path]:
+        """Move the verdict folders of a written micro-batch to the side they belong on."""
+        passed, stopped = staged / "output", staged / "duplicates"
+        passed.mkdir()
+        stopped.mkdir()
+        for folder in sorted((staged / "rows").glob(f"{self.verdict}=*")):
+            verdict = folder.name.partition("=")[2]
+            if verdict not in self.goes_on:
+                folder.rename(stopped / folder.name)
+                continue
+            for path in _data_files(folder):
+                # Spark gives the files of one task the same name in every partition folder.
+                path.rename(passed / f"{verdict}-{path.name}")
+        return passed, stopped
+
+    def _write_no_rows(self, batch: DataFrame, folder: Path) -> None:
+        """Leave a file with the columns alone, so that the folder reads as an empty table."""
+        rows = batch if self.duplicates is None else batch.drop(self.verdict)
+        shutil.rmtree(folder, ignore_errors=True)
+        # Made afresh: the micro-batch itself, even cut to no rows, could run again.
+        empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
+        empty.write.format(self.file_format).options(**self.write_options).save(str(folder))
+
+
+def published_batches(root: Path) -> list[int]:
+    """IDs of the micro-batches that a folder shows, ascending."""
+    if not root.is_dir():
+        return []
+    found = (_BATCH.fullmatch(entry.name) for entry in root.iterdir())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(("_", ".")))
+
+
+def _publish(source: Path, root: Path, batch_id: int) -> None:
+    target = root / f"batch={batch_id}"
+    if target.exists():
+        shutil.rmtree(source)
+        return
+    # Success markers and checksum files of Hadoop's writer; renamed data would not match them.
+    for path in source.rglob("*"):
+        if path.is_file() and path.name.startswith(("_", ".")):
+            path.unlink()
+    _flush(source)
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # The side output may lie on another file system; the last step is a rename there too.
+        near = root / STAGING / source.parent.name
+        shutil.copytree(source, near)
+        _flush(near)
+        near.rename(target)
+    _fsync(root)
+
+
+def _flush(folder: Path) -> None:
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            _fsync(Path(parent, name))
+        _fsync(Path(parent))
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""The Spark shell round the core: pack, group function, unpack, checks, metrics."""

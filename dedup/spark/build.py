@@ -1,0 +1,279 @@
+"""From the user's options to Spark's plan: everything that is checked before a query starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from dedup.catalog.root import FileSystemFactory, Root
+from dedup.core.duration import duration_ms, format_ms
+from dedup.core.policy import Policy
+from dedup.errors import ConfigError
+from dedup.spark import checks, columns, wire
+from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
+from dedup.spark.idtime import IdTime
+from dedup.spark.metrics import observations
+from dedup.spark.pack import pack
+from dedup.spark.plan import Plan
+from dedup.spark.unpack import unpack
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+ColumnOrName: TypeAlias = str | Column
+_Duration: TypeAlias = str | timedelta
+_Columns: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
+
+_HOUR_MS = 3_600_000
+_MIN_BUDGET_BYTES = 16 << 10
+_MAX_BUCKETS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments of `dedup_by_id`, checked against each other.
+
+    Raises
+    ------
+    ConfigError
+        If a value cannot work whatever it is applied to.
+    """
+
+    id: _Columns
+    horizon: _Duration
+    catalog: str | os.PathLike[str] | FileSystemFactory | None
+    timestamp: ColumnOrName | IdTime | None
+    source_partition: _Columns
+    lateness: _Duration | None
+    late: Literal["emit", "drop"]
+    stable_timestamps: bool
+    max_future: _Duration
+    null_ids: Literal["emit", "drop", "error"]
+    null_timestamps: Literal["error", "now"]
+    verdict: str | None
+    idle_timeout: _Duration | None
+    order_by: _Columns
+    shards: int | None
+    buckets: int
+    bucket_length: _Duration | None
+    fpr: float
+    state_budget_bytes: int
+    keep_expired: _Duration
+    accept_clock_jump: bool
+    shared_local: bool
+    cache_dir: str | None
+    cache_bytes: int
+    max_shard_batch_bytes: int
+    metrics: str
+    root: Root | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        for option, values in (
+            ("late", ("emit", "drop")),
+            ("null_ids", ("emit", "drop", "error")),
+            ("null_timestamps", ("error", "now")),
+        ):
+            if getattr(self, option) not in values:
+                raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {values}.")
+        if not 0 < self.fpr < 1:
+            raise ConfigError(f"fpr={self.fpr} must lie between 0 and 1; 0.01 is usual.")
+        for option, least in (
+            ("state_budget_bytes", _MIN_BUDGET_BYTES),
+            ("cache_bytes", 1),
+            ("max_shard_batch_bytes", 1),
+            ("shards", 1),
+        ):
+            value = getattr(self, option)
+            if value is not None and value < least:
+                raise ConfigError(f"{option}={value} must be at least {least}.")
+        if not list(_several(self.id)):
+            raise ConfigError(f"id={self.id!r} names no column.")
+        if self.timestamp is None:
+            self._check_processing_time()
+        self.policy()
+        duration_ms(self.max_future, option="max_future")
+        object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
+
+    def _check_processing_time(self) -> None:
+        for option in ("lateness", "source_partition", "stable_timestamps"):
+            if getattr(self, option):
+                raise ConfigError(
+                    f"{option}={getattr(self, option)!r} needs a timestamp column; without "
+                    "`timestamp` records are timed by arrival and none is late."
+                )
+
+    def policy(self) -> Policy:
+        """The rules for the core, with defaults resolved."""
+        horizon_ms = duration_ms(self.horizon, option="horizon")
+        if horizon_ms < 1:
+            raise ConfigError(f"horizon={self.horizon!r} must be at least a millisecond.")
+        event_time = self.timestamp is not None
+        lateness_ms = 0
+        if event_time and self.lateness is not None:
+            lateness_ms = duration_ms(self.lateness, option="lateness")
+        elif event_time:
+            lateness_ms = horizon_ms if self.stable_timestamps else min(horizon_ms, _HOUR_MS)
+        idle_ms = (
+            None
+            if self.idle_timeout is None
+            else duration_ms(self.idle_timeout, option="idle_timeout")
+        )
+        return Policy(
+            horizon_ms=horizon_ms,
+            bucket_ms=self._bucket_ms(horizon_ms),
+            event_time=event_time,
+            lateness_ms=lateness_ms,
+            late=self.late,
+            stable_timestamps=self.stable_timestamps,
+            idle_timeout_ms=idle_ms,
+            fpr=self.fpr,
+            state_budget_bytes=self.state_budget_bytes,
+            keep_expired_ms=duration_ms(self.keep_expired, option="keep_expired"),
+            accept_clock_jump=self.accept_clock_jump,
+        )
+
+    def _bucket_ms(self, horizon_ms: int) -> int:
+        if self.bucket_length is None:
+            if not 1 <= self.buckets <= _MAX_BUCKETS:
+                raise ConfigError(f"buckets={self.buckets} must be 1 to {_MAX_BUCKETS}; 8 is best.")
+            return -(-horizon_ms // self.buckets)
+        bucket_ms = duration_ms(self.bucket_length, option="bucket_length")
+        if not 1 <= bucket_ms <= horizon_ms:
+            raise ConfigError(
+                f"bucket_length={self.bucket_length!r} must be at least a millisecond and at most "
+                f"the horizon ({format_ms(horizon_ms)}): an ID may occur only once in a bucket."
+            )
+        if -(-horizon_ms // bucket_ms) > _MAX_BUCKETS:
+            raise ConfigError(
+                f"bucket_length={self.bucket_length!r} makes more than {_MAX_BUCKETS} buckets per "
+                f"horizon ({format_ms(horizon_ms)}); every lookup probes them all. Make it longer."
+            )
+        return bucket_ms
+
+
+def build(df: DataFrame, options: Options) -> DataFrame:
+    """The DataFrame with the operator applied.
+
+    Raises
+    ------
+    ConfigError
+        If a column, the session or the query cannot work.
+    CatalogError
+        If the catalog cannot be written from the driver.
+    """
+    columns.check_carried(df.schema)
+    if df.isStreaming:
+        _check_stream(df, options)
+    known = columns.Columns(
+        df, checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
+    )
+    plan = _plan(df, options, known)
+    if options.verdict is not None and options.verdict.lower() in map(str.lower, df.columns):
+        raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
+    return _assemble(df.select("*", *known.helpers), plan, _output_schema(df, options), options)
+
+
+def _check_stream(df: DataFrame, options: Options) -> None:
+    if options.root is None:
+        raise ConfigError(
+            "A stream needs catalog=: a path or URI where its memory can live, such as "
+            "catalog='s3://bucket/dedup/orders'."
+        )
+    spark = df.sparkSession
+    checks.check_settings(spark)
+    checks.check_upstream(df)
+    checks.check_root(spark, options.root, shared_local=options.shared_local)
+    checks.check_partitions(spark, options.shards)
+
+
+def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
+    # Order expressions come first among the helpers: they alone travel with the rows.
+    orders = [known.resolve(column, "order_by") for column in _several(options.order_by)]
+    for resolved in orders:
+        columns.check_order_type(resolved)
+    body_columns = len(df.columns) + len(known.helpers)
+    ids = [known.resolve(column, "id") for column in _several(options.id)]
+    sources = [known.resolve(c, "source_partition") for c in _several(options.source_partition)]
+    for resolved in (*ids, *sources):
+        columns.check_id_type(resolved)
+    time_column, time_source, id_time = None, "processing time", None
+    if isinstance(options.timestamp, IdTime):
+        if len(ids) != 1 or not isinstance(ids[0].kind, T.StringType):
+            raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
+        id_time = options.timestamp.scheme
+        time_source = f"{id_time} in the record ID"
+    elif options.timestamp is not None:
+        resolved = known.resolve(options.timestamp, "timestamp")
+        columns.check_time_type(resolved)
+        time_column = resolved.column
+        time_source = f"column {resolved.name} {resolved.kind.simpleString()}"
+    spark = df.sparkSession
+    partitions = int(checks.setting(spark, "spark.sql.shuffle.partitions", "200"))
+    policy = options.policy()
+    return Plan(
+        id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
+        time_column=time_column,
+        time_source=time_source,
+        id_time=id_time,
+        now_column=known.add(F.current_timestamp()) if policy.event_time else None,
+        source_columns=tuple(r.column for r in sources),
+        order_columns=tuple(r.column for r in orders),
+        user_columns=len(df.columns),
+        body_columns=body_columns,
+        null_ids=options.null_ids,
+        null_timestamps=options.null_timestamps,
+        max_future_ms=duration_ms(options.max_future, option="max_future"),
+        shards=options.shards if df.isStreaming else options.shards or partitions,
+        verdict_column=options.verdict,
+        policy=checks.with_retention(spark, policy),
+        root=options.root if df.isStreaming else None,
+        cache_dir=options.cache_dir,
+        cache_bytes=options.cache_bytes,
+        max_shard_batch_bytes=options.max_shard_batch_bytes,
+    )
+
+
+def _output_schema(df: DataFrame, options: Options) -> T.StructType:
+    fields = list(df.schema.fields)
+    if options.verdict is not None:
+        fields.append(T.StructField(options.verdict, T.StringType(), nullable=False))
+    return T.StructType(fields)
+
+
+def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options) -> DataFrame:
+    def pack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return pack(plan, batches)
+
+    def unpack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return unpack(plan, batches)
+
+    def on_stream(key: Any, frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        return dedup_stream(plan, key, frames, state)
+
+    def on_batch(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
+        return dedup_batch(plan, key, frame)
+
+    shards = df.mapInArrow(pack_rows, wire.PACKED_SCHEMA).groupBy("shard")
+    if plan.streaming:
+        judged = shards.applyInPandasWithState(
+            on_stream, OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
+        )
+    else:
+        judged = shards.applyInPandas(on_batch, OUTPUT_SCHEMA)
+    return judged.observe(options.metrics, *observations()).mapInArrow(unpack_rows, output)
+
+
+def _several(given: _Columns) -> Iterator[ColumnOrName]:
+    if isinstance(given, (str, Column)):
+        yield given
+    else:
+        yield from given

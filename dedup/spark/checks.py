@@ -1,0 +1,147 @@
+"""Checks of the session and the query on the driver, before anything runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import uuid
+import warnings
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup.catalog.root import Root
+from dedup.core.policy import Policy
+from dedup.errors import CatalogError, ConfigError, DedupWarning
+
+#: Settings under which Spark itself stops keeping state right, and what they must be.
+_REQUIRED = {
+    "spark.sql.streaming.unsupportedOperationCheck": (
+        "true",
+        "it hides that two stateful Python operators share one query",
+    ),
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": (
+        "true",
+        "without it a shard's records can meet the state of another partition",
+    ),
+    "spark.sql.streaming.stateStore.commitValidation.enabled": (
+        "true",
+        "without it a sink that reads half of a micro-batch loses the other half silently",
+    ),
+}
+#: Partitions per core of a local master above which a warning is due.
+_PARTITIONS_PER_CORE = 4
+
+
+def setting(spark: SparkSession, name: str, default: str) -> str:
+    """A Spark setting, or the default where this Spark does not know it."""
+    try:
+        value = spark.conf.get(name, default)
+    except Exception:  # noqa: BLE001  # Connect and classic raise different classes
+        return default
+    return default if value is None else str(value)
+
+
+def check_settings(spark: SparkSession) -> None:
+    """Refuse settings that break the guarantee."""
+    for name, (required, why) in _REQUIRED.items():
+        value = setting(spark, name, required)
+        if value.lower() != required:
+            raise ConfigError(f"{name}={value}: {why}. Set it to {required}.")
+
+
+def local_cores(spark: SparkSession) -> int | None:
+    """Cores of a local master, None on a cluster."""
+    master = setting(spark, "spark.master", "")
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
+    if not found:
+        return None
+    if found.group(1) == "*":
+        return os.cpu_count() or 1
+    return int(found.group(1) or 1)
+
+
+def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
+    """Refuse a root that executors cannot share or the driver cannot write.
+
+    Raises
+    ------
+    ConfigError
+        For a local path on a cluster.
+    CatalogError
+        If nothing can be written there.
+    """
+    if root.local_path("catalog.json") is not None and not shared_local and local_cores(spark) is None:
+        raise ConfigError(
+            f"catalog={root.url()} is a local path, but Spark runs on "
+            f"{setting(spark, 'spark.master', 'a cluster')}: every executor would see another "
+            "disk. Use a shared file system or an object store (s3://, hdfs://, ...), or set "
+            "shared_local=True if the path is the same mount on every machine."
+        )
+    probe = f"probe-{uuid.uuid4()}"
+    try:
+        root.put_bytes(probe, b"")
+        root.delete([probe])
+    except CatalogError as error:
+        raise CatalogError(f"catalog={root.url()} cannot be written: {error}") from error
+
+
+def check_partitions(spark: SparkSession, shards: int | None) -> None:
+    """Warn where a local master has many more state partitions than cores."""
+    cores = local_cores(spark)
+    partitions = int(setting(spark, "spark.sql.shuffle.partitions", "200"))
+    if cores is None or max(partitions, shards or 0) <= _PARTITIONS_PER_CORE * cores:
+        return
+    name, value = (
+        ("spark.sql.shuffle.partitions", partitions)
+        if partitions >= (shards or 0)
+        else ("shards", shards)
+    )
+    warnings.warn(
+        f"{name}={value} on a local master with {cores} cores: each of them costs a Python "
+        "session in every micro-batch, used or not (seconds in all). Set "
+        f'spark.conf.set("spark.sql.shuffle.partitions", "{cores}") before the query starts '
+        "for the first time.",
+        DedupWarning,
+        stacklevel=4,
+    )
+
+
+def check_upstream(df: DataFrame) -> None:
+    """Refuse a stream on which the operator would not work or would break something.
+
+    Raises
+    ------
+    ConfigError
+        For a second stateful Python operator in one query, or a watermark declared before ours.
+    """
+    for field in df.schema.fields:
+        if "spark.watermarkDelayMs" in (field.metadata or {}):
+            raise ConfigError(
+                f"withWatermark({field.name!r}, ...) is declared before dedup_by_id, which would "
+                "lose it. Declare it after: "
+                f"events.transform(dedup_by_id(...)).withWatermark({field.name!r}, ...). "
+                "De-duplication has clocks of its own (`timestamp`, `lateness`)."
+            )
+    if "FlatMapGroupsInPandasWithState" in plan_text(df):
+        raise ConfigError(
+            "This query already has a dedup_by_id or another applyInPandasWithState; Spark runs "
+            "one of them per query. Give one composite ID, or write the first result to a table "
+            "or topic and read it with a second query."
+        )
+
+
+def plan_text(df: DataFrame) -> str:
+    """Spark's explanation of a DataFrame, also on Connect."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        df.explain()
+    return text.getvalue()
+
+
+def with_retention(spark: SparkSession, policy: Policy) -> Policy:
+    """The policy with the number of micro-batches that Spark can roll back."""
+    retained = int(setting(spark, "spark.sql.streaming.minBatchesToRetain", "100"))
+    return replace(policy, retain_epochs=retained)

@@ -1,0 +1,205 @@
+"""Resolving the user's columns on the driver, and refusing what cannot work by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.errors import ConfigError
+
+HELPER_PREFIX = "__dedup_"
+_FIXED_WIDTH = (
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.BooleanType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.DecimalType,
+    T.DayTimeIntervalType,
+    T.BinaryType,
+)
+#: Types that Spark's Arrow functions refuse, and the cast that carries them.
+_NOT_CARRIED = {
+    "interval": "CAST(col AS STRING) and back with make_interval",
+    "void": "CAST(col AS STRING)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A column the operator works with: where it is in pack's input, its name and type."""
+
+    column: str
+    name: str
+    kind: T.DataType
+    helper: bool
+
+
+@dataclass(slots=True)
+class Columns:
+    """The user's columns plus helper columns for what was given as an expression."""
+
+    df: DataFrame
+    case_sensitive: bool
+    helpers: list[Column] = field(default_factory=list)
+
+    def resolve(self, given: str | Column, option: str) -> Resolved:
+        """The column that an option names.
+
+        Raises
+        ------
+        ConfigError
+            If there is none of that name, with the nearest names.
+        """
+        if isinstance(given, str):
+            name = self._plain(given)
+            if name is not None:
+                return Resolved(name, name, self.df.schema[name].dataType, helper=False)
+            if "." not in given:
+                raise ConfigError(missing_column(given, self.df.columns, option))
+            given = F.col(given)
+        elif not isinstance(given, Column):
+            raise ConfigError(
+                f"{option}={given!r} is neither a column name nor a Column "
+                f"(it is a {type(given).__name__})."
+            )
+        return self._expression(given, option)
+
+    def _plain(self, given: str) -> str | None:
+        name = given[1:-1] if given[:1] == given[-1:] == "`" and len(given) > 2 else given
+        if name in self.df.columns:
+            return name
+        if not self.case_sensitive:
+            return next((c for c in self.df.columns if c.lower() == name.lower()), None)
+        return None
+
+    def _expression(self, given: Column, option: str) -> Resolved:
+        try:
+            selected = self.df.select(given)
+            (only,) = selected.schema.fields
+        except Exception as error:
+            raise ConfigError(
+                f"{option} cannot be resolved against the columns {self.df.columns}: {error}"
+            ) from error
+        name = self._plain(only.name)
+        if name is not None and self.df.schema[name].dataType == only.dataType and (
+            _same_column(given, only.name)
+        ):
+            return Resolved(name, name, only.dataType, helper=False)
+        helper = f"{HELPER_PREFIX}{len(self.helpers)}"
+        self.helpers.append(given.alias(helper))
+        return Resolved(helper, only.name, only.dataType, helper=True)
+
+    def add(self, expression: Column) -> str:
+        """A helper column for an expression of our own; its name."""
+        helper = f"{HELPER_PREFIX}{len(self.helpers)}"
+        self.helpers.append(expression.alias(helper))
+        return helper
+
+
+def _same_column(given: Column, name: str) -> bool:
+    """Whether a Column is nothing but a reference to the column of that name."""
+    return str(given) in (f"Column<'{name}'>", f"Column<b'{name}'>")
+
+
+def missing_column(given: str, existing: Sequence[str], option: str) -> str:
+    near = difflib.get_close_matches(given, existing, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
+
+
+def check_id_type(resolved: Resolved) -> None:
+    """Refuse an ID column whose type has no byte identity."""
+    kind = resolved.kind
+    text = kind.simpleString()
+    if isinstance(kind, T.StringType):
+        collation = getattr(kind, "collation", "UTF8_BINARY")
+        if collation not in ("UTF8_BINARY", None):
+            raise ConfigError(
+                f"ID column {resolved.name!r} has collation {collation}, in which different bytes "
+                "can be equal. Give the ID in one form: "
+                f"F.lower({resolved.name!r}) or a cast to UTF8_BINARY."
+            )
+        return
+    if isinstance(kind, _FIXED_WIDTH) or text.startswith("time("):
+        return
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        reason = "NaN and -0.0 have several byte forms; cast it to decimal or string"
+    elif isinstance(kind, (T.ArrayType, T.MapType, T.StructType)):
+        reason = "it is nested; name its fields instead, or F.to_json(...) of it"
+    else:
+        reason = "the type has no byte identity; cast it to string or binary"
+    raise ConfigError(f"ID column {resolved.name!r} is {text}: {reason}.")
+
+
+def check_time_type(resolved: Resolved) -> None:
+    if not isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
+        raise ConfigError(
+            f"timestamp column {resolved.name!r} is {resolved.kind.simpleString()}; a timestamp is "
+            f"needed: F.to_timestamp({resolved.name!r}) or F.timestamp_millis({resolved.name!r})."
+        )
+
+
+def check_order_type(resolved: Resolved) -> None:
+    if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
+        resolved.kind.simpleString() == "variant"
+    ):
+        raise ConfigError(
+            f"order_by column {resolved.name!r} is {resolved.kind.simpleString()}, which has no "
+            "order; name the fields to order by."
+        )
+
+
+def check_carried(schema: T.StructType) -> None:
+    """Refuse columns that Spark cannot hand to an Arrow function, by name, with the cast to use.
+
+    Raises
+    ------
+    ConfigError
+        For calendar and year-month intervals, void, duplicate and reserved column names.
+    """
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise ConfigError(
+                f"Two columns are named {name!r}; Spark cannot hand them to Python. Rename one."
+            )
+        if name.startswith(HELPER_PREFIX):
+            raise ConfigError(f"Column {name!r}: names beginning {HELPER_PREFIX!r} are reserved.")
+        seen.add(name)
+    for path, kind in _leaves(schema.fields):
+        text = kind.simpleString()
+        if text.startswith("interval year") or text.startswith("interval month"):
+            cast = f"CAST({path} AS STRING), or F.months_between"
+        elif text in _NOT_CARRIED:
+            cast = _NOT_CARRIED[text].replace("col", path)
+        else:
+            continue
+        raise ConfigError(
+            f"Column {path!r} is {text}, which Spark cannot hand to Python. Use {cast}, or drop it."
+        )
+
+
+def _leaves(fields: Iterable[T.StructField], prefix: str = "") -> Iterator[tuple[str, T.DataType]]:
+    for f in fields:
+        yield from _leaves_of(f.dataType, prefix + f.name)
+
+
+def _leaves_of(kind: T.DataType, path: str) -> Iterator[tuple[str, T.DataType]]:
+    if isinstance(kind, T.StructType):
+        yield from _leaves(kind.fields, path + ".")
+    elif isinstance(kind, T.ArrayType):
+        yield from _leaves_of(kind.elementType, path + "[]")
+    elif isinstance(kind, T.MapType):
+        yield from _leaves_of(kind.keyType, path + ".key")
+        yield from _leaves_of(kind.valueType, path + ".value")
+    else:
+        yield path, kind

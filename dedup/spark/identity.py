@@ -1,0 +1,118 @@
+"""Canonical bytes of record IDs, from Arrow columns.
+
+========================  ==================================================================
+Spark type                bytes of a component
+========================  ==================================================================
+string                    0x01 + 16 bytes for canonical lower-case UUID text, else 0x00 + UTF-8
+binary                    the bytes
+integers, boolean, date,  little-endian two's complement in the type's own width
+timestamps, day-time
+interval, time
+decimal                   16 bytes, little-endian two's complement of the unscaled value
+========================  ==================================================================
+
+A single-column ID is its component. A composite ID is the concatenation, per column, of one byte
+(0 null, 1 value), u32 little-endian length, component; it is null only if every column is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup import kernel
+from dedup.core.keys import Keys
+
+Bools = npt.NDArray[np.bool_]
+
+#: Version of the encoding above, kept in the birth certificate.
+ENCODING = "dedup-id-1"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedIds:
+    """Keys of n records (empty bytes where null) and which are null."""
+
+    keys: Keys
+    null: Bools
+
+
+def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
+    """Canonical IDs of a batch's records.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array
+        The ID's columns, equally long, of types that the driver has accepted.
+    """
+    if len(columns) == 1:
+        column = columns[0]
+        return EncodedIds(_component(column), _null_mask(column))
+    nulls = [_null_mask(column) for column in columns]
+    parts: list[pa.Array] = []
+    for column, null in zip(columns, nulls, strict=True):
+        component = _component(column)
+        prefix = np.empty((len(column), 5), np.uint8)
+        prefix[:, 0] = ~null
+        prefix[:, 1:] = component.lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
+        parts += [_fixed(prefix), component.to_arrow()]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    every = np.logical_and.reduce(nulls)
+    keys = Keys.from_arrow(joined)
+    if every.any():
+        keys = _blank(keys, every)
+    return EncodedIds(keys, every)
+
+
+def _null_mask(column: pa.Array) -> Bools:
+    if not column.null_count:
+        return np.zeros(len(column), np.bool_)
+    mask: Bools = column.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _fixed(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
+    count, width = rows.shape
+    offsets = np.arange(count + 1, dtype=np.int64) * width
+    return Keys(np.ascontiguousarray(rows).reshape(-1), offsets).to_arrow()
+
+
+def _blank(keys: Keys, null: Bools) -> Keys:
+    """The keys with empty bytes where null."""
+    array = keys.to_arrow()
+    return Keys.from_arrow(
+        pc.if_else(pa.array(null), pa.scalar(b"", pa.large_binary()), array)
+    )
+
+
+def _component(column: pa.Array) -> Keys:
+    """Canonical bytes of one column's values, empty where null."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = Keys.from_arrow(_bytes_of(column))
+        encoded = Keys(*kernel.encode_uuid(text.data, text.offsets))
+        return _blank(encoded, _null_mask(column)) if column.null_count else encoded
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return Keys.from_arrow(_bytes_of(column))
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+        kind = column.type
+    width = kind.bit_width // 8
+    raw = column.buffers()[1]
+    values = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
+    values = values[column.offset * width : (column.offset + len(column)) * width]
+    keys = Keys.from_arrow(_fixed(values.reshape(-1, width)))
+    return _blank(keys, _null_mask(column)) if column.null_count else keys
+
+
+def _bytes_of(column: pa.Array) -> pa.Array:
+    """A string or binary column as binary without nulls (empty bytes instead)."""
+    large = column.cast(pa.large_binary())
+    if not large.null_count:
+        return large
+    return large.fill_null(b"")

@@ -1,0 +1,76 @@
+"""Times that record IDs carry themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.core.keys import Keys
+from dedup.errors import ConfigError
+
+_UUID_TAG = 1
+_UUID_KEY_BYTES = 17
+
+
+@dataclass(frozen=True, slots=True)
+class IdTime:
+    """The record ID carries its timestamp, in this scheme."""
+
+    scheme: Literal["uuid7"]
+
+
+def time_from_id(scheme: str) -> IdTime:
+    """A timestamp for `dedup_by_id` that is read from the record ID itself.
+
+    Parameters
+    ----------
+    scheme : {"uuid7"}
+        RFC 9562 section 5.7: the first 48 bits of a version-7 UUID are milliseconds since the
+        Unix epoch. The ID is one string column of canonical lower-case UUID text.
+
+    Raises
+    ------
+    ConfigError
+        If the scheme is unknown.
+
+    Notes
+    -----
+    Every copy of a record carries the same ID and so the same time: combine it with
+    ``stable_timestamps=True``. An ID that is no version-7 UUID has a null timestamp.
+    """
+    if scheme != "uuid7":
+        raise ConfigError(f"time_from_id({scheme!r}): the known scheme is 'uuid7'.")
+    return IdTime("uuid7")
+
+
+def uuid7_ms(keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Milliseconds of each key's UUIDv7 time, and where there is none.
+
+    Parameters
+    ----------
+    keys : Keys, length n
+        Canonical IDs of one string column.
+
+    Returns
+    -------
+    times_ms : int64 array, shape (n,)
+    null : bool array, shape (n,)
+        True where the key is no version-7 UUID of the RFC's variant.
+    """
+    times_ms = np.zeros(len(keys), np.int64)
+    null = keys.lengths != _UUID_KEY_BYTES
+    uuids = np.flatnonzero(~null)
+    if len(uuids):
+        rows = keys.data[keys.offsets[uuids][:, None] + np.arange(_UUID_KEY_BYTES)]
+        wrong = rows[:, 0] != _UUID_TAG
+        wrong |= rows[:, 7] >> 4 != 7
+        wrong |= rows[:, 9] >> 6 != 0b10
+        wide = np.zeros((len(uuids), 8), np.uint8)
+        wide[:, 2:] = rows[:, 1:7]
+        times_ms[uuids] = wide.reshape(-1).view(">u8").astype(np.int64)
+        null[uuids[wrong]] = True
+    times_ms[null] = 0
+    return times_ms, null

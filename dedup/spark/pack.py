@@ -1,0 +1,229 @@
+"""First pass: user rows to packed blobs, one shard each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dedup import kernel
+from dedup.core.clocks import NEVER_MS, Heard
+from dedup.core.keys import Keys
+from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
+from dedup.errors import DataError
+from dedup.spark import wire
+from dedup.spark.identity import encode_ids
+from dedup.spark.idtime import uuid7_ms
+from dedup.spark.plan import Plan
+from dedup.spark.sources import name_sources
+from dedup.spark.task import Layout, Task, layout
+
+#: Rows of a blob, where a shard has that many.
+BLOB_ROWS = 8192
+#: A blob holds at most this many rows.
+MAX_BLOB_ROWS = 65_536
+#: Bytes gathered before everything is sent.
+BUFFER_BYTES = 32 << 20
+
+Int64s = npt.NDArray[np.int64]
+
+
+def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Packed rows of one map task: blobs as they fill, control rows at the end."""
+    packer = Packer(plan, layout(plan, Task.current()))
+    for batch in batches:
+        if batch.num_rows:
+            packer.add(batch)
+            if packer.full:
+                yield from packer.flush()
+    yield from packer.flush()
+    yield packer.control_rows()
+
+
+@dataclass(slots=True)
+class Packer:
+    """Gathers rows per shard; deterministic in the rows and their order."""
+
+    plan: Plan
+    layout: Layout
+    bodies: list[pa.RecordBatch] = field(default_factory=list)
+    heads: list[pa.RecordBatch] = field(default_factory=list)
+    shards: list[Int64s] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    seen_rows: int = 0
+    schema: pa.Schema | None = None
+    heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return (
+            self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
+        )
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Gather one Arrow batch.
+
+        Raises
+        ------
+        DataError
+            If an ID or timestamp is null and the user chose that this is an error.
+        """
+        ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
+        flags = np.zeros(batch.num_rows, np.uint8)
+        if ids.null.any():
+            if self.plan.null_ids == "error":
+                names = ", ".join(name for _, name, _ in self.plan.id_columns)
+                raise DataError(
+                    f"{int(ids.null.sum())} records have a null ID ({names}) and "
+                    'null_ids="error" is set. Mend the records, or choose null_ids="emit" or '
+                    '"drop".'
+                )
+            flags[ids.null] |= FLAG_NULL_ID
+        times_ms = self._times(batch, ids.keys, flags)
+        head: list[pa.Array] = [ids.keys.to_arrow(), pa.array(times_ms), pa.array(flags)]
+        if self.plan.policy.event_time:
+            sources = self._hear(batch, times_ms, flags)
+            if sources is not None:
+                head.append(pa.array(sources))
+        count = len(self.layout.slot_keys)
+        hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
+        shards = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
+        # Null IDs need no meeting place: they are dealt out in turn.
+        shards[ids.null] = (self.seen_rows + np.flatnonzero(ids.null)) % count
+        body = batch.select(range(self.plan.body_columns))
+        self.schema = body.schema
+        self.bodies.append(body)
+        self.heads.append(pa.RecordBatch.from_arrays(head, schema=self._head_schema()))
+        self.shards.append(shards)
+        self.rows += batch.num_rows
+        self.seen_rows += batch.num_rows
+        self.nbytes += body.nbytes + self.heads[-1].nbytes
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Send what was gathered, one blob or more per shard, and begin anew."""
+        if not self.rows:
+            return
+        body, head = _joined(self.bodies), _joined(self.heads)
+        shards = np.concatenate(self.shards)
+        order = np.argsort(shards, kind="stable")
+        bounds = np.searchsorted(shards[order], np.arange(len(self.layout.slot_keys) + 1))
+        self.bodies, self.heads, self.shards = [], [], []
+        self.rows = self.nbytes = 0
+        for shard, slot_key in enumerate(self.layout.slot_keys):
+            for first in range(bounds[shard], bounds[shard + 1], MAX_BLOB_ROWS):
+                index = pa.array(order[first : min(first + MAX_BLOB_ROWS, bounds[shard + 1])])
+                yield _packed_row(
+                    slot_key,
+                    len(index),
+                    wire.write_head(head.take(index)),
+                    wire.write_body(body.take(index)),
+                )
+
+    def control_rows(self) -> pa.RecordBatch:
+        """One row per shard: every shard hears every clock (invariant 10)."""
+        count = len(self.layout.slot_keys)
+        schema = wire.write_schema(self.schema) if self.schema is not None else None
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.layout.slot_keys, pa.int32()),
+                pa.array([wire.CONTROL] * count, pa.int32()),
+                pa.array([wire.write_heard(self.heard)] * count, pa.binary()),
+                pa.array([schema] * count, pa.binary()),
+            ],
+            schema=wire.PACKED_ARROW,
+        )
+
+    def _head_schema(self) -> pa.Schema:
+        return wire.head_schema(with_sources=bool(self.plan.source_columns))
+
+    def _times(self, batch: pa.RecordBatch, keys: Keys, flags: npt.NDArray[np.uint8]) -> Int64s:
+        """Timestamps in ms; future and null ones replaced by the micro-batch's time."""
+        plan = self.plan
+        if not plan.policy.event_time:
+            return np.zeros(batch.num_rows, np.int64)
+        now_ms = int(_millis(batch.column(plan.now_column))[0])
+        if plan.id_time is not None:
+            times_ms, null = uuid7_ms(keys)
+            # A null ID has no time to miss.
+            untimed = (flags & FLAG_NULL_ID) != 0
+            null &= ~untimed
+        else:
+            column = batch.column(plan.time_column)
+            times_ms = _millis(column).copy()
+            null = column.is_null().to_numpy(zero_copy_only=False)
+            untimed = np.zeros(batch.num_rows, np.bool_)
+        if null.any() and plan.null_timestamps == "error":
+            raise DataError(
+                f"{int(null.sum())} records have no timestamp ({plan.time_source}) and "
+                'null_timestamps="error" is set. Mend the records, or choose '
+                'null_timestamps="now" to take the time of the micro-batch.'
+            )
+        future = (times_ms > now_ms + plan.max_future_ms) & ~null
+        flags[null] |= FLAG_NULL_TIME
+        flags[future] |= FLAG_FUTURE
+        times_ms[null | future | untimed] = now_ms
+        return times_ms
+
+    def _hear(
+        self, batch: pa.RecordBatch, times_ms: Int64s, flags: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint64] | None:
+        """Take note of the batch's clocks; hashes of the rows' source partitions, if any."""
+        own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) == 0
+        if self.plan.id_time is not None:
+            own &= (flags & FLAG_NULL_ID) == 0
+        trusted_ms = np.where(own, times_ms, NEVER_MS)
+        if not self.plan.source_columns:
+            self._note("", 0, Heard(int(trusted_ms.max()), len(times_ms)))
+            return None
+        columns = [batch.column(name) for name in self.plan.source_columns]
+        named = name_sources(columns, self.layout.shard_key)
+        newest_ms = np.full(len(named.names), NEVER_MS, np.int64)
+        np.maximum.at(newest_ms, named.index, trusted_ms)
+        counts = np.bincount(named.index, minlength=len(named.names))
+        for name, number, newest, count in zip(
+            named.names, named.hashes, newest_ms, counts, strict=True
+        ):
+            self._note(name, int(number), Heard(int(newest), int(count)))
+        hashes: npt.NDArray[np.uint64] = named.hashes[named.index]
+        return hashes
+
+    def _note(self, name: str, number: int, heard: Heard) -> None:
+        before = self.heard.get(name)
+        self.heard[name] = (before[0].merge(heard) if before else heard, number)
+
+
+def _millis(column: pa.Array) -> Int64s:
+    """Whole milliseconds, floored; 0 where null."""
+    micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    millis: Int64s = np.floor_divide(
+        micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
+    )
+    return millis
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches)
+
+
+def _packed_row(slot_key: int, rows: int, head: pa.Buffer, body: pa.Buffer) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([slot_key], pa.int32()),
+            pa.array([rows], pa.int32()),
+            _one_binary(head),
+            _one_binary(body),
+        ],
+        schema=wire.PACKED_ARROW,
+    )
+
+
+def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
+    """A binary array of one value over a buffer, without a copy."""
+    offsets = pa.py_buffer(np.array([0, data.size], np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, data])

@@ -1,0 +1,72 @@
+"""The operator's plan: what the driver resolved, as one picklable value for the tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dedup.catalog.root import Root
+from dedup.core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that pack, group function and unpack need to know.
+
+    Column names refer to pack's input: the user's columns, then helper columns for what was
+    given as an expression; the latter never leave the operator.
+
+    Parameters
+    ----------
+    id_columns : tuple of (column in pack's input, name, Spark type)
+        The name and type are what the birth certificate holds.
+    time_column : str or None
+        Timestamp column; None in processing-time mode or when the ID carries the time.
+    time_source : str
+        What the birth certificate says about timestamps.
+    id_time : {"uuid7"} or None
+        Where in the ID the time is.
+    now_column : str or None
+        Time of the micro-batch; None in processing-time mode.
+    source_columns, order_columns : tuple of str
+    user_columns : int
+        The first so many columns are the user's.
+    body_columns : int
+        Columns that travel: the user's, then order expressions.
+    null_ids, null_timestamps : policies where no ID or time is given
+    max_future_ms : int
+    shards : int or None
+        None: resolved in the task (invariant 14).
+    verdict_column : str or None
+    policy : Policy
+    root : Root or None
+        None for batch DataFrames.
+    cache_dir : str or None
+    cache_bytes : int
+    max_shard_batch_bytes : int
+        Largest share of a micro-batch that one shard may hold in memory.
+    """
+
+    id_columns: tuple[tuple[str, str, str], ...]
+    time_column: str | None
+    time_source: str
+    id_time: Literal["uuid7"] | None
+    now_column: str | None
+    source_columns: tuple[str, ...]
+    order_columns: tuple[str, ...]
+    user_columns: int
+    body_columns: int
+    null_ids: Literal["emit", "drop", "error"]
+    null_timestamps: Literal["error", "now"]
+    max_future_ms: int
+    shards: int | None
+    verdict_column: str | None
+    policy: Policy
+    root: Root | None
+    cache_dir: str | None
+    cache_bytes: int
+    max_shard_batch_bytes: int
+
+    @property
+    def streaming(self) -> bool:
+        return self.root is not None

@@ -1,0 +1,157 @@
+"""What a task knows about itself, and the birth certificate it works under."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+
+from dedup.catalog.certificate import (
+    Certificate,
+    create_or_check,
+    derive_keys,
+    filter_key_id,
+    load_certificate,
+    slot_keys,
+)
+from dedup.errors import CatalogError, StateError
+from dedup.spark.identity import ENCODING
+from dedup.spark.plan import Plan
+
+#: Stands for the query in batch DataFrames, where nothing is kept.
+_BATCH_QUERY = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Identity of the running task.
+
+    Parameters
+    ----------
+    query_id, run_id : str
+    epoch : int
+        Micro-batch ID.
+    attempt_id : int
+        Unique among all attempts of all tasks of the run.
+    partitions : int
+        Pinned number of the operator's partitions.
+    """
+
+    query_id: str
+    run_id: str
+    epoch: int
+    attempt_id: int
+    partitions: int
+
+    @staticmethod
+    def current() -> Task:
+        """The task this worker runs."""
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("this runs only inside a Spark task")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        pinned = context.getLocalProperty("spark.sql.streaming.internal.stateStore.partitions")
+        shuffle = context.getLocalProperty("spark.sql.shuffle.partitions")
+        return Task(
+            query_id=context.getLocalProperty("sql.streaming.queryId") or _BATCH_QUERY,
+            run_id=context.getLocalProperty("spark.jobGroup.id") or str(uuid.uuid4()),
+            epoch=int(batch_id) if batch_id is not None else 0,
+            attempt_id=context.taskAttemptId(),
+            partitions=int(pinned or shuffle or 200),
+        )
+
+
+def worker_now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How IDs spread over shards: the part of the birth certificate that every pass needs.
+
+    Parameters
+    ----------
+    slot_keys : tuple of int
+        Grouping key of each shard, chosen so that Spark spreads them evenly.
+    shard_key, filter_key : bytes
+        Independent 16-byte hash keys.
+    """
+
+    slot_keys: tuple[int, ...]
+    shard_key: bytes
+    filter_key: bytes
+
+
+_checked: dict[tuple[str, str, str], Certificate] = {}
+
+
+def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
+    """The layout this task works under, after a check of the birth certificate.
+
+    Parameters
+    ----------
+    plan : Plan
+    task : Task
+    has_state : bool, optional
+        Given by the group function, which alone creates the certificate: whether Spark keeps a
+        state for this shard.
+
+    Raises
+    ------
+    CatalogError
+        If the certificate is missing while state exists.
+    ConfigError
+        If it was made for another ID, timestamp source or number of shards.
+    StateError
+        If the state is missing although the query has run before.
+    """
+    shard_key, filter_key = derive_keys(task.query_id)
+    if plan.root is None:
+        shards = plan.shards or task.partitions
+        return Layout(slot_keys(shards, task.partitions), shard_key, filter_key)
+    certificate = _certificate(plan, task, has_state)
+    if has_state is False and task.epoch > certificate.birth_batch:
+        raise StateError(
+            f"Micro-batch {task.epoch} found no Spark state although catalog "
+            f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in the "
+            "checkpoint is lost. Restore the checkpoint with its state, or start with a new "
+            "checkpoint and a new catalog."
+        )
+    return Layout(certificate.slot_keys, shard_key, filter_key)
+
+
+def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
+    assert plan.root is not None
+    cache_key = (plan.root.url(), task.query_id, task.run_id)
+    known = _checked.get(cache_key)
+    if known is not None:
+        return known
+    found = load_certificate(plan.root, task.query_id)
+    if found is None and has_state:
+        raise CatalogError(
+            f"The catalog of this query is missing: {plan.root.url()} has no birth certificate "
+            f"for query {task.query_id}, but the checkpoint remembers one. Point `catalog` to "
+            "where it is, or restore it together with the checkpoint."
+        )
+    shards = plan.shards or (found.shards if found else task.partitions)
+    same_spread = found is not None and found.shards == shards
+    wanted = Certificate(
+        query_id=task.query_id,
+        id_columns=tuple((name, kind) for _, name, kind in plan.id_columns),
+        encoding=ENCODING,
+        timestamp_source=plan.time_source,
+        stable_timestamps=plan.policy.stable_timestamps,
+        shards=shards,
+        slot_keys=found.slot_keys if found and same_spread else slot_keys(shards, task.partitions),
+        hash_key_id=filter_key_id(task.query_id),
+        birth_batch=task.epoch,
+    )
+    if has_state is None and found is None:
+        # Pack only reads: the group function, which knows whether there is state, creates it.
+        return wanted
+    certificate = create_or_check(plan.root, wanted)
+    _checked.clear()
+    _checked[cache_key] = certificate
+    return certificate

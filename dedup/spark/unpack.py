@@ -1,0 +1,44 @@
+"""Third pass: packed blobs back to the user's rows, without those that do not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from dedup.core.arrival import Verdict
+from dedup.spark import wire
+from dedup.spark.group import verdicts_that_go_on
+from dedup.spark.plan import Plan
+
+#: Names of verdicts in the user's verdict column.
+VERDICT_NAMES = tuple(verdict.name.lower() for verdict in Verdict)
+
+
+def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """User rows of one partition; a shard's control row comes before its blobs."""
+    goes_on = verdicts_that_go_on(plan)
+    schema: pa.Schema | None = None
+    names = pa.array(VERDICT_NAMES, pa.string())
+    for batch in batches:
+        rows, bodies, verdicts = (batch.column(name) for name in ("rows", "body", "verdicts"))
+        for position, count in enumerate(rows.to_pylist()):
+            body = bodies[position]
+            if count == wire.CONTROL:
+                if body.is_valid:
+                    schema = wire.read_schema(body.as_py())
+                continue
+            assert schema is not None, "a shard's control row comes first"
+            user = wire.read_batch(body.as_buffer(), schema)
+            user = user.select(range(plan.user_columns))
+            judged = np.frombuffer(verdicts[position].as_buffer(), np.uint8)
+            if plan.verdict_column is not None:
+                column = names.take(pa.array(judged))
+                yield pa.RecordBatch.from_arrays(
+                    [*user.columns, column],
+                    schema=user.schema.append(pa.field(plan.verdict_column, pa.string(), False)),
+                )
+                continue
+            kept = goes_on[judged]
+            yield user if kept.all() else user.filter(pa.array(kept))

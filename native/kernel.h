@@ -1,0 +1,171 @@
+/* The inner loops of dedup in plain C11. Nothing here knows Python; module.c is the glue.
+ *
+ * Arrays come as bytes of any alignment and are read through the load helpers, which compile to
+ * single loads. Every function trusts its arguments only as far as its comment says; keys_ok must
+ * have accepted a column before any other function sees it.
+ */
+#ifndef DEDUP_KERNEL_H
+#define DEDUP_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define DK_AVX2 1
+#endif
+
+#if defined(__GNUC__)
+#define dk_prefetch(p) __builtin_prefetch(p)
+#else
+#define dk_prefetch(p) ((void)(p))
+#endif
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define DK_BIG_ENDIAN 1
+#else
+#define DK_BIG_ENDIAN 0
+#endif
+
+/* Positions in hash tables take 32 bits, and 0 means none. */
+#define DK_MAX_KEYS ((size_t)UINT32_MAX - 1)
+#define DK_MAX_BLOCKS ((size_t)UINT32_MAX)
+
+/* How far ahead to prefetch, in keys; less does not hide DRAM, more does not help. */
+#define DK_AHEAD 32
+/* Filters up to this size stay in cache, where prefetching only costs. */
+#define DK_CACHED_BYTES ((size_t)256 * 1024)
+
+typedef enum { DK_OK, DK_NO_MEMORY, DK_BAD_BLOCK, DK_UNSORTED } dk_status;
+
+/* A column of n keys: key i is data[offsets[i] .. offsets[i + 1]). */
+typedef struct {
+    const uint8_t *data;
+    size_t data_bytes;
+    const uint8_t *offsets; /* n + 1 int64 of any alignment */
+    size_t n;
+} dk_keys;
+
+/* ---- unaligned access, native byte order ---- */
+
+static inline int64_t dk_i64(const uint8_t *p, size_t i)
+{
+    int64_t v;
+    memcpy(&v, p + i * sizeof v, sizeof v);
+    return v;
+}
+
+static inline uint64_t dk_u64(const uint8_t *p, size_t i)
+{
+    uint64_t v;
+    memcpy(&v, p + i * sizeof v, sizeof v);
+    return v;
+}
+
+static inline void dk_put64(uint8_t *p, size_t i, uint64_t v)
+{
+    memcpy(p + i * sizeof v, &v, sizeof v);
+}
+
+/* ---- unaligned access, little-endian: bytes that we persist or hash ---- */
+
+static inline uint64_t dk_le64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+#if DK_BIG_ENDIAN
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+
+static inline uint32_t dk_le32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline uint32_t dk_le16(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
+}
+
+/* ---- keys ---- */
+
+static inline const uint8_t *dk_key(const dk_keys *keys, size_t i, size_t *length)
+{
+    int64_t start = dk_i64(keys->offsets, i);
+    *length = (size_t)(dk_i64(keys->offsets, i + 1) - start);
+    /* data may be NULL when all keys are empty */
+    return *length ? keys->data + start : (const uint8_t *)"";
+}
+
+static inline bool dk_same(const dk_keys *a, size_t i, const dk_keys *b, size_t j)
+{
+    size_t la, lb;
+    const uint8_t *pa = dk_key(a, i, &la), *pb = dk_key(b, j, &lb);
+    return la == lb && memcmp(pa, pb, la) == 0;
+}
+
+/* True when offsets never fall and stay within the data; n and data_bytes must be true. */
+bool dk_keys_ok(const dk_keys *keys);
+
+/* ---- siphash.c: SipHash-1-3 of each key; out holds n uint64 ---- */
+
+void dk_hash_scalar(const dk_keys *keys, const uint8_t key[16], uint8_t *out);
+
+/* ---- sbbf.c: Parquet split-block Bloom filter; bits holds 8 * blocks uint32, blocks >= 1 ---- */
+
+void dk_add_scalar(uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n);
+/* Sets bit `index` of out[i] where the filter may hold hash i; other bits stay. */
+void dk_probe_scalar(const uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n,
+                     unsigned index, uint8_t *out);
+
+#ifdef DK_AVX2
+void dk_hash_avx2(const dk_keys *keys, const uint8_t key[16], uint8_t *out);
+void dk_add_avx2(uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n);
+void dk_probe_avx2(const uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n,
+                   unsigned index, uint8_t *out);
+#endif
+
+/* ---- hashtable.c ---- */
+
+/* out[i] = position of the first key equal to key i. DK_NO_MEMORY or DK_OK. */
+dk_status dk_first_occurrence(const dk_keys *keys, const uint8_t *hashes, uint8_t *out);
+
+/* A join in two steps, so that the caller can allocate exactly `pairs` results. */
+typedef struct {
+    uint32_t *next;  /* next build key with the same bytes, + 1; 0 at the end */
+    uint32_t *found; /* per probe key: first build key with its bytes, + 1; 0 for none */
+    uint64_t pairs;
+} dk_join;
+
+/* On DK_NO_MEMORY nothing is held; otherwise call dk_join_free. pairs saturates at 2**64 - 1. */
+dk_status dk_join_find(const dk_keys *build, const uint8_t *b_hashes, const dk_keys *probe,
+                       const uint8_t *p_hashes, dk_join *join);
+/* Writes `pairs` int64 to each of the two outputs. */
+void dk_join_emit(const dk_join *join, size_t probes, uint8_t *probe_out, uint8_t *build_out);
+void dk_join_free(dk_join *join);
+
+/* ---- sort.c: order by (hash, bytes, position); out holds n int64 ---- */
+
+dk_status dk_sort_keys(const dk_keys *keys, const uint8_t *hashes, uint8_t *out);
+
+/* ---- blocks.c: look up each query key in its block; the query_block values are in range ---- */
+
+/* DK_BAD_BLOCK sets *bad to the first damaged block. out holds queries->n int64. */
+dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
+                         const dk_keys *queries, uint8_t *out, size_t *bad);
+
+/* ---- scan.c ---- */
+
+/* DK_UNSORTED when groups fall, or times do within a group. out holds n uint8. */
+dk_status dk_scan_verdicts(const uint8_t *group, const uint8_t *time_ms, const uint8_t *known,
+                           const uint8_t *droppable, size_t n, int64_t horizon_ms, uint8_t *out);
+
+/* ---- uuid.c ---- */
+
+/* out must hold data_bytes + n bytes, out_offsets n + 1 int64. Returns the bytes used. */
+size_t dk_encode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets);
+
+#endif

@@ -1,0 +1,65 @@
+/* UUID text to 16 bytes, eight hexadecimal digits at a time. */
+#include "kernel.h"
+
+#define UUID_TEXT 36
+#define EACH(x) (UINT64_C(0x0101010101010101) * (x))
+
+/* Decodes 8 digits, first in the lowest byte, to 4 bytes; sets a bit of *bad if one is none. */
+static inline uint32_t digits8(uint64_t x, uint64_t *bad)
+{
+    /* With the top bits clear no sum carries into the next byte, so each top bit is a compare. */
+    uint64_t plain = x & EACH(0x7f);
+    uint64_t from_0 = plain + EACH(0x80 - '0'), past_9 = plain + EACH(0x80 - '9' - 1);
+    uint64_t from_a = plain + EACH(0x80 - 'a'), past_f = plain + EACH(0x80 - 'f' - 1);
+    uint64_t good = ((from_0 & ~past_9) | (from_a & ~past_f)) & ~x & EACH(0x80);
+    *bad |= good ^ EACH(0x80);
+    uint64_t nibbles = (plain & EACH(0x0f)) + 9 * ((from_a & EACH(0x80)) >> 7);
+    uint64_t v = (nibbles << 4 | nibbles >> 8) & UINT64_C(0x00ff00ff00ff00ff);
+    v = (v | v >> 8) & UINT64_C(0x0000ffff0000ffff);
+    return (uint32_t)(v | v >> 16);
+}
+
+static inline void put_le32(uint8_t *out, uint32_t v)
+{
+#if DK_BIG_ENDIAN
+    v = __builtin_bswap32(v);
+#endif
+    memcpy(out, &v, sizeof v);
+}
+
+static inline uint64_t four_and_four(const uint8_t *a, const uint8_t *b)
+{
+    return (uint64_t)dk_le32(a) | (uint64_t)dk_le32(b) << 32;
+}
+
+/* Writes 16 bytes to out; false, and rubbish in out, unless p is canonical UUID text. */
+static inline bool uuid_bytes(const uint8_t *p, uint8_t *out)
+{
+    uint64_t bad = (uint64_t)((p[8] ^ '-') | (p[13] ^ '-') | (p[18] ^ '-') | (p[23] ^ '-'));
+    put_le32(out, digits8(dk_le64(p), &bad));
+    put_le32(out + 4, digits8(four_and_four(p + 9, p + 14), &bad));
+    put_le32(out + 8, digits8(four_and_four(p + 19, p + 24), &bad));
+    put_le32(out + 12, digits8(dk_le64(p + 28), &bad));
+    return bad == 0;
+}
+
+size_t dk_encode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < keys->n; i++) {
+        size_t length;
+        const uint8_t *p = dk_key(keys, i, &length);
+        dk_put64(out_offsets, i, used);
+        if (length == UUID_TEXT && uuid_bytes(p, out + used + 1)) {
+            out[used] = 1;
+            used += 17;
+        } else {
+            out[used] = 0;
+            if (length)
+                memcpy(out + used + 1, p, length);
+            used += 1 + length;
+        }
+    }
+    dk_put64(out_offsets, keys->n, used);
+    return used;
+}

@@ -1,0 +1,81 @@
+"""One Spark session for all the tests of a process: starting a JVM costs more than most tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+# Workers must run this Python, not the first one on the PATH.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        # Two attempts a task: tests make tasks fail once.
+        SparkSession.builder.master("local[2,2]")
+        .appName("dedup tests")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.local.dir", str(scratch / "local"))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(_session: SparkSession) -> Iterator[SparkSession]:
+    """A session with settings, views and streams of its own, on the shared JVM."""
+    session = _session.newSession()
+    for key, value in {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }.items():
+        session.conf.set(key, value)
+    yield session
+    for query in session.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FileDrop:
+    """Drop files whose modification times ascend in the order of the calls."""
+    return FileDrop(tmp_path / "input")
+
+
+class FileDrop:
+    """Writes text or table files into a folder, each a second younger than the one before.
+
+    Spark's file source orders by modification time; without distinct ones the micro-batches
+    of a test would depend on luck.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def stamp(self, path: Path) -> Path:
+        self.count += 1
+        seconds = 1_700_000_000 + self.count
+        os.utime(path, (seconds, seconds))
+        return path
+
+    def text(self, name: str, content: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        return self.stamp(path)

@@ -1,0 +1,168 @@
+"""Micro-batches are published whole, once, or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup.sinks.staged import STAGING, StagedFiles, published_batches
+
+VERDICT = "dedup_verdict"
+GOES_ON = frozenset({"unique", "late"})
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def rows(spark: SparkSession, *values: tuple[str, str]) -> DataFrame:
+    return spark.createDataFrame(list(values), f"id string, {VERDICT} string").repartition(2)
+
+
+def ids(spark: SparkSession, folder: Path, file_format: str = "parquet") -> list[str]:
+    frame = spark.read.format(file_format).option("header", "true").load(str(folder))
+    return sorted(row["id"] for row in frame.collect())
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if not p.name.startswith("_"))
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv", "json"])
+def test_each_batch_becomes_one_folder(spark: SparkSession, out: Path, file_format: str) -> None:
+    sink = StagedFiles(output=out, file_format=file_format, write_options={"header": "true"})
+    sink.open()
+    frame = rows(spark, ("a", "unique"), ("b", "unique")).drop(VERDICT)
+    sink(frame, 0)
+    sink(frame.limit(0), 1)
+    sink(frame, 2)
+    sink.close()
+    assert visible(out) == ["batch=0", "batch=1", "batch=2"]
+    assert published_batches(out) == [0, 1, 2]
+    assert ids(spark, out, file_format) == ["a", "a", "b", "b"]
+    hidden = [p for p in out.rglob("*") if p.name.startswith((".", "_"))]
+    assert hidden == []
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv"])
+def test_a_folder_of_empty_batches_reads_as_an_empty_table(
+    spark: SparkSession, out: Path, tmp_path: Path, file_format: str
+) -> None:
+    other = tmp_path / "dup"
+    options = {"header": "true"}
+    sink = StagedFiles(output=out, file_format=file_format, write_options=options, duplicates=other)
+    sink.open()
+    sink(rows(spark, ("a", "unique")).limit(0), 0)
+    for folder, extra in ((out, set()), (other, {VERDICT})):
+        frame = spark.read.format(file_format).options(**options).load(str(folder))
+        assert set(frame.columns) == {"id", "batch"} | extra
+        assert frame.count() == 0
+
+
+def test_one_write_serves_both_outputs(spark: SparkSession, out: Path, tmp_path: Path) -> None:
+    other = tmp_path / "dup"
+    sink = StagedFiles(output=out, file_format="parquet", duplicates=other, goes_on=GOES_ON)
+    sink.open()
+    seen = spark.sparkContext.accumulator(0)
+
+    def count(row_id: str) -> str:
+        seen.add(1)
+        return row_id
+
+    from pyspark.sql import functions as fn
+
+    frame = rows(
+        spark, ("a", "unique"), ("b", "duplicate"), ("c", "late"), ("d", "null_id")
+    ).withColumn("id", fn.udf(count, "string")("id"))
+    sink(frame, 7)
+    assert seen.value == 4
+    assert ids(spark, out) == ["a", "c"]
+    assert spark.read.parquet(str(out)).columns == ["id", "batch"]
+    stopped = spark.read.parquet(str(other))
+    assert sorted((r["id"], r[VERDICT], r["batch"]) for r in stopped.collect()) == [
+        ("b", "duplicate", 7),
+        ("d", "null_id", 7),
+    ]
+
+
+def test_a_batch_that_is_there_is_kept(spark: SparkSession, out: Path, tmp_path: Path) -> None:
+    other = tmp_path / "dup"
+    sink = StagedFiles(output=out, file_format="parquet", duplicates=other)
+    sink.open()
+    sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 3)
+    before = {p: p.stat().st_ino for p in [*out.rglob("*.parquet"), *other.rglob("*.parquet")]}
+    sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 3)
+    after = {p: p.stat().st_ino for p in [*out.rglob("*.parquet"), *other.rglob("*.parquet")]}
+    assert after == before
+    assert list((out / STAGING).iterdir()) == []
+
+
+def test_side_output_published_but_not_the_output(
+    spark: SparkSession, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "dup"
+    sink = StagedFiles(output=out, file_format="parquet", duplicates=other)
+    sink.open()
+    frame = rows(spark, ("a", "unique"), ("b", "duplicate"))
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if target.parent == out and target.name == "batch=0":
+            raise OSError("disk on fire")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="disk on fire"):
+        sink(frame, 0)
+    assert published_batches(out) == []
+    assert published_batches(other) == [0]
+    monkeypatch.undo()
+
+    sink.open()
+    sink(frame, 0)
+    assert ids(spark, out) == ["a"]
+    assert ids(spark, other) == ["b"]
+
+
+def test_a_failed_write_shows_nothing(spark: SparkSession, out: Path) -> None:
+    sink = StagedFiles(output=out, file_format="parquet")
+    sink.open()
+    broken = rows(spark, ("a", "unique")).selectExpr("raise_error('no') as id")
+    with pytest.raises(Exception, match="no"):
+        sink(broken, 0)
+    assert visible(out) == []
+    sink.open()
+    assert not (out / STAGING).exists()
+
+
+def test_readers_do_not_see_staging(spark: SparkSession, out: Path) -> None:
+    sink = StagedFiles(output=out, file_format="parquet")
+    sink.open()
+    sink(rows(spark, ("a", "unique")).drop(VERDICT), 0)
+    for name in (STAGING, "_checkpoint", "_catalog"):
+        hidden = out / name / "x"
+        hidden.mkdir(parents=True)
+        (hidden / "part.parquet").write_bytes(b"half a file")
+    assert ids(spark, out) == ["a"]
+    table = ds.dataset(out, format="parquet", partitioning="hive").to_table()
+    assert table.column("id").to_pylist() == ["a"]
+
+
+def test_side_output_on_another_file_system(spark: SparkSession, out: Path) -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == out.parent.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        other = Path(folder)
+        sink = StagedFiles(output=out, file_format="parquet", duplicates=other)
+        sink.open()
+        sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 0)
+        assert ids(spark, other) == ["b"]
+        sink.close()
+        assert os.listdir(other) == ["batch=0"]

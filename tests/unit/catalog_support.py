@@ -1,0 +1,184 @@
+"""A catalog on real files and RocksDB, and keys to put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from dedup import kernel
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import derive_keys
+from dedup.catalog.root import Root
+from dedup.catalog.sidecars import LoadedFilters
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.catalog.view import OpenViews
+from dedup.core.keys import Keys
+from dedup.core.ports import I64, U64, SegmentRef
+
+QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+RUN = "11111111-2222-4333-8444-555555555555"
+HASH_KEY = derive_keys(QUERY)[1]
+START_MS, END_MS = 1_700_000_000_000, 1_700_000_600_000
+
+
+@dataclass
+class Content:
+    """Distinct keys, their hashes and times."""
+
+    keys: Keys
+    hashes: U64
+    times_ms: I64
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def content(keys: Keys, seed: int = 1, start_ms: int = START_MS, end_ms: int = END_MS) -> Content:
+    times_ms = np.random.default_rng(seed).integers(start_ms, end_ms, len(keys))
+    return Content(keys, hashes_of(keys), times_ms)
+
+
+def hashes_of(keys: Keys) -> U64:
+    return kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+
+
+def fixed(n: int, prefix: str = "id", **more: int) -> Content:
+    return content(Keys.from_list([f"{prefix}-{i:08d}".encode() for i in range(n)]), **more)
+
+
+def varied(n: int, **more: int) -> Content:
+    return content(Keys.from_list([f"{i}".encode() * (i % 7 + 1) for i in range(n)]), **more)
+
+
+@dataclass
+class Bench:
+    """One catalog at ``root``, one cache directory, and processes that share them."""
+
+    path: Path
+    root: Root = field(init=False)
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self.root = Root(self.path / "root")
+
+    def cache(self, **options: int) -> LocalCache:
+        return LocalCache(QUERY, self.path / "cache", **options)
+
+    def store(
+        self,
+        shard: int = 0,
+        *,
+        max_views: int = 8,
+        max_filters: int = 8,
+        cache: LocalCache | None = None,
+        root: Root | None = None,
+    ) -> ShardStore:
+        """A store as a new process has it: nothing open, nothing loaded."""
+        self.attempts += 1
+        return ShardStore(
+            root or self.root,
+            cache or self.cache(),
+            query_id=QUERY,
+            shard=shard,
+            attempt=Attempt(7, RUN, self.attempts),
+            open_views=OpenViews(max_views),
+            loaded_filters=LoadedFilters(max_filters),
+        )
+
+    def file(self, seg: SegmentRef, suffix: str = ".sst", shard: int = 0) -> Path:
+        return self.path / "root" / QUERY / f"shard={shard:05d}" / (seg.name + suffix)
+
+
+def write(store: ShardStore, made: Content, fpr: float = 0.01, **bucket: int) -> SegmentRef:
+    start_ms, end_ms = bucket.get("start_ms", START_MS), bucket.get("end_ms", END_MS)
+    return store.write_segment(start_ms, end_ms, made.keys, made.hashes, made.times_ms, fpr)[0]
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file, in place."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+
+@dataclass(frozen=True)
+class DirectoryFileSystem:
+    """A picklable factory of a file system that pyarrow does not know to be local."""
+
+    folder: str
+
+    def __call__(self) -> tuple[pafs.FileSystem, str]:
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        inner = pafs.SubTreeFileSystem(self.folder, pafs.LocalFileSystem())
+        return pafs.PyFileSystem(Forwarding(inner)), "bucket/catalog"
+
+
+class Forwarding(pafs.FileSystemHandler):
+    """Hands every call to another file system; ``fail`` may raise before a call."""
+
+    def __init__(self, inner: pafs.FileSystem, fail: Callable[[str], None] | None = None) -> None:
+        self.inner = inner
+        self.fail = fail or (lambda call: None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Forwarding) and other.inner == self.inner
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def get_type_name(self):
+        return "object-store"
+
+    def normalize_path(self, path):
+        return path
+
+    def get_file_info(self, paths):
+        self.fail("get_file_info")
+        return self.inner.get_file_info(paths)
+
+    def get_file_info_selector(self, selector):
+        self.fail("get_file_info_selector")
+        return self.inner.get_file_info(selector)
+
+    def create_dir(self, path, recursive):
+        self.inner.create_dir(path, recursive=recursive)
+
+    def delete_dir(self, path):
+        self.inner.delete_dir(path)
+
+    def delete_dir_contents(self, path, missing_dir_ok):
+        self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
+
+    def delete_root_dir_contents(self):
+        raise NotImplementedError
+
+    def delete_file(self, path):
+        self.fail("delete_file")
+        self.inner.delete_file(path)
+
+    def move(self, src, dest):
+        raise NotImplementedError("object stores cannot rename")
+
+    def copy_file(self, src, dest):
+        raise NotImplementedError
+
+    def open_input_stream(self, path):
+        self.fail("open_input_stream")
+        return self.inner.open_input_stream(path)
+
+    def open_input_file(self, path):
+        self.fail("open_input_file")
+        return self.inner.open_input_file(path)
+
+    def open_output_stream(self, path, metadata):
+        self.fail("open_output_stream")
+        return self.inner.open_output_stream(path)
+
+    def open_append_stream(self, path, metadata):
+        raise NotImplementedError

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from catalog_support import QUERY
+from dedup.catalog.certificate import (
+    Certificate,
+    create_or_check,
+    derive_keys,
+    filter_key_id,
+    load_certificate,
+    slot_keys,
+    spark_hash_int,
+)
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, ConfigError
+
+WANTED = Certificate(
+    query_id=QUERY,
+    id_columns=(("order", "STRING"), ("ligne n\u00ba", "DECIMAL(38,9)")),
+    encoding="composite-v1",
+    timestamp_source="column ts",
+    stable_timestamps=False,
+    shards=3,
+    slot_keys=slot_keys(3, 3),
+    hash_key_id=filter_key_id(QUERY),
+    birth_batch=0,
+)
+
+
+def test_the_first_creates_it_and_later_ones_find_it(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    assert load_certificate(root, QUERY) is None
+    assert create_or_check(root, WANTED) == WANTED
+    assert load_certificate(root, QUERY) == WANTED
+    assert create_or_check(root, replace(WANTED, birth_batch=9)).birth_batch == 0
+
+
+def test_bytes_are_canonical_and_checked(tmp_path: Path) -> None:
+    data = WANTED.to_bytes()
+    assert data == replace(WANTED).to_bytes()
+    assert Certificate.from_bytes(data, "here") == WANTED
+    fields = json.loads(data)
+    assert fields["format"] == 1
+    assert list(fields) == sorted(fields)
+    assert fields["hash_key_id"] == f"{WANTED.hash_key_id:016x}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"shards": 4}, r"shards is 3 there and 4 here"),
+        ({"id_columns": (("other", "STRING"),)}, r"id columns is .*order.* there and .*other.* he"),
+        ({"encoding": "utf8-v1"}, r"encoding is 'composite-v1' there and 'utf8-v1' here"),
+        ({"timestamp_source": "processing time"}, r"'column ts' there and 'processing time' here"),
+        ({"stable_timestamps": True}, r"stable timestamps is False there and True here"),
+        ({"slot_keys": (1, 2, 3)}, r"slot keys is \(.*\) there and \(1, 2, 3\) here"),
+        ({"hash_key_id": 1}, r"hash key id is \d+ there and 1 here"),
+    ],
+)
+def test_other_settings_are_refused_with_both_values(
+    tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    root = Root(tmp_path)
+    create_or_check(root, WANTED)
+    with pytest.raises(ConfigError, match=message) as caught:
+        create_or_check(root, replace(WANTED, **changed))
+    assert "catalog.json" in str(caught.value)
+    assert load_certificate(root, QUERY) == WANTED
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-20],
+        lambda data: data.replace(b'"shards":3', b'"shards":4'),
+        lambda data: data.replace(b'"format":1', b'"format":2'),
+        lambda data: b'{"title": "a catalog of something else"}',
+        lambda data: b"[1, 2]",
+        lambda data: b"\xff\xfe not text",
+    ],
+)
+def test_damaged_or_foreign_certificates_stop_the_query(tmp_path: Path, damage) -> None:
+    root = Root(tmp_path)
+    root.put_bytes(f"{QUERY}/catalog.json", damage(WANTED.to_bytes()))
+    for action in (lambda: create_or_check(root, WANTED), lambda: load_certificate(root, QUERY)):
+        with pytest.raises(CatalogError, match=r"catalog\.json cannot be used.*restore it"):
+            action()
+
+
+def test_of_racing_creators_all_believe_the_same_one(tmp_path: Path) -> None:
+    def create(batch: int) -> Certificate:
+        return create_or_check(Root(tmp_path), replace(WANTED, birth_batch=batch))
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(create, range(8)))
+    assert len(found) == 1
+    assert found == {load_certificate(Root(tmp_path), QUERY)}
+
+
+def test_keys_are_independent_and_depend_on_the_query() -> None:
+    keys = {*derive_keys(QUERY), *derive_keys("another")}
+    assert len(keys) == 4
+    assert {len(key) for key in keys} == {16}
+    # Fixed for ever: catalogs on disk depend on them.
+    assert [key.hex() for key in derive_keys("q")] == KEYS_OF_Q
+
+
+KEYS_OF_Q = ["SHARD", "FILTER"]
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_murmur3_matches_published_values(value: str) -> None:
+    # SELECT hash(0), hash(1) of Spark.
+    assert spark_hash_int(int(value)) == {0: 933211791, 1: -559580957 & 0xFFFFFFFF}[int(value)]
+
+
+@pytest.mark.parametrize(
+    ("shards", "partitions"), [(1, 1), (2, 2), (200, 200), (7, 3), (3, 7), (10, 4)]
+)
+def test_slot_keys_spread_as_evenly_as_possible(shards: int, partitions: int) -> None:
+    keys = slot_keys(shards, partitions)
+    assert len(set(keys)) == shards
+    assert all(0 <= key < 2**31 for key in keys)
+    # The sign bit matters: Spark takes pmod of a signed number.
+    signed = [h - 2**32 if (h := spark_hash_int(key)) >= 2**31 else h for key in keys]
+    assert [h % partitions for h in signed] == [i % partitions for i in range(shards)]
+
+
+@pytest.mark.parametrize(("shards", "partitions"), [(0, 1), (1, 0), (-3, 2)])
+def test_slot_keys_of_nothing_are_refused(shards: int, partitions: int) -> None:
+    with pytest.raises(ConfigError, match="from 1 on"):
+        slot_keys(shards, partitions)

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from catalog_support import DirectoryFileSystem, Forwarding
+from dedup.catalog.root import ObjectInfo, ObjectMissing, Root
+from dedup.errors import CatalogError, ConfigError
+
+
+class Memory:
+    """A factory of one in-memory file system, in a sub-tree."""
+
+    def __init__(self) -> None:
+        memory = pafs._MockFileSystem()
+        memory.create_dir("bucket")
+        self.fs = pafs.SubTreeFileSystem("bucket", memory)
+
+    def __call__(self) -> tuple[pafs.FileSystem, str]:
+        return self.fs, "catalog"
+
+
+@pytest.fixture(params=["path", "uri", "local factory", "memory", "object store"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    makers: dict[str, Callable[[], Root]] = {
+        "path": lambda: Root(tmp_path / "r"),
+        "uri": lambda: Root(f"file://{tmp_path}/r"),
+        "local factory": lambda: Root(lambda: (pafs.LocalFileSystem(), f"{tmp_path}/r")),
+        "memory": lambda: Root(Memory()),
+        "object store": lambda: Root(DirectoryFileSystem(f"{tmp_path}/r")),
+    }
+    return makers[request.param]()
+
+
+def test_objects_are_written_read_listed_and_deleted(root: Root, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"from a file" * 1000)
+    root.put_bytes("q/a", b"one")
+    root.put_bytes("q/a", b"two")
+    root.put_file("q/shard=00000/s.sst", source)
+    assert root.read_bytes("q/a") == b"two"
+    assert root.size("q/shard=00000/s.sst") == 11_000
+    assert root.list("q") == (ObjectInfo("q/a", 3), ObjectInfo("q/shard=00000/s.sst", 11_000))
+    assert root.list() == root.list("q")
+    assert root.list("absent") == ()
+    copied = tmp_path / "copied"
+    assert root.fetch("q/shard=00000/s.sst", copied) == (11_000, zlib.crc32(source.read_bytes()))
+    assert copied.read_bytes() == source.read_bytes()
+    assert root.delete(["q/a", "q/absent", "q/shard=00000/s.sst"]) == 2
+    assert root.list() == ()
+    assert not root.exists("q/a")
+
+
+def test_a_created_object_is_never_replaced(root: Root, tmp_path: Path) -> None:
+    assert root.create_bytes("q/c", b"mine")
+    assert not root.create_bytes("q/c", b"yours")
+    assert root.read_bytes("q/c") == b"mine"
+    (tmp_path / "source").write_bytes(b"other")
+    with pytest.raises(CatalogError, match=r"q/c is there already.*its own checkpoint"):
+        root.put_file("q/c", tmp_path / "source")
+    assert root.read_bytes("q/c") == b"mine"
+
+
+def test_missing_objects_say_so(root: Root, tmp_path: Path) -> None:
+    for action in (root.read_bytes, lambda name: root.fetch(name, tmp_path / "x")):
+        with pytest.raises(ObjectMissing, match=r"q/none: there is no such object.*restore"):
+            action("q/none")
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../up", "a/../../b", "a//b"])
+def test_names_never_leave_the_root(root: Root, name: str) -> None:
+    with pytest.raises(ValueError, match="does not name an object"):
+        root.put_bytes(name, b"")
+
+
+def test_local_paths_are_known_for_local_roots_only(tmp_path: Path) -> None:
+    assert Root(tmp_path / "r").local_path("q/a") == tmp_path / "r/q/a"
+    assert Root(f"file://{tmp_path}/r").local_path("q/a") == tmp_path / "r/q/a"
+    assert Root(Memory()).local_path("q/a") is None
+
+
+def test_a_local_folder_behind_a_sub_tree_is_written_atomically_too(tmp_path: Path) -> None:
+    sub = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    root = Root(lambda: (sub, "r"))
+    assert root.local_path("q/a") == tmp_path / "r/q/a"
+    root.put_bytes("q/a", b"x")
+    assert (tmp_path / "r/q/a").read_bytes() == b"x"
+
+
+def test_roots_travel_to_workers_in_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root in (Root("r"), Root(DirectoryFileSystem(f"{tmp_path}/s"))):
+        root.put_bytes("q/a", b"x")
+        data = pickle.dumps(root)
+        monkeypatch.chdir("/")
+        assert pickle.loads(data).read_bytes("q/a") == b"x"
+        monkeypatch.chdir(tmp_path)
+
+
+def test_local_writes_are_synced_before_their_name_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def watched(name: str, real: Callable[..., object]) -> Callable[..., object]:
+        def step(*args: object) -> object:
+            kind = name
+            if name == "fsync":
+                path = os.readlink(f"/proc/self/fd/{args[0]}")
+                kind = "sync folder" if os.path.isdir(path) else "sync file"
+            steps.append(kind)
+            return real(*args)
+
+        return step
+
+    for name in ("fsync", "link", "rename"):
+        monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
+    (tmp_path / "source").write_bytes(b"x")
+    root = Root(tmp_path / "r")
+    root.put_bytes("q/first", b"x")  # makes the folders
+    for put, appears in (
+        (lambda: root.put_bytes("q/a", b"x"), "rename"),
+        (lambda: root.create_bytes("q/b", b"x"), "link"),
+        (lambda: root.put_file("q/c", tmp_path / "source"), "link"),
+    ):
+        steps.clear()
+        put()
+        assert steps == ["sync file", appears, "sync folder"]
+
+
+def test_new_folders_are_synced_into_their_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))
+    )
+    Root(tmp_path / "r").put_bytes("q/shard=00000/a", b"")
+    assert {str(tmp_path), f"{tmp_path}/r", f"{tmp_path}/r/q"} < set(synced)
+
+
+@pytest.mark.parametrize("error", ["EXDEV", "EPERM", "EOPNOTSUPP"])
+def test_without_hard_links_files_are_copied_and_still_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    import errno
+
+    def no_links(*_: object) -> None:
+        raise OSError(getattr(errno, error), "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    (tmp_path / "source").write_bytes(b"x" * 9)
+    root = Root(tmp_path / "r")
+    root.put_file("q/a", tmp_path / "source")
+    assert root.read_bytes("q/a") == b"x" * 9
+    assert not root.create_bytes("q/a", b"y")
+    assert [path.name for path in (tmp_path / "r/q").iterdir()] == ["a"]
+
+
+def test_a_failed_write_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("a file where the folder should be")
+    with pytest.raises(CatalogError, match=r"cannot write .*/r/q/a: .*reachable, has free space"):
+        Root(tmp_path / "r").put_bytes("q/a", b"x")
+
+
+def test_a_factory_is_asked_again_once_when_an_operation_fails() -> None:
+    calls: list[str] = []
+    memory = Memory().fs
+
+    def expired(call: str) -> None:
+        if len(calls) == 1:
+            raise OSError("credentials have expired")
+
+    def factory() -> tuple[pafs.FileSystem, str]:
+        calls.append("made")
+        return pafs.PyFileSystem(Forwarding(memory, expired)), "catalog"
+
+    root = Root(factory)
+    root.put_bytes("q/a", b"x")
+    assert len(calls) == 2
+    assert root.read_bytes("q/a") == b"x"
+
+
+def test_an_upload_that_fails_once_may_replace_its_own_remains(tmp_path: Path) -> None:
+    memory = Memory().fs
+    fails = [True]
+
+    class FailsAfterWriting(Forwarding):
+        def open_output_stream(self, path, metadata):
+            if fails:
+                fails.clear()
+                with self.inner.open_output_stream(path) as stream:
+                    stream.write(b"ha")
+                raise OSError("connection reset")
+            return self.inner.open_output_stream(path)
+
+    root = Root(lambda: (pafs.PyFileSystem(FailsAfterWriting(memory)), "catalog"))
+    memory.create_dir("catalog/q")
+    (tmp_path / "source").write_bytes(b"half no more")
+    root.put_file("q/a", tmp_path / "source")
+    assert root.read_bytes("q/a") == b"half no more"
+
+
+def test_storage_that_stays_away_is_a_catalog_error_with_a_remedy() -> None:
+    def down(call: str) -> None:
+        raise OSError("connection refused")
+
+    root = Root(lambda: (pafs.PyFileSystem(Forwarding(Memory().fs, down)), "catalog"))
+    with pytest.raises(CatalogError, match=r"object-store://catalog/q/a.*refused.*reachable") as e:
+        root.read_bytes("q/a")
+    assert not isinstance(e.value, ObjectMissing)
+
+
+def test_unusable_roots_are_refused() -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        Root("")
+    with pytest.raises(ConfigError, match=r"nosuch://x.*as catalog"):
+        Root("nosuch://x").exists("q/a")
+
+
+def test_credentials_in_a_uri_are_never_shown() -> None:
+    shown = Root("s3://key:secret@bucket/folder?region=x").url("q/a")
+    assert shown == "s3://bucket/folder/q/a"

@@ -1,0 +1,297 @@
+"""What the kernel refuses, on every path alike, and how a path is chosen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_models import KEY, PATHS, load
+
+from dedup import kernel
+from dedup._native import HAVE_AVX2
+from dedup.errors import ConfigError
+
+
+def u8(*values: int) -> np.ndarray:
+    return np.array(values, np.uint8)
+
+
+def i64(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def u64(*values: int) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+DATA, OFFSETS, HASHES = u8(1, 2, 3), i64(0, 1, 3), u64(5, 6)
+COLUMN = (DATA, OFFSETS, HASHES)
+BITS = np.zeros(8, np.uint32)
+BLOCK = (u8(1, 1, 1, 0, 1, 0, 0, 0, 9, 0, 0, 0, 65), i64(0, 13))
+
+#: Arguments that each function accepts.
+GOOD: dict[str, tuple[Any, ...]] = {
+    "hash64": (DATA, OFFSETS, KEY),
+    "filter_add": (BITS, HASHES),
+    "filter_probe": ([BITS], HASHES),
+    "first_occurrence": COLUMN,
+    "match": (*COLUMN, *COLUMN),
+    "sort_keys": COLUMN,
+    "blocks_find": (*BLOCK, i64(0, 0), DATA, OFFSETS),
+    "scan_verdicts": (i64(1, 2), i64(1, 2), u8(0, 0), u8(0, 0), 3),
+    "encode_uuid": (DATA, OFFSETS),
+}
+ARRAYS = [
+    (function, position)
+    for function, arguments in GOOD.items()
+    for position, argument in enumerate(arguments)
+    if isinstance(argument, np.ndarray)
+]
+OFFSET_ARGUMENTS = [
+    ("hash64", 1),
+    ("first_occurrence", 1),
+    ("match", 1),
+    ("match", 4),
+    ("sort_keys", 1),
+    ("blocks_find", 1),
+    ("blocks_find", 4),
+    ("encode_uuid", 1),
+]
+
+
+def call(path: str, function: str, position: int = -1, value: Any = None) -> Any:
+    arguments = list(GOOD[function])
+    if position >= 0:
+        arguments[position] = value
+    return getattr(load(path), function)(*arguments)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("function", GOOD)
+def test_good_arguments_are_accepted(path: str, function: str) -> None:
+    call(path, function)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("function", "position"), ARRAYS)
+def test_other_types_are_refused(path: str, function: str, position: int) -> None:
+    good = GOOD[function][position]
+    swapped = good.astype(good.dtype.newbyteorder()) if good.itemsize > 1 else good.astype("i1")
+    for value in (good.astype(np.float64), good.astype(np.int16), good.view("i1"), swapped):
+        with pytest.raises(TypeError):
+            call(path, function, position, value)
+    for value in (None, 3, good.tolist()):
+        with pytest.raises(TypeError):
+            call(path, function, position, value)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("function", "position"), ARRAYS)
+def test_other_shapes_are_refused(path: str, function: str, position: int) -> None:
+    good = GOOD[function][position]
+    for value in (np.repeat(good, 2)[::2], good.reshape(1, -1).repeat(2, 0)):
+        with pytest.raises(ValueError, match=r"contiguous|one-dimensional"):
+            call(path, function, position, value)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("function", "position"), OFFSET_ARGUMENTS)
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        [],
+        [-1, 0, 1],
+        [0, 2, 1],
+        [3, 2, 1],
+        [0, 1, 1000],
+        [0, 1000, 1],
+        [0, 0, 2**63 - 1],
+        [-(2**63), 0, 1],
+        [-(2**63), 2**63 - 1, 2**63 - 1],
+    ],
+)
+def test_offsets_outside_the_data_are_refused(
+    path: str, function: str, position: int, offsets: list[int]
+) -> None:
+    with pytest.raises(ValueError, match="offsets"):
+        call(path, function, position, i64(*offsets))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("function", "position"),
+    [
+        ("first_occurrence", 2),
+        ("match", 2),
+        ("match", 5),
+        ("sort_keys", 2),
+        ("blocks_find", 2),
+        ("scan_verdicts", 0),
+        ("scan_verdicts", 1),
+        ("scan_verdicts", 2),
+        ("scan_verdicts", 3),
+    ],
+)
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_sizes_that_differ_are_refused(path: str, function: str, position: int, n: int) -> None:
+    dtype = GOOD[function][position].dtype
+    with pytest.raises(ValueError, match="items"):
+        call(path, function, position, np.zeros(n, dtype))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("words", [0, 1, 7, 9])
+def test_filters_of_no_or_broken_blocks_are_refused(path: str, words: int) -> None:
+    bits = np.zeros(words, np.uint32)
+    with pytest.raises(ValueError, match="8 words per block"):
+        call(path, "filter_add", 0, bits)
+    with pytest.raises(ValueError, match="8 words per block"):
+        call(path, "filter_probe", 0, [BITS, bits])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_filters_must_be_a_list_of_at_most_64(path: str) -> None:
+    with pytest.raises(ValueError, match="at most 64"):
+        call(path, "filter_probe", 0, [BITS] * 65)
+    for filters in ((BITS,), BITS, None, {0: BITS}):
+        with pytest.raises(TypeError):
+            call(path, "filter_probe", 0, filters)
+    for item in (None, [1], BITS.view(np.int32), BITS.view(np.uint64)):
+        with pytest.raises(TypeError):
+            call(path, "filter_probe", 0, [BITS, item])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_read_only_filter_is_not_added_to(path: str) -> None:
+    bits = np.zeros(8, np.uint32)
+    bits.flags.writeable = False
+    with pytest.raises(ValueError, match=r"writable|read-only"):
+        call(path, "filter_add", 0, bits)
+    assert not bits.any()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_hash_key_is_16_bytes(path: str) -> None:
+    for key in (b"", KEY[:15], KEY + b"\0"):
+        with pytest.raises(ValueError, match="16 bytes"):
+            call(path, "hash64", 2, key)
+    for key in (None, "0123456789abcdef", bytearray(KEY), 5):
+        with pytest.raises(TypeError):
+            call(path, "hash64", 2, key)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("function", GOOD)
+def test_arguments_stay_as_they_are(path: str, function: str) -> None:
+    if function == "filter_add":
+        pytest.skip("adds in place")
+    before = [a.copy() if isinstance(a, np.ndarray) else a for a in GOOD[function]]
+    call(path, function)
+    for a, b in zip(before, GOOD[function], strict=True):
+        assert np.array_equal(a, b)
+
+
+# ---- the extension itself: its outputs come from outside too ----
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "good"),
+    [
+        ("hash64", (DATA, OFFSETS, KEY, ..., False), np.zeros(2, np.uint64)),
+        ("filter_probe", ([BITS], HASHES, ..., False), np.zeros(2, np.uint64)),
+        ("first_occurrence", (*COLUMN, ...), np.zeros(2, np.int64)),
+        ("sort_keys", (*COLUMN, ...), np.zeros(2, np.int64)),
+        ("blocks_find", (*GOOD["blocks_find"], ...), np.zeros(2, np.int64)),
+        ("scan_verdicts", (*GOOD["scan_verdicts"], ...), np.zeros(2, np.uint8)),
+        ("encode_uuid", (DATA, OFFSETS, ..., np.zeros(3, np.int64)), np.zeros(5, np.uint8)),
+        ("encode_uuid", (DATA, OFFSETS, np.zeros(5, np.uint8), ...), np.zeros(3, np.int64)),
+    ],
+)
+def test_outputs_of_other_size_or_type_are_refused(
+    function: str, arguments: tuple[Any, ...], good: np.ndarray
+) -> None:
+    load("native")
+    from dedup import _native
+
+    called: Callable[..., Any] = getattr(_native, function)
+
+    def with_output(out: Any) -> None:
+        called(*(out if a is ... else a for a in arguments))
+
+    with_output(good)
+    for n in (0, len(good) - 1, len(good) + 1):
+        with pytest.raises(ValueError, match="items"):
+            with_output(np.zeros(n, good.dtype))
+    read_only = good.copy()
+    read_only.flags.writeable = False
+    with pytest.raises(ValueError, match=r"writable|read-only"):
+        with_output(read_only)
+    for value in (None, good.astype(np.float32), bytes(good.nbytes)):
+        with pytest.raises((TypeError, ValueError)):
+            with_output(value)
+    with pytest.raises(TypeError):
+        called()
+
+
+# ---- choice of the path ----
+
+
+def chosen(code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    code = f"{code}\nfrom dedup import kernel; import dedup.kernel; print(kernel.PATH)"
+    plain = {k: v for k, v in os.environ.items() if k != "DEDUP_KERNEL"}
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", code],
+        env={**plain, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("forced", "path"),
+    [
+        ("", "native-avx2" if HAVE_AVX2 else "native-scalar"),
+        ("native", "native-avx2" if HAVE_AVX2 else "native-scalar"),
+        ("scalar", "native-scalar"),
+        ("numpy", "numpy"),
+    ],
+)
+def test_environment_forces_a_path(forced: str, path: str) -> None:
+    done = chosen(DEDUP_KERNEL=forced)
+    assert (done.stdout, done.stderr) == (f"{path}\n", "")
+
+
+def test_path_that_does_not_exist() -> None:
+    done = chosen(DEDUP_KERNEL="fast")
+    assert "ConfigError: there is no kernel path 'fast'" in done.stderr
+    with pytest.raises(ConfigError):
+        kernel.implementation("")
+
+
+def test_missing_extension_warns_once_and_falls_back() -> None:
+    missing = "import sys; sys.modules['dedup._native'] = None"
+    done = chosen(missing)
+    assert done.stdout == "numpy\n"
+    assert done.stderr.count("DedupWarning") == 1
+    assert "C compiler" in done.stderr
+    # Whoever asks for it by name gets no substitute.
+    assert "ImportError" in chosen(missing, DEDUP_KERNEL="native").stderr
+    assert chosen(missing, DEDUP_KERNEL="numpy").stderr == ""
+
+
+def test_public_functions_run_the_chosen_path() -> None:
+    assert kernel.PATH in ("native-avx2", "native-scalar", "numpy")
+    for function, arguments in GOOD.items():
+        got, expected = getattr(kernel, function)(*arguments), call("numpy", function)
+        if function != "filter_add":
+            for a, b in zip(
+                got if isinstance(got, tuple) else (got,),
+                expected if isinstance(expected, tuple) else (expected,),
+                strict=True,
+            ):
+                assert np.array_equal(a, b)

@@ -1,0 +1,201 @@
+"""Equal keys, joins, order and UUIDs: every path against plain Python."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_models import (
+    KEY,
+    MASK,
+    PATHS,
+    SANITIZED,
+    array,
+    column,
+    encode_uuid,
+    hash_masks,
+    hashes_of,
+    kernel_settings,
+    load,
+    misaligned,
+    some_key,
+    some_keys,
+)
+
+
+def as_list(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
+    raw, ends = data.tobytes(), offsets.tolist()
+    assert ends[0] == 0
+    assert ends[-1] == len(raw)
+    return [raw[ends[i] : ends[i + 1]] for i in range(len(ends) - 1)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(keys=some_keys, mask=hash_masks)
+@kernel_settings
+def test_first_occurrence(path: str, keys: list[bytes], mask: int) -> None:
+    got = load(path).first_occurrence(*column(keys), hashes_of(keys, mask))
+    assert got.dtype == np.int64
+    assert got.tolist() == [keys.index(key) for key in keys]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(build=some_keys, probe=some_keys, mask=hash_masks)
+@kernel_settings
+def test_match(path: str, build: list[bytes], probe: list[bytes], mask: int) -> None:
+    probe_idx, build_idx = load(path).match(
+        *column(build), hashes_of(build, mask), *column(probe), hashes_of(probe, mask)
+    )
+    assert probe_idx.dtype == build_idx.dtype == np.int64
+    assert list(zip(probe_idx.tolist(), build_idx.tolist(), strict=True)) == [
+        (i, j) for i, p in enumerate(probe) for j, b in enumerate(build) if p == b
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(keys=some_keys, mask=hash_masks)
+@kernel_settings
+def test_sort_keys(path: str, keys: list[bytes], mask: int) -> None:
+    hashes = hashes_of(keys, mask)
+    got = load(path).sort_keys(*column(keys), hashes)
+    assert got.dtype == np.int64
+    order = sorted(range(len(keys)), key=lambda i: (int(hashes[i]), keys[i], i))
+    assert got.tolist() == order
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    values=st.lists(
+        st.one_of(
+            some_key,
+            st.uuids().map(lambda u: str(u).encode()),
+            st.uuids().map(lambda u: str(u).upper().encode()),
+            st.uuids().map(lambda u: str(u).replace("-", "").encode()),
+            st.binary(min_size=36, max_size=36),
+        ),
+        max_size=40,
+    )
+)
+@kernel_settings
+def test_encode_uuid(path: str, values: list[bytes]) -> None:
+    data, offsets = load(path).encode_uuid(*column(values))
+    assert data.dtype == np.uint8
+    assert offsets.dtype == np.int64
+    assert as_list(data, offsets) == [encode_uuid(value) for value in values]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_byte_at_every_place_of_a_uuid(path: str) -> None:
+    text = b"01234567-89ab-cdef-0123-456789abcdef"
+    values = [text[:i] + bytes([b]) + text[i + 1 :] for i in range(36) for b in range(256)]
+    got = as_list(*load(path).encode_uuid(*column(values)))
+    assert got == [encode_uuid(value) for value in values]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_encoding_of_uuids_and_of_anything_else_never_meet(path: str) -> None:
+    # Text, its 16 bytes, and both forms that the encoding itself makes.
+    text, raw = b"00112233-4455-6677-8899-aabbccddeeff", bytes(range(0, 256, 17))
+    values = [text, raw, b"\x01" + raw, b"\x00" + text, text.upper()]
+    assert len(set(as_list(*load(path).encode_uuid(*column(values))))) == len(values)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_keys(path: str) -> None:
+    tested = load(path)
+    none = (array([], "u1"), array([0], "i8"))
+    hashes = array([], "u8")
+    one = (*column([b"a"]), hashes_of([b"a"]))
+    assert tested.first_occurrence(*none, hashes).tolist() == []
+    assert tested.sort_keys(*none, hashes).tolist() == []
+    for build, probe in (((*none, hashes), one), (one, (*none, hashes))):
+        assert [len(idx) for idx in tested.match(*build, *probe)] == [0, 0]
+    assert as_list(*tested.encode_uuid(*none)) == []
+
+
+def test_a_million_bytes_and_many_keys() -> None:
+    # Deep radix levels, large tables and long comparisons; all paths must agree.
+    rng = np.random.default_rng(11)
+    n = 3_000 if SANITIZED else 60_000
+    big = rng.bytes(2**20)
+    keys = [b"%d" % i for i in rng.integers(0, n // 2, n)] + [big, big[:-1], big, big + b"x"]
+    native, numpy = load("native"), load("numpy")
+    data, offsets = np.frombuffer(b"".join(keys), np.uint8).copy(), np.zeros(len(keys) + 1, "i8")
+    np.cumsum([len(key) for key in keys], out=offsets[1:])
+    hashes = native.hash64(data, offsets, KEY)
+    seen: dict[bytes, int] = {}
+    first = [seen.setdefault(key, i) for i, key in enumerate(keys)]
+    for hashes_used in (hashes, hashes & np.uint64(0xFF << 56 | 0xF), hashes >> np.uint64(8)):
+        for tested in (native, numpy):
+            got = tested.first_occurrence(data, offsets, hashes_used)
+            assert got.tolist() == first
+        order = native.sort_keys(data, offsets, hashes_used)
+        assert (order == numpy.sort_keys(data, offsets, hashes_used)).all()
+        small = slice(0, n // 10)
+        args = (data, offsets[small], hashes_used[: n // 10 - 1], data, offsets, hashes_used)
+        for a, b in zip(native.match(*args), numpy.match(*args), strict=True):
+            assert (a == b).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_different_keys_under_one_hash(path: str) -> None:
+    n = 100 if SANITIZED else 2_000
+    keys = [b"%d" % (i % (n - 7)) for i in range(n)]
+    hashes = np.full(n, MASK, np.uint64)
+    assert load(path).first_occurrence(*column(keys), hashes).tolist() == [
+        i % (n - 7) for i in range(n)
+    ]
+    order = sorted(range(n), key=lambda i: (keys[i], i))
+    assert load(path).sort_keys(*column(keys), hashes).tolist() == order
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_alignment_does_not_matter(path: str) -> None:
+    keys = [b"%d" % (i % 13) for i in range(40)]
+    data, offsets, hashes = map(misaligned, (*column(keys), hashes_of(keys)))
+    tested = load(path)
+    assert tested.first_occurrence(data, offsets, hashes).tolist() == [i % 13 for i in range(40)]
+    order = sorted(range(40), key=lambda i: (int(hashes[i]), i))
+    assert tested.sort_keys(data, offsets, hashes).tolist() == order
+    probe_idx, _ = tested.match(data, offsets, hashes, data, offsets, hashes)
+    assert probe_idx.tolist() == [i for i in range(40) for j in range(40) if i % 13 == j % 13]
+    assert as_list(*tested.encode_uuid(data, offsets)) == [b"\0" + key for key in keys]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_results_can_be_written_to(path: str) -> None:
+    tested = load(path)
+    args = (*column([b"a", b"a"]), hashes_of([b"a", b"a"]))
+    results = [
+        *tested.match(*args, *args),
+        tested.sort_keys(*args),
+        tested.encode_uuid(*args[:2])[0],
+    ]
+    for result in results:
+        result[0] = 1
+
+
+def test_threads_share_arguments() -> None:
+    # The loops run without the GIL from 64 KB on.
+    native = load("native")
+    rng = np.random.default_rng(4)
+    n = 20_000
+    data, offsets = rng.integers(0, 3, 8 * n, np.uint8), np.arange(n + 1, dtype=np.int64) * 8
+    hashes = native.hash64(data, offsets, KEY)
+    expected = (
+        native.first_occurrence(data, offsets, hashes),
+        native.sort_keys(data, offsets, hashes),
+    )
+
+    def work(_: int) -> bool:
+        got = (
+            native.first_occurrence(data, offsets, hashes),
+            native.sort_keys(data, offsets, hashes),
+        )
+        return all((a == b).all() for a, b in zip(got, expected, strict=True))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(24)))

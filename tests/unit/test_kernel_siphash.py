@@ -1,0 +1,113 @@
+"""SipHash-1-3 against published answers, CPython's own, and an independent model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from kernel_models import (
+    KEY,
+    PATHS,
+    array,
+    column,
+    kernel_settings,
+    load,
+    misaligned,
+    siphash,
+    some_keys,
+)
+
+#: The reference implementation's test input: 0, 1, 2, ... 62 bytes of 00 01 02 ... under KEY.
+INPUTS = [bytes(range(length)) for length in range(64)]
+#: SipHash-1-3 of some of them, as bytes in little-endian order: published with the reference
+#: implementation's variants, and in rust-lang/rust, library/core/tests/hash/sip.rs.
+PUBLISHED = {
+    0: "dcc40f055801acab",
+    1: "93ca577df39bf4c9",
+    7: "4011b19b987d92d3",
+    8: "8e9a298d11959036",
+    15: "5699512a6dd820d3",
+    16: "668b907d1add4fcc",
+    63: "a8b3bbb76290199d",
+}
+#: SHA-256 of all 64 published answers, one after another.
+PUBLISHED_SHA256 = "6046331106143204acf164927e50cddf85f92b0df8fc440ff2e2bffe69db4dfb"
+
+
+def test_model_gives_the_papers_answer() -> None:
+    # Appendix A: SipHash-2-4 of 00 .. 0e.
+    assert siphash(bytes(range(15)), KEY, 2, 4) == 0xA129CA6149BE45E5
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_published_answers(path: str) -> None:
+    got = load(path).hash64(*column(INPUTS), KEY).astype("<u8").tobytes()
+    for length, answer in PUBLISHED.items():
+        assert got[8 * length : 8 * length + 8].hex() == answer
+    assert hashlib.sha256(got).hexdigest() == PUBLISHED_SHA256
+
+
+@pytest.mark.skipif(sys.hash_info.algorithm != "siphash13", reason="CPython has another hash")
+@pytest.mark.parametrize("path", PATHS)
+def test_cpython_answers(path: str) -> None:
+    keys = [b"x" * i + bytes([i]) for i in range(100)]  # it hashes b"" to 0, without SipHash
+    code = f"import json; print(json.dumps([hash(k) for k in {keys!r}]))"
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "0"},  # the hash key is then all zeros
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    got = load(path).hash64(*column(keys), bytes(16)).view(np.int64).tolist()
+    assert [-2 if h == -1 else h for h in got] == json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(keys=some_keys)
+@kernel_settings
+def test_model(path: str, keys: list[bytes]) -> None:
+    got = load(path).hash64(*column(keys), KEY)
+    assert got.dtype == np.uint64
+    assert got.tolist() == [siphash(key, KEY) for key in keys]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_key_of_a_megabyte_among_short_ones(path: str) -> None:
+    rng = np.random.default_rng(7)
+    keys = [b"", rng.bytes(2**20), b"a", rng.bytes(2**20 - 3), rng.bytes(36), b"bc"]
+    expected = [siphash(key, KEY) for key in keys]
+    assert load(path).hash64(*column(keys), KEY).tolist() == expected
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_column_that_starts_inside_its_data(path: str) -> None:
+    data, offsets = column([b"skipped", b"one", b"", b"three"])
+    got = load(path).hash64(data, offsets[1:].copy(), KEY).tolist()
+    assert got == [siphash(key, KEY) for key in (b"one", b"", b"three")]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_alignment_does_not_matter(path: str) -> None:
+    keys = [bytes([i]) * (i % 37) for i in range(50)]
+    data, offsets = column(keys)
+    got = load(path).hash64(misaligned(data), misaligned(offsets), KEY)
+    assert got.tolist() == [siphash(key, KEY) for key in keys]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_keys(path: str) -> None:
+    assert load(path).hash64(array([], "u1"), array([0], "i8"), KEY).tolist() == []
+
+
+def test_another_hash_key_gives_other_hashes() -> None:
+    other = struct.pack("<QQ", 1, 2)
+    native = load("native")
+    assert native.hash64(*column([b"a"]), KEY) != native.hash64(*column([b"a"]), other)
