@@ -100,7 +100,7 @@ class Root:
 
     def size(self, name: str) -> int | None:
         """Return the size of an object in bytes, None where there is none."""
-        info = self._call("look up", name, lambda fs, path: fs.get_file_info(path))
+        info = self._at("look up", name, lambda fs, path: fs.get_file_info(path))
         return int(info.size) if info.type == pafs.FileType.File else None
 
     def exists(self, name: str) -> bool:
@@ -114,7 +114,7 @@ class Root:
             with fs.open_input_stream(path, compression=None) as stream:
                 return bytes(stream.read())
 
-        return self._call("read", name, read)
+        return self._at("read", name, read)
 
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
         """Copy an object to a new local file; return its size in bytes and its CRC-32.
@@ -138,21 +138,21 @@ class Root:
                         size, crc = size + len(chunk), zlib.crc32(chunk, crc)
             return size, crc
 
-        return self._call("fetch", name, copy)
+        return self._at("fetch", name, copy)
 
     def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
         """Return all objects in a folder and below it, by name; none where there is no folder."""
-        _, base = self._filesystem()
-        path = f"{base}/{_checked(prefix)}" if prefix else base
+        if prefix:
+            _checked(prefix)
         infos = self._call(
             "list",
             prefix,
-            lambda fs, _: fs.get_file_info(
+            lambda fs, path: fs.get_file_info(
                 pafs.FileSelector(path, recursive=True, allow_not_found=True)
             ),
         )
         files = (info for info in infos if info.type == pafs.FileType.File)
-        skip = len(base) + 1
+        skip = len(self._filesystem()[1]) + 1
         objects = (ObjectInfo(info.path[skip:], int(info.size)) for info in files)
         return tuple(sorted(objects, key=lambda o: o.name))
 
@@ -189,7 +189,7 @@ class Root:
         deleted = 0
         for name in names:
             with contextlib.suppress(ObjectMissing):
-                self._call("delete", name, lambda fs, path: fs.delete_file(path))
+                self._at("delete", name, lambda fs, path: fs.delete_file(path))
                 deleted += 1
         return deleted
 
@@ -210,14 +210,17 @@ class Root:
                 raise OSError(errno.EIO, f"{size} bytes were written but {stored} are stored")
             return True
 
-        return self._call("write", name, put)
+        return self._at("write", name, put)
+
+    def _at(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
+        return self._call(verb, _checked(name), action)
 
     def _call(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
         retry = callable(self._where)
         while True:
             try:
                 fs, base = self._filesystem()
-                return action(fs, f"{base}/{_checked(name)}" if name else base)
+                return action(fs, f"{base}/{name}" if name else base)
             except FileNotFoundError as exc:
                 raise ObjectMissing(
                     f"cannot {verb} {self.url(name)}: there is no such object; if it was deleted "

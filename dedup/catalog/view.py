@@ -228,7 +228,7 @@ class Views:
             raise _Broken(str(exc)) from exc
 
     def _open(self, seg: SegmentRef, path: Path, *, checked: bool) -> View:
-        if not (path / "CURRENT").exists():
+        if not path.exists():
             self._build(seg, path, checked=checked)
         view = open_view(path)
         self._cache.touch(path)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 from rich.console import Console
 
@@ -169,7 +170,7 @@ def _output_checks(options: RunOptions, stream: made.Stream, truth: made.Truth) 
         (name, moment)
         for name, moment in zip(
             output.column("event_id").to_pylist(),
-            output.column("event_time").cast("timestamp[ms, UTC]").cast("int64").to_pylist(),
+            output.column("event_time").cast(pa.timestamp("ms", "UTC")).cast("int64").to_pylist(),
             strict=True,
         )
         if name is not None
@@ -194,9 +195,7 @@ def _second_checks(second: Outcome, sent: int) -> list[Check]:
     return [
         _equal("restart: records in", counts["records_in"], sent),
         _equal("restart: duplicate", counts["duplicate"], sent),
-        _equal("restart: let through", counts["emitted"] - counts["duplicate"], 0)
-        if counts["emitted"] == sent
-        else _equal("restart: let through", counts["emitted"], 0),
+        _equal("restart: let through", counts["emitted"], 0),
     ]
 
 
@@ -218,11 +217,12 @@ def _check_table(checks: list[Check]) -> Any:
     from rich.table import Table
 
     rows = Table(title="checked", box=box.SIMPLE, title_justify="left")
+    rows.add_column("", no_wrap=True)
     rows.add_column("figure", no_wrap=True)
     rows.add_column("is", justify="right", no_wrap=True)
     rows.add_column("must be", justify="right", no_wrap=True)
-    rows.add_column("")
     for check in checks:
         value = f"{check.value:,}" if isinstance(check.value, int) else str(check.value)
-        rows.add_row(check.name, value, check.expected, "ok" if check.good else "[red]WRONG[/red]")
+        mark = "ok" if check.good else "[red]WRONG[/red]"
+        rows.add_row(mark, check.name, value, check.expected)
     return rows

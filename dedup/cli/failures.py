@@ -18,7 +18,8 @@ _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
     r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at |\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
 )
-_CLASSED = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+)")
+# Looks ahead, so that one class inside the text of another is found as well.
+_CLASSED = re.compile(r"(?=\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+))")
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _MEMORY = ("java.lang.OutOfMemoryError", "GC overhead limit exceeded")

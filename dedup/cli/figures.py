@@ -78,12 +78,25 @@ class Figures:
     seconds: float
 
     @classmethod
-    def of(cls, batches: Iterable[BatchMetrics], *, files: int, seconds: float) -> Figures:
-        """Sum micro-batches, given in their order."""
+    def of(
+        cls,
+        batches: Iterable[BatchMetrics],
+        *,
+        goes_on: frozenset[str],
+        files: int,
+        seconds: float,
+    ) -> Figures:
+        """Sum micro-batches, given in their order.
+
+        ``emitted`` becomes the rows whose verdict is in `goes_on`: with a verdict column the
+        operator itself lets every row go on.
+        """
         done = list(batches)
         last = done[-1] if done else None
+        counts = {name: sum(getattr(b, name) for b in done) for name in COUNTS}
+        counts["emitted"] = sum(counts[verdict] for verdict in goes_on)
         return cls(
-            counts={name: sum(getattr(b, name) for b in done) for name in COUNTS},
+            counts=counts,
             levels={name: getattr(last, name) if last else None for name in LEVELS},
             files=files,
             batches=len(done),
@@ -130,10 +143,10 @@ def table(figures: Figures, title: str) -> Table:
 
     parts = n["unique"] + n["duplicate"] + n["late"] + n["null_id"]
     verdict = "=" if parts == n["records_in"] else "DIFFERS FROM"
-    line("records in", n["records_in"], f"{verdict} unique + duplicate + late + null ID")
+    line("records in", n["records_in"], f"{verdict} sum of the next four")
     line("  unique", n["unique"])
     line("  duplicate", n["duplicate"])
-    line("  late", n["late"], "behind the late watermark, and unknown")
+    line("  late", n["late"], "behind the late watermark")
     line("  null ID", n["null_id"])
     line("records out", n["emitted"])
     rows.add_section()
@@ -141,15 +154,15 @@ def table(figures: Figures, title: str) -> Table:
     line("read from the catalog", figures.reads, "IDs that a filter may hold")
     line("  false positives", n["filter_false_positive"], _rate(n))
     rows.add_section()
-    line("live IDs", at["live_ids"] or 0)
+    line("live IDs", _known(at["live_ids"]))
     line("Spark state", _size(at["state_bytes"]), f"filters {_size(at['filter_state_bytes'])}")
     line("filter sidecars", _size(at["sidecar_bytes"]))
-    line("segments", _size(at["segment_bytes"]), f"{at['segments'] or 0:,} live")
+    line("segments", _size(at["segment_bytes"]), f"{_known(at['segments'])} live")
+    line("segments written", n["segments_written"], f"{n['segments_merged']:,} merged again")
     line(
-        "segments written",
-        n["segments_written"],
-        f"merged {n['segments_merged']:,}, expired {n['segments_expired']:,}, "
-        f"deleted {n['segments_deleted']:,}, waiting {at['segments_pending'] or 0:,}",
+        "segments expired",
+        n["segments_expired"],
+        f"{n['segments_deleted']:,} deleted, {_known(at['segments_pending'])} waiting",
     )
     rows.add_section()
     line("GC watermark", iso(at["gc_watermark_ms"]) or "none yet", "older IDs are forgotten")
@@ -185,11 +198,17 @@ def _rate(counts: dict[str, int]) -> str:
     unknown = counts["filter_negative"] + counts["filter_false_positive"]
     if not unknown:
         return ""
-    return f"{counts['filter_false_positive'] / unknown:.2%} of the IDs that are new"
+    return f"{counts['filter_false_positive'] / unknown:.2%} of the new IDs"
+
+
+def _known(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 def _size(count: int | None) -> str:
-    value = float(count or 0)
+    if count is None:
+        return "-"
+    value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

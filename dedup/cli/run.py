@@ -296,7 +296,7 @@ def _drain(
             raise
 
     before = sum(files_taken(options.checkpoint).values())
-    watch = _Watch(options.checkpoint, before, job.files.count, reporter)
+    watch = _Watch(options.checkpoint, before, job.files.count, sink.goes_on, reporter)
     query = (
         stream.writeStream.foreachBatch(publish)
         .option("checkpointLocation", str(options.checkpoint))
@@ -306,6 +306,8 @@ def _drain(
     try:
         interrupted = _wait(query, watch, stop)
         watch.look(query)
+        if not watch.figures.batches and not interrupted:
+            reporter.note("No new files.")
     except Exception as error:
         # The sink's own exception is the cause; Spark's wraps its text twice.
         raise (failures[-1] if failures else error) from None
@@ -331,8 +333,16 @@ def _wait(query: StreamingQuery, watch: _Watch, stop: threading.Event) -> bool:
 class _Watch:
     """Collects a query's micro-batches and reports them."""
 
-    def __init__(self, checkpoint: Path, before: int, listed: int, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        before: int,
+        listed: int,
+        goes_on: frozenset[str],
+        reporter: Reporter,
+    ) -> None:
         self.reporter = reporter
+        self._goes_on = goes_on
         self._checkpoint = checkpoint
         self._before = before
         self._total = max(0, listed - before)
@@ -345,7 +355,12 @@ class _Watch:
     def figures(self) -> Figures:
         """Figures so far."""
         batches = [self._batches[key] for key in sorted(self._batches)]
-        return Figures.of(batches, files=self._files, seconds=time.monotonic() - self._start_s)
+        return Figures.of(
+            batches,
+            goes_on=self._goes_on,
+            files=self._files,
+            seconds=time.monotonic() - self._start_s,
+        )
 
     def look(self, query: StreamingQuery) -> None:
         """Take in what the query has completed since the last look."""

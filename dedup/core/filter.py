@@ -194,7 +194,7 @@ class SplitBlockFilter:
         return b"".join((header[:60], struct.pack("<I", zlib.crc32(header[:60])), bitset.data))
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, hash_key_id: int) -> SplitBlockFilter:
+    def from_bytes(cls, data: bytes | memoryview, *, hash_key_id: int) -> SplitBlockFilter:
         """Return the filter of these bytes with a bitset of its own, aligned and writable.
 
         Raises

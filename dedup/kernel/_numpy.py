@@ -383,9 +383,8 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
     g = np.cumsum(np.r_[False, ~same])[candidates]
     t = time_ms[candidates]
     times = np.unique(t)
-    limit = np.where(
-        t > _INT64_MAX - horizon_ms, _INT64_MAX, t + np.minimum(horizon_ms, _INT64_MAX - t)
-    )
+    # The sum may wrap round, and is then not used.
+    limit = np.where(t > _INT64_MAX - horizon_ms, _INT64_MAX, t + np.int64(horizon_ms))
     span = len(times) + 1
     place = g * span + np.searchsorted(times, t)
     following = np.searchsorted(place, g * span + np.searchsorted(times, limit, side="right"))

@@ -127,9 +127,7 @@ class Inbox:
         columns = {f"o{i}": rows.column(name) for i, name in enumerate(self.plan.order_columns)}
         columns["hash"] = pa.chunked_array([pa.array(hash_rows(user, self.row_key))])
         order = pc.sort_indices(
-            pa.table(columns),
-            sort_keys=[(name, "ascending") for name in columns],
-            null_placement="at_start",
+            pa.table(columns), sort_keys=[(name, "ascending") for name in columns]
         )
         rank = np.empty(len(index), np.int64)
         rank[order.to_numpy()] = np.arange(len(index))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_support import FileDrop
 
 # Workers must run this Python, not the first one on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -54,28 +55,3 @@ def spark(_session: SparkSession) -> Iterator[SparkSession]:
 def files(tmp_path: Path) -> FileDrop:
     """Drop files whose modification times ascend in the order of the calls."""
     return FileDrop(tmp_path / "input")
-
-
-class FileDrop:
-    """Writes text or table files into a folder, each a second younger than the one before.
-
-    Spark's file source orders by modification time; without distinct ones the micro-batches
-    of a test would depend on luck.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.count = 0
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def stamp(self, path: Path) -> Path:
-        self.count += 1
-        seconds = 1_700_000_000 + self.count
-        os.utime(path, (seconds, seconds))
-        return path
-
-    def text(self, name: str, content: str) -> Path:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-        return self.stamp(path)

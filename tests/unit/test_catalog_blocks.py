@@ -4,10 +4,10 @@ import struct
 
 import numpy as np
 import pytest
+from catalog_support import Content, content, fixed, hashes_of, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog_support import Content, content, fixed, hashes_of, varied
 from dedup import kernel
 from dedup.catalog.blocks import block_count, block_numbers, decode_blocks, encode_blocks
 from dedup.core.keys import Keys

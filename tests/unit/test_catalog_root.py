@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-
 from catalog_support import DirectoryFileSystem, Forwarding
+
 from dedup.catalog.root import ObjectInfo, ObjectMissing, Root
 from dedup.errors import CatalogError, ConfigError
 

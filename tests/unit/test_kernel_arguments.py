@@ -13,7 +13,6 @@ import pytest
 from kernel_models import KEY, PATHS, load
 
 from dedup import kernel
-from dedup._native import HAVE_AVX2
 from dedup.errors import ConfigError
 
 
@@ -253,17 +252,19 @@ def chosen(code: str = "", **environment: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    ("forced", "path"),
+    ("forced", "paths"),
     [
-        ("", "native-avx2" if HAVE_AVX2 else "native-scalar"),
-        ("native", "native-avx2" if HAVE_AVX2 else "native-scalar"),
-        ("scalar", "native-scalar"),
-        ("numpy", "numpy"),
+        ("", {"native-avx2", "native-scalar"}),
+        ("native", {"native-avx2", "native-scalar"}),
+        ("scalar", {"native-scalar"}),
+        ("numpy", {"numpy"}),
     ],
 )
-def test_environment_forces_a_path(forced: str, path: str) -> None:
+def test_environment_forces_a_path(forced: str, paths: set[str]) -> None:
+    load("native")
     done = chosen(DEDUP_KERNEL=forced)
-    assert (done.stdout, done.stderr) == (f"{path}\n", "")
+    assert done.stdout.strip() in paths
+    assert done.stderr == ""
 
 
 def test_path_that_does_not_exist() -> None:
@@ -280,7 +281,7 @@ def test_missing_extension_warns_once_and_falls_back() -> None:
     assert done.stderr.count("DedupWarning") == 1
     assert "C compiler" in done.stderr
     # Whoever asks for it by name gets no substitute.
-    assert "ImportError" in chosen(missing, DEDUP_KERNEL="native").stderr
+    assert "ModuleNotFoundError" in chosen(missing, DEDUP_KERNEL="native").stderr
     assert chosen(missing, DEDUP_KERNEL="numpy").stderr == ""
 
 

@@ -96,6 +96,14 @@ def test_every_byte_at_every_place_of_a_uuid(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
+def test_what_only_starts_or_ends_like_a_uuid(path: str) -> None:
+    text = b"01234567-89ab-cdef-0123-456789abcdef"
+    for value in (text[:-1], text[1:], text + b"0", b"0" + text, text + b"\0", text + b"-" + text):
+        assert as_list(*load(path).encode_uuid(*column([value]))) == [b"\0" + value]
+        assert as_list(*load(path).encode_uuid(*column([value, text])))[0] == b"\0" + value
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_encoding_of_uuids_and_of_anything_else_never_meet(path: str) -> None:
     # Text, its 16 bytes, and both forms that the encoding itself makes.
     text, raw = b"00112233-4455-6677-8899-aabbccddeeff", bytes(range(0, 256, 17))

@@ -1,0 +1,72 @@
+"""Reading the operator's state out of a checkpoint, offline, with Spark's state data source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from dedup.catalog.certificate import filter_key_id, load_certificate
+from dedup.catalog.root import Root
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A query's memory as of its last committed micro-batch.
+
+    Parameters
+    ----------
+    query_id : str
+    states : dict of shard to ShardState
+    """
+
+    query_id: str
+    states: dict[int, ShardState]
+
+
+def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
+    """The state of every shard, from a checkpoint and the catalog it belongs to.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        PySpark 4.0 or newer.
+    checkpoint : str
+        The query's checkpoint location.
+    root : Root
+        The operator's `catalog`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no checkpoint of a query with this operator.
+    CatalogError
+        If the catalog holds nothing of that query.
+    StateError
+        If a state row is damaged.
+    """
+    try:
+        text = spark.read.text(f"{checkpoint}/metadata", wholetext=True).first()
+        query_id: str = json.loads(text[0])["id"] if text else ""
+        table = spark.read.format("statestore").load(checkpoint)
+        rows = table.select("key.shard", "value.groupState.shard_state").collect()
+    except Exception as error:
+        raise ConfigError(
+            f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
+            f"({type(error).__name__}: {str(error).splitlines()[0]})."
+        ) from error
+    certificate = load_certificate(root, query_id)
+    if certificate is None:
+        raise CatalogError(
+            f"{root.url()} holds no catalog of query {query_id}, which checkpoint {checkpoint} "
+            "belongs to. Give the root that the query's option `catalog` names."
+        )
+    key_id = filter_key_id(query_id)
+    states = {
+        certificate.slot_keys.index(row[0]): ShardState.from_bytes(bytes(row[1]), hash_key_id=key_id)
+        for row in rows
+    }
+    return Snapshot(query_id, dict(sorted(states.items())))

@@ -1,0 +1,342 @@
+"""What the operator's tests share: streams as files, queries run to their end, the oracle.
+
+A record is written ``id@seconds`` or ``id@seconds/source``, as in ``"x@75"``; ``-`` is null.
+Seconds count from `BASE`, long before any clock that runs the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from dedup import BatchMetrics, dedup_by_id
+from dedup.spark.metrics import from_progress
+
+BASE = datetime(2024, 1, 1, tzinfo=UTC)
+SCHEMA = "id string, at long, ts timestamp, src string, n long"
+ARROW = pa.schema(
+    [
+        ("id", pa.string()),
+        ("at", pa.int64()),
+        ("ts", pa.timestamp("us", "UTC")),
+        ("src", pa.string()),
+        ("n", pa.int64()),
+    ]
+)
+_RECORD = re.compile(r"(?P<id>[^@]+)@(?P<at>-|-?\d+)(?:/(?P<src>\w+))?")
+
+
+def records(texts: Iterable[str], first: int = 0) -> pa.Table:
+    """A table of records; column `n` numbers them."""
+    rows = []
+    for n, text in enumerate(texts, first):
+        found = _RECORD.fullmatch(text)
+        assert found, text
+        at = None if found["at"] == "-" else int(found["at"])
+        rows.append(
+            {
+                "id": None if found["id"] == "-" else found["id"],
+                "at": at,
+                "ts": None if at is None else BASE + timedelta(seconds=at),
+                "src": found["src"],
+                "n": n,
+            }
+        )
+    return pa.Table.from_pylist(rows, ARROW)
+
+
+def seeded(
+    *, batches: int, rows: int, ids: int, step_s: int, seed: int = 0, spread_s: int | None = None
+) -> list[pa.Table]:
+    """Micro-batches of random UUIDs whose timestamps move on by `step_s` and overlap."""
+    rng = np.random.default_rng(seed)
+    names = np.array(
+        [f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}" for h in (
+            rng.bytes(16).hex() for _ in range(ids)
+        )]
+    )
+    made = []
+    for number in range(batches):
+        # An ID comes again while its horizon runs, and long after.
+        window = np.arange(number * ids // (2 * batches), number * ids // (2 * batches) + ids // 2)
+        at = number * step_s + rng.integers(0, spread_s or 2 * step_s, rows)
+        made.append(
+            pa.table(
+                {
+                    "id": names[rng.choice(window, rows)],
+                    "at": at,
+                    "ts": pa.array(at * 1_000_000 + int(BASE.timestamp()) * 1_000_000).cast(
+                        pa.timestamp("us", "UTC")
+                    ),
+                    "src": pa.nulls(rows, pa.string()),
+                    "n": np.arange(number * rows, (number + 1) * rows),
+                },
+                ARROW,
+            )
+        )
+    return made
+
+
+@dataclass
+class Run:
+    """What one start of a query did: rows that went on and metrics, by micro-batch."""
+
+    rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    metrics: list[BatchMetrics] = field(default_factory=list)
+
+    def all_rows(self) -> list[dict[str, Any]]:
+        return [row for batch in sorted(self.rows) for row in self.rows[batch]]
+
+    def told(self, verdict: str = "verdict") -> list[list[str]]:
+        """Per micro-batch ``"id@seconds verdict"``, sorted; without verdicts ``"id@seconds"``."""
+        return [
+            sorted(
+                f"{row['id'] or '-'}@{'-' if row['at'] is None else row['at']}"
+                + (f" {row[verdict]}" if verdict in row else "")
+                for row in self.rows[batch]
+            )
+            for batch in sorted(self.rows)
+        ]
+
+
+@dataclass
+class Query:
+    """A streaming query over files, one file per micro-batch, in a folder of its own.
+
+    `options` go to `dedup_by_id`; `then` is what the user's pipeline does afterwards.
+    """
+
+    spark: SparkSession
+    folder: Path
+    options: dict[str, Any]
+    id: Any = "id"
+    schema: Any = SCHEMA
+    files_per_batch: int = 1
+    before: Callable[[DataFrame], DataFrame] = lambda df: df
+    then: Callable[[DataFrame], DataFrame] = lambda df: df
+
+    def __post_init__(self) -> None:
+        self.input = self.folder / "input"
+        self.checkpoint = self.folder / "checkpoint"
+        self.catalog = self.folder / "catalog"
+        self.input.mkdir(parents=True, exist_ok=True)
+        self.added = 0
+        self.numbered = 0
+
+    def add(self, *texts: str) -> Query:
+        """One more file of records."""
+        table = records(texts, self.numbered)
+        self.numbered += len(texts)
+        return self.add_table(table)
+
+    def add_table(self, table: pa.Table) -> Query:
+        path = self.input / f"{self.added:05d}.parquet"
+        pq.write_table(table, path)
+        return self._stamp(path)
+
+    def add_frame(self, frame: DataFrame) -> Query:
+        """One more file, written by Spark: some of its types are beyond pyarrow."""
+        scratch = self.folder / "scratch"
+        frame.coalesce(1).write.mode("overwrite").parquet(str(scratch))
+        (part,) = scratch.glob("part-*.parquet")
+        path = self.input / f"{self.added:05d}.parquet"
+        part.rename(path)
+        return self._stamp(path)
+
+    def _stamp(self, path: Path) -> Query:
+        # Spark's file source goes by modification time, and by whole milliseconds.
+        seconds = 1_700_000_000 + self.added
+        os.utime(path, (seconds, seconds))
+        self.added += 1
+        return self
+
+    def source(self) -> DataFrame:
+        reader = self.spark.readStream.schema(self.schema)
+        return reader.option("maxFilesPerTrigger", self.files_per_batch).parquet(str(self.input))
+
+    def result(self) -> DataFrame:
+        options = {"catalog": str(self.catalog), **self.options}
+        return self.then(self.before(self.source()).transform(dedup_by_id(self.id, **options)))
+
+    def run(self, each: Callable[[DataFrame, int], Any] | None = None) -> Run:
+        """Run until the input is exhausted; `each` is called in `foreachBatch` beforehand."""
+        run = Run()
+
+        def sink(df: DataFrame, batch: int) -> None:
+            if each is not None:
+                each(df, batch)
+            run.rows[batch] = df.toArrow().to_pylist()
+
+        writer = self.result().writeStream.foreachBatch(sink)
+        query = (
+            writer.option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        run.metrics = finish(query, self.options.get("metrics", "dedup"))
+        return run
+
+    def copy(self, folder: Path) -> Query:
+        """The query with everything it has on disk, elsewhere (input stays where it is)."""
+        other = Query(
+            self.spark, folder, dict(self.options), self.id, self.schema, self.files_per_batch,
+            self.before, self.then,
+        )  # fmt: skip
+        other.input, other.added, other.numbered = self.input, self.added, self.numbered
+        for name in ("checkpoint", "catalog"):
+            if (self.folder / name).exists():
+                shutil.copytree(self.folder / name, folder / name)
+        return other
+
+
+def finish(query: StreamingQuery, metrics: str = "dedup") -> list[BatchMetrics]:
+    """Wait for the end of a query; the metrics of its micro-batches."""
+    try:
+        assert query.awaitTermination(240), "the query does not end"
+    finally:
+        query.stop()
+    found = [from_progress(progress, metrics) for progress in query.recentProgress]
+    return [one for one in found if one is not None]
+
+
+def trace(
+    spark: SparkSession, folder: Path, batches: Sequence[Sequence[str]], **options: Any
+) -> Run:
+    """Run micro-batches of records through the operator with a verdict column."""
+    given = {"timestamp": "ts", "verdict": "verdict", **options}
+    query = Query(spark, folder, given, id=given.pop("id", "id"))
+    for texts in batches:
+        query.add(*texts)
+    return query.run()
+
+
+# --- the checkpoint's logs
+
+
+def forget_commits(checkpoint: Path, first: int) -> None:
+    """As if the driver had died before it could log that micro-batch `first` was done."""
+    _delete_from(checkpoint / "commits", first)
+
+
+def roll_back(checkpoint: Path, first: int) -> None:
+    """As if the query had died in micro-batch `first`: later ones were never planned.
+
+    The state of all micro-batches stays where it is.
+    """
+    _delete_from(checkpoint / "commits", first)
+    _delete_from(checkpoint / "offsets", first + 1)
+    _delete_from(checkpoint / "sources" / "0", first + 1)
+
+
+def _delete_from(log: Path, first: int) -> None:
+    deleted = 0
+    for path in log.iterdir():
+        number = re.fullmatch(r"\.?(\d+)(?:\.compact)?(?:\.crc)?", path.name)
+        if number and int(number[1]) >= first:
+            path.unlink()
+            deleted += 1
+    assert deleted, f"{log} holds nothing from {first} on"
+
+
+# --- the oracle
+
+
+@dataclass
+class Oracle:
+    """The two clauses of the guarantee by brute force, with one clock and times in the past.
+
+    It knows no bucket, filter or segment, and forgets nothing.
+    """
+
+    horizon_s: int
+    lateness_s: int
+    late: str = "emit"
+    newest: int | None = None
+    late_watermark: int | None = None
+    passed: dict[str, list[int]] = field(default_factory=dict)
+
+    def verdicts(self, table: pa.Table) -> Counter[tuple[str, int, str]]:
+        """(ID, effective time, verdict) of a micro-batch's records, with their numbers."""
+        told: Counter[tuple[str, int, str]] = Counter()
+        rows = zip(table["id"].to_pylist(), table["at"].to_pylist(), strict=True)
+        effective = [(self.clamped(at), name, at) for name, at in rows]
+        # A late record ties with what has its effective time; which of the two is taken is not
+        # for this oracle to say, so `late` counts as `unique` here.
+        for time, name, at in sorted(effective):
+            known = any(abs(time - t) <= self.horizon_s for t in self.passed.get(name, ()))
+            behind = self.late_watermark is not None and at < self.late_watermark
+            if known:
+                told[name, time, "duplicate"] += 1
+            elif behind and self.late == "drop":
+                told[name, time, "dropped"] += 1
+            else:
+                told[name, time, "taken"] += 1
+                self.passed.setdefault(name, []).append(time)
+        highest = max(table["at"].to_pylist())
+        self.newest = highest if self.newest is None else max(self.newest, highest)
+        self.late_watermark = self.newest - self.lateness_s
+        return told
+
+    def clamped(self, at: int) -> int:
+        return at if self.late_watermark is None else max(at, self.late_watermark)
+
+    def check(self, tables: Sequence[pa.Table], run: Run) -> None:
+        """Compare a run with a verdict column, from its first micro-batch on."""
+        assert sorted(run.rows) == list(range(len(tables)))
+        for batch, table in enumerate(tables):
+            clamp = {at: self.clamped(at) for at in set(table["at"].to_pylist())}
+            told = Counter(
+                (row["id"], clamp[row["at"]], self._told(row["verdict"]))
+                for row in run.rows[batch]
+            )
+            assert told == self.verdicts(table), f"micro-batch {batch}"
+
+    def _told(self, verdict: str) -> str:
+        if verdict == "late" and self.late == "drop":
+            return "dropped"
+        return "duplicate" if verdict == "duplicate" else "taken"
+
+
+def row_set(rows: Iterable[dict[str, Any]]) -> Counter[str]:
+    """Rows as a multiset in which NaN equals NaN and -0.0 differs from 0.0."""
+    return Counter(repr(sorted(row.items())) for row in rows)
+
+
+# --- other processes
+
+
+def run_python(code: str, *args: object, timeout_s: int = 240, **env: str) -> Any:
+    """Run code in a Python of its own, with this folder on its path; its last line is JSON."""
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        env={
+            **os.environ,
+            "PYTHONPATH": here,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **env,
+        },
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return json.loads(done.stdout.strip().splitlines()[-1])

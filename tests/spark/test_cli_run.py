@@ -1,0 +1,434 @@
+"""`dedup run` on real Spark: what goes in comes out once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from spark_support import FileDrop
+
+from dedup.cli.failures import FAILED, USAGE, Failure, explain
+from dedup.cli.figures import Figures
+from dedup.cli.progress import Silent
+from dedup.cli.run import Outcome, plan, run
+from dedup.cli.run_options import RunOptions
+from dedup.cli.session import stream_settings
+from dedup.sinks.staged import StagedFiles, published_batches
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    for key, value in stream_settings(2).items():
+        spark.conf.set(key, value)
+    return spark
+
+
+class Job:
+    """`dedup run` over one input and one output, in the tests' session."""
+
+    def __init__(self, spark: SparkSession, files: FileDrop, folder: Path) -> None:
+        self.spark = spark
+        self.files = files
+        self.output = folder / "out"
+        self.duplicates = folder / "dup"
+        self.options: dict[str, Any] = {
+            "input": files.folder,
+            "id": ("id",),
+            "horizon": "1 day",
+            "output": self.output,
+            "files_per_trigger": 1,
+            "master": "local[2]",
+        }
+
+    def made(self, **changes: Any) -> RunOptions:
+        return RunOptions.make(**(self.options | changes))
+
+    def __call__(self, stop: threading.Event | None = None, **changes: Any) -> Outcome:
+        return run(self.made(**changes), Silent(), stop=stop, spark=self.spark)
+
+    def fails(self, **changes: Any) -> Failure:
+        with pytest.raises(Exception) as failed:  # noqa: PT011
+            self(**changes)
+        return explain(failed.value)
+
+    def rows(self, file_format: str = "csv", folder: Path | None = None) -> list[tuple[Any, ...]]:
+        reader = self.spark.read.format(file_format).option("header", "true").option("escape", '"')
+        frame = reader.load(str(folder or self.output)).drop("batch")
+        return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+    def visible(self) -> list[str]:
+        return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("_"))
+
+
+@pytest.fixture
+def job(session: SparkSession, files: FileDrop, tmp_path: Path) -> Job:
+    return Job(session, files, tmp_path)
+
+
+def counts(figures: Figures, *names: str) -> tuple[int, ...]:
+    return tuple(figures.counts[name] for name in names or ("records_in", "unique", "duplicate"))
+
+
+def test_each_run_takes_only_new_files(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\nb,1\n")
+    job.files.text("deep/2.csv", "id,x\nb,2\nc,2\n")
+    first = job()
+    assert counts(first.figures) == (4, 3, 1)
+    assert (first.figures.files, first.figures.batches) == (2, 2)
+    assert job.visible() == ["batch=0", "batch=1"]
+
+    idle = job()
+    assert counts(idle.figures) == (0, 0, 0)
+    assert idle.query_id == first.query_id
+
+    job.files.text("3.csv", "id,x\na,3\nd,3\n")
+    third = job(files_per_trigger=5, horizon="2 days")
+    assert counts(third.figures) == (2, 1, 1)
+    assert third.figures.files == 1
+    assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2"), ("d", "3")]
+
+
+def test_values_come_out_as_they_went_in(job: Job) -> None:
+    text = 'id,x\n007," sp ""q"", ,"\n1e3,\n\u00e9\U0001f40d,\\n\\"\n'
+    job.files.text("1.csv", text)
+    job()
+    assert job.rows() == sorted(
+        [("007", ' sp "q", ,'), ("1e3", None), ("\u00e9\U0001f40d", '\\n\\"')], key=repr
+    )
+
+
+@pytest.mark.parametrize("file_format", ["json", "parquet", "csv.gz", "json.gz"])
+def test_formats(job: Job, file_format: str) -> None:
+    rows = [{"id": f"k{i % 7}", "n": i} for i in range(20)]
+    for number, part in enumerate((rows[:10], rows[10:])):
+        path = job.files.folder / f"{number}.{file_format}"
+        if file_format == "parquet":
+            pq.write_table(pa.Table.from_pylist(part), path)
+        else:
+            lines = [json.dumps(row) for row in part]
+            if file_format.startswith("csv"):
+                lines = ["id,n", *(f"{row['id']},{row['n']}" for row in part)]
+            body = "\n".join(lines).encode()
+            path.write_bytes(gzip.compress(body) if file_format.endswith("gz") else body)
+        job.files.stamp(path)
+    assert counts(job().figures) == (20, 7, 13)
+    kind = file_format.removesuffix(".gz")
+    assert sorted(row[0] for row in job.rows(kind)) == [f"k{i}" for i in range(7)]
+    files = [p.name for p in job.output.glob("batch=*/*")]
+    assert all(name.endswith(file_format) for name in files)
+
+
+def test_typed_columns(job: Job) -> None:
+    job.files.text("1.csv", "id,n\n01,2.50\n1,2.5\n")
+    assert counts(job(schema="id INT, n DECIMAL(9,2)").figures) == (2, 1, 1)
+    assert job.rows() == [("1", "2.50")]
+    failure = job.fails(schema="id INT, n DOUBLE")
+    assert failure.exit_code == USAGE
+    assert "--schema is id INT, n DOUBLE now and was id INT, n DECIMAL(9,2)" in failure.message
+
+
+def test_inferred_columns(job: Job) -> None:
+    job.files.text("1.csv", "id,n\n01,2\n1,3\n")
+    assert counts(job(infer=True, output_format="parquet").figures) == (2, 1, 1)
+    assert job.rows("parquet") == [(1, 2)] or job.rows("parquet") == [(1, 3)]
+
+
+def test_reader_options(job: Job) -> None:
+    job.files.text("1.csv", 'id;x\na;"1\n2"\na;3\n')
+    job(read_options=(("multiLine", "true"), ("sep", ";")))
+    assert [p.read_text() for p in job.output.glob("batch=0/*")] == ['id;x\na;"1\n2"\n']
+
+
+def test_partition_folders_are_columns(job: Job) -> None:
+    job.files.text("day=007/1.csv", "id,x\na,1\n")
+    job.files.text("day=008/1.csv", "id,x\na,1\n")
+    assert counts(job(id=("id", "day")).figures) == (2, 2, 0)
+    assert job.rows() == [("a", "1", "007"), ("a", "1", "008")] or job.rows() == [
+        ("a", "1", "7"),
+        ("a", "1", "8"),
+    ]
+    text = "".join(p.read_text() for p in job.output.glob("batch=*/*"))
+    assert "a,1,007" in text
+
+
+def test_one_file(job: Job) -> None:
+    path = job.files.text("1.csv", "id\na\n")
+    job.files.text("2.csv", "id\nb\n")
+    job(input=path)
+    assert job.rows() == [("a",)]
+
+
+def test_files_of_any_age_are_read(job: Job) -> None:
+    job.files.text("new.csv", "id\na\n")
+    job()
+    old = job.files.text("old.csv", "id\nb\n")
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+    assert counts(job().figures) == (1, 1, 0)
+
+
+def test_verdicts_go_to_the_side_output(job: Job) -> None:
+    job.files.text("1.csv", "id,t\na,2024-01-02 00:00:00\n,2024-01-02 00:00:00\n")
+    job.files.text(
+        "2.csv", "id,t\na,2024-01-02 00:00:01\nb,2024-01-01 00:00:00\nc,2024-01-02 00:00:00\n"
+    )
+    options = {"timestamp": "t", "lateness": "1 hour", "late": "drop", "null_ids": "drop"}
+    done = job(duplicates=job.duplicates, **options)
+    names = ("records_in", "unique", "duplicate", "late", "null_id", "emitted")
+    assert counts(done.figures, *names) == (5, 2, 1, 1, 1, 2)
+    assert [row[0] for row in job.rows()] == ["a", "c"]
+    assert [(row[0], row[2]) for row in job.rows(folder=job.duplicates)] == [
+        ("a", "duplicate"),
+        ("b", "late"),
+        (None, "null_id"),
+    ]
+    assert set(done.figures.levels) >= {"gc_watermark_ms"}
+
+
+def test_policies_without_a_side_output(job: Job) -> None:
+    job.files.text("1.csv", "id,t\na,02.01.2024\n,02.01.2024\n")
+    job.files.text("2.csv", "id,t\nb,01.01.2024\n")
+    done = job(timestamp="t", timestamp_format="dd.MM.yyyy", lateness="1 hour")
+    assert counts(done.figures, "unique", "late", "null_id", "emitted") == (1, 1, 1, 3)
+    # The user's own column stays as it is.
+    assert ("b", "01.01.2024") in job.rows()
+
+
+def test_names_with_dots_and_quotes(job: Job) -> None:
+    job.files.text("1.csv", "a.b,c`d,x y\n1,1,1\n1,1,2\n")
+    assert counts(job(id=("a.b", "c`d")).figures) == (2, 1, 1)
+
+
+def test_empty_files(job: Job) -> None:
+    job.files.text("1.csv", "id,x\n")
+    job.files.text("2.csv", "")
+    job.files.text("3.csv", "id,x\na,1\n")
+    assert counts(job().figures) == (1, 1, 0)
+    assert job.rows() == [("a", "1")]
+
+
+def stopper(after: int) -> tuple[threading.Event, Callable[..., None]]:
+    stop = threading.Event()
+
+    def call(sink: StagedFiles, batch: Any, batch_id: int) -> None:
+        original(sink, batch, batch_id)
+        if batch_id == after:
+            stop.set()
+
+    original = StagedFiles.__call__
+    return stop, call
+
+
+def test_stop_and_go_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        job.files.text(f"{number}.csv", f"id,x\na,{number}\nk{number},0\n")
+    stop, call = stopper(after=1)
+    monkeypatch.setattr(StagedFiles, "__call__", call)
+    first = job(stop=stop)
+    monkeypatch.undo()
+    assert first.interrupted
+    assert len(published_batches(job.output)) < 8
+    assert not (job.output / "_staging").exists()
+    second = job()
+    assert not second.interrupted
+    ids = [row[0] for row in job.rows()]
+    assert ids == sorted(["a", *(f"k{n}" for n in range(8))])
+
+
+def test_a_crash_before_the_commit_repeats_nothing(job: Job) -> None:
+    for number in range(3):
+        job.files.text(f"{number}.csv", f"id,x\na,{number}\nk{number},0\n")
+    job(duplicates=job.duplicates)
+    before = job.rows(), job.rows(folder=job.duplicates)
+    commits = job.output / "_checkpoint" / "commits"
+    for name in ("1", "2", ".1.crc", ".2.crc"):
+        (commits / name).unlink()
+    again = job(duplicates=job.duplicates)
+    assert again.figures.batches == 2
+    assert (job.rows(), job.rows(folder=job.duplicates)) == before
+
+
+def test_a_sink_that_fails_loses_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        job.files.text(f"{number}.csv", f"id\nk{number}\n")
+    rename = Path.rename
+
+    def full(self: Path, target: Path) -> Path:
+        if Path(target).name == "batch=1":
+            raise OSError(28, "No space left on device", str(target))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    failure = job.fails()
+    monkeypatch.undo()
+    assert (failure.message.split(" (")[0], failure.exit_code) == (
+        "No space left on device",
+        FAILED,
+    )
+    assert job.visible() == ["batch=0"]
+    job()
+    assert job.rows() == [("k0",), ("k1",), ("k2",)]
+
+
+GOOD = "id,x\na,1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good", "message"),
+    [
+        ("2.csv", b"id,x\nb,2\nc\n", b"id,x\nb,2\nc,3\n", "Malformed CSV record: c"),
+        ("2.csv", b"id,x\nb,2\nc,3,4\n", b"id,x\nb,2\nc,3\n", "Malformed CSV record: c,3,4"),
+        ("2.csv", b"x,id\n2,b\n3,c\n", b"id,x\nb,2\nc,3\n", "CSV header does not conform"),
+        (
+            "2.csv.gz",
+            gzip.compress(b"id,x\nb,2\nc,3\n")[:-12],
+            gzip.compress(b"id,x\nb,2\nc,3\n"),
+            "Unexpected end of input stream",
+        ),
+        ("2.csv.gz", b"id,x\nb,2\nc,3\n", gzip.compress(b"id,x\nb,2\nc,3\n"), "not a gzip file"),
+    ],
+)
+def test_a_bad_file_stops_the_run_and_mending_it_goes_on(
+    job: Job, name: str, bad: bytes, good: bytes, message: str
+) -> None:
+    job.files.text("1.csv", GOOD)
+    path = job.files.folder / name
+    path.write_bytes(bad)
+    job.files.stamp(path)
+    failure = job.fails()
+    assert failure.exit_code == FAILED
+    assert message in failure.message
+    assert str(path) in failure.message
+    assert "\n" not in failure.message
+    assert job.visible() == ["batch=0"]
+    path.write_bytes(good)
+    job()
+    assert job.rows() == [("a", "1"), ("b", "2"), ("c", "3")]
+
+
+def test_malformed_json(job: Job) -> None:
+    job.files.text("1.json", '{"id": "a"}\n')
+    job.files.text("2.json", '{"id": "b"}\n{"id": \n')
+    failure = job.fails(schema="id STRING")
+    assert "2.json cannot be read" in failure.message
+    assert job.visible() == ["batch=0"]
+    failure = job.fails(output=job.output.parent / "other")
+    assert "Unexpected end-of-input" in failure.message
+
+
+def test_damaged_parquet(job: Job) -> None:
+    pq.write_table(pa.table({"id": ["a"]}), job.files.folder / "1.parquet")
+    job.files.stamp(job.files.folder / "1.parquet")
+    job()
+    bad = job.files.text("2.parquet", "PAR1 nonsense PAR1")
+    failure = job.fails()
+    assert failure.message.startswith(f"{bad} cannot be read: ")
+    assert job.visible() == ["batch=0"]
+
+
+def test_parquet_files_that_disagree(job: Job) -> None:
+    for name, values in (("1", [1]), ("2", ["x"])):
+        pq.write_table(pa.table({"id": values}), job.files.folder / f"{name}.parquet")
+    failure = job.fails()
+    assert "BIGINT" in failure.message
+    assert not job.output.joinpath("batch=0").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"id": ("identity",)}, "--id identity: INPUT has no such column; did you mean 'id'"),
+        ({"timestamp": "tt"}, "--timestamp tt: INPUT has no such column"),
+        ({"schema": "id STRIN"}, "--schema 'id STRIN' is not DDL"),
+        ({"schema": "id DOUBLE, t STRING"}, "id"),
+        ({"horizon": "10 milliseconds", "buckets": 100}, "bucket"),
+    ],
+)
+def test_options_that_do_not_fit_the_input(job: Job, options: dict[str, Any], message: str) -> None:
+    job.files.text("1.csv", "id,t\na,1\n")
+    failure = job.fails(**options)
+    assert failure.exit_code == USAGE
+    assert message in failure.message
+    assert job.visible() == []
+    job(**({"timestamp": None} if "timestamp" in options else {}))
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [("soon", {}), ("2024-13-01", {"timestamp_format": "yyyy-MM-dd"}), ("", {})],
+)
+def test_a_time_that_cannot_be_read(job: Job, value: str, options: dict[str, Any]) -> None:
+    job.files.text("1.csv", "id,t\na,2024-01-01\n")
+    job.files.text("2.csv", f"id,t\nb,2024-01-01\nc,{value}\n")
+    failure = job.fails(timestamp="t", **options)
+    assert failure.exit_code == FAILED
+    assert value in failure.message
+    assert "\n" not in failure.message
+    assert job.visible() == ["batch=0"]
+
+
+def test_null_ids_error(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\n,2\n")
+    failure = job.fails(null_ids="error")
+    assert (failure.exit_code, failure.kind) == (FAILED, "DataError")
+    assert job.visible() == []
+    job(null_ids="drop")
+    assert job.rows() == [("a", "1")]
+
+
+def test_an_output_of_another_run(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\n")
+    job()
+    failure = job.fails(id=("x",))
+    assert failure.exit_code == USAGE
+    assert "--id is x now and was id" in failure.message
+    shutil.rmtree(job.output / "_checkpoint")
+    failure = job.fails()
+    assert "is empty: restore that checkpoint, or give a new --output" in failure.message
+    assert job.rows() == [("a", "1")]
+
+
+def test_a_lost_catalog_stops_the_run(job: Job) -> None:
+    job.files.text("1.csv", "id\na\n")
+    job()
+    shutil.rmtree(job.output / "_catalog")
+    job.files.text("2.csv", "id\na\n")
+    failure = job.fails()
+    assert failure.exit_code == 3
+    assert "\n" not in failure.message
+    assert job.visible() == ["batch=0"]
+
+
+def test_a_dry_run_leaves_no_trace(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\n")
+    planned = plan(job.made(duplicates=job.duplicates), spark=job.spark)
+    assert not job.output.exists()
+    assert not job.duplicates.exists()
+    assert planned["columns"] == "struct<id:string,x:string>"
+    assert (planned["files"], planned["shards"], planned["new_output"]) == (1, 2, True)
+    json.dumps(planned)
+    job()
+    assert not plan(job.made(), spark=job.spark)["new_output"]
+    with pytest.raises(ValueError, match="--id y: INPUT has no such column"):
+        plan(job.made(id=("y",), output=job.output.parent / "new"), spark=job.spark)
+
+
+def test_a_column_that_the_side_output_needs(job: Job) -> None:
+    job.files.text("1.csv", "id,dedup_verdict\na,1\n")
+    failure = job.fails(duplicates=job.duplicates)
+    assert "'dedup_verdict', which --duplicates adds" in failure.message
+
+
+def test_two_columns_of_one_name(job: Job) -> None:
+    job.files.text("1.csv", "id,id\na,1\n")
+    failure = job.fails()
+    assert failure.exit_code == USAGE

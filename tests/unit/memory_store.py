@@ -1,0 +1,70 @@
+"""A segment store that keeps everything in a dictionary, for tests of the pure core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dedup import kernel
+from dedup.core.filter import SplitBlockFilter, hash_key_id
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS, I64, U64, SegmentRef
+from dedup.errors import SegmentDamaged
+
+HASH_KEY = bytes(range(16))
+KEY_ID = hash_key_id(HASH_KEY)
+
+
+@dataclass
+class MemoryStore:
+    """Implements `dedup.core.ports.SegmentStore`; shared by all attempts of one shard."""
+
+    segments: dict[str, tuple[SegmentRef, dict[bytes, int]]] = field(default_factory=dict)
+    filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    accepted: set[str] = field(default_factory=set)
+    lookups: int = 0
+    written: int = 0
+
+    def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
+        self._check(seg)
+        return self.filters[seg.name]
+
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+        self._check(seg)
+        self.lookups += 1
+        entries = self.segments[seg.name][1]
+        return np.array([entries.get(key, ABSENT_MS) for key in keys], np.int64)
+
+    def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
+        self._check(seg)
+        entries = self.segments[seg.name][1]
+        keys = Keys.from_list(list(entries))
+        hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+        return keys, hashes, np.array(list(entries.values()), np.int64)
+
+    def write_segment(
+        self, start_ms: int, end_ms: int, keys: Keys, hashes: U64, times_ms: I64, fpr: float
+    ) -> tuple[SegmentRef, SplitBlockFilter]:
+        entries = dict(zip(keys, times_ms.tolist(), strict=True))
+        assert len(entries) == len(keys), "an ID occurs at most once in a bucket"
+        assert all(start_ms <= t < end_ms for t in entries.values())
+        name = f"s{self.written:06d}"
+        self.written += 1
+        made = SplitBlockFilter.build(hashes, fpr, hash_key_id=KEY_ID)
+        ref = SegmentRef(name, start_ms, end_ms, len(keys), len(keys), 0, made.nbytes, 0)
+        self.segments[name] = (ref, entries)
+        self.filters[name] = made
+        return ref, made
+
+    def delete(self, names: Sequence[str]) -> int:
+        return sum(self.segments.pop(name, None) is not None for name in names)
+
+    def forgotten(self, seg: SegmentRef) -> bool:
+        return seg.name in self.accepted
+
+    def _check(self, seg: SegmentRef) -> None:
+        if seg.name in self.damaged or seg.name not in self.segments:
+            raise SegmentDamaged(f"{seg.name} is damaged")

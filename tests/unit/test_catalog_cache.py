@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from catalog_support import QUERY, Bench, DirectoryFileSystem, fixed, write
+
+from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
+from dedup.catalog.root import Root
+from dedup.core.ports import SegmentRef
+from dedup.errors import CatalogError
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def open_files() -> list[str]:
+    paths = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            paths.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    return paths
+
+
+def test_open_views_stay_within_their_bound_and_are_closed(bench: Bench) -> None:
+    store, made = bench.store(max_views=3, max_filters=2), fixed(200)
+    segs = [write(store, made) for _ in range(8)]
+    for seg in segs * 2:
+        assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+        store.segment_filter(seg)
+        assert sum(path.endswith(".sst") for path in open_files()) <= 3
+        assert sum(path.endswith(".filter") for path in open_files()) <= 2
+    assert len(store._views._open_views) == 3
+    # The two last used are still open: no further view is opened for them.
+    before = open_files()
+    for seg in segs[-2:]:
+        store.lookup(seg, made.keys, made.hashes)
+    assert sorted(open_files()) == sorted(before)
+    store._views._open_views.close_all()
+    assert not any(path.endswith(".sst") for path in open_files())
+
+
+def test_filters_stay_usable_after_they_left_the_lru(bench: Bench) -> None:
+    store = bench.store(max_filters=1)
+    made = fixed(100)
+    segs = [write(store, made) for _ in range(3)]
+    filters = [store.segment_filter(seg) for seg in segs]
+    assert all(each.may_contain(made.hashes).all() for each in filters)
+
+
+def test_no_writable_handle_or_scratch_outlives_a_call(bench: Bench) -> None:
+    store, made = bench.store(), fixed(200)
+    seg = write(store, made)
+    store.lookup(seg, made.keys, made.hashes)
+    writable = []
+    for fd in os.listdir("/proc/self/fd"):
+        path = Path(f"/proc/self/fd/{fd}")
+        if path.exists() and str(bench.path) in os.readlink(path):
+            flags = int(Path(f"/proc/self/fdinfo/{fd}").read_text().split()[3], 8)
+            writable += [path] if flags & (os.O_WRONLY | os.O_RDWR) else []
+    assert writable == []
+    assert list((bench.cache().top / "tmp").iterdir()) == []
+
+
+def build_and_look(
+    path: Path, seg: SegmentRef, attempt: int, barrier: object, results: object
+) -> None:
+    bench = Bench(path, attempts=attempt)
+    made = fixed(20_000)
+    store = bench.store()
+    barrier.wait()
+    times_ms = store.lookup(seg, made.keys, made.hashes)
+    results.put((times_ms.tolist() == made.times_ms.tolist(), store.counters.views_rebuilt))
+
+
+def test_three_processes_build_one_view_at_the_same_time(bench: Bench) -> None:
+    made = fixed(20_000)
+    seg = write(bench.store(), made)
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    workers = [
+        context.Process(target=build_and_look, args=(bench.path, seg, 10 + i, barrier, results))
+        for i in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    assert [results.get(timeout=60) for _ in workers] == [(True, 0)] * 3
+    for worker in workers:
+        worker.join(60)
+    assert [entry.path.name for entry in bench.cache().entries()] == [seg.name + ".view"]
+    assert list((bench.cache().top / "tmp").iterdir()) == []
+
+
+def look_in_child(path: Path, seg: SegmentRef, results: object, store: object) -> None:
+    made = fixed(20_000)
+    results.put(store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist())
+
+
+def test_a_forked_child_opens_views_of_its_own(bench: Bench) -> None:
+    made = fixed(20_000)
+    store = bench.store()
+    seg = write(store, made)
+    store.lookup(seg, made.keys, made.hashes)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=look_in_child, args=(bench.path, seg, results, store))
+    child.start()
+    assert results.get(timeout=60)
+    child.join(60)
+    assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+
+
+def test_what_killed_builders_left_is_removed_after_an_hour(bench: Bench) -> None:
+    cache = bench.cache()
+    old, young = cache.top / "tmp" / "1-old", cache.top / "tmp" / "2-young"
+    for folder in (old, young):
+        (folder / "view").mkdir(parents=True)
+        (folder / "segment").write_bytes(b"half")
+    before_s = time.time() - LEFTOVER_AGE_S - 60
+    for path in (old / "view", old / "segment", old):
+        os.utime(path, (before_s, before_s))
+    store, made = bench.store(cache=cache), fixed(10)
+    store.lookup(write(store, made), made.keys, made.hashes)  # the first entry looks around
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_the_cache_stays_within_its_bound_least_recently_used_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))  # fetched copies take space
+    made = fixed(5000)
+    writer = bench.store(root=root)
+    segs = [write(writer, made) for _ in range(6)]
+    bound_bytes = int(segs[0].sst_bytes * 3.7)
+    for i, seg in enumerate(segs):
+        cache = LocalCache(QUERY, tmp_path / "cache", bound_bytes)
+        store = bench.store(root=root, cache=cache)
+        store.lookup(seg, made.keys, made.hashes)
+        store.lookup(segs[0], made.keys, made.hashes)  # used again and again
+        for age, entry in enumerate(reversed(cache.entries())):
+            os.utime(entry.path, (1e9 + i * 100 - age,) * 2)
+        assert sum(entry.size_bytes for entry in cache.entries()) <= bound_bytes
+    names = {entry.path.name.removesuffix(".view") for entry in cache.entries()}
+    assert {segs[0].name, segs[-1].name} <= names
+    assert segs[1].name not in names
+
+
+def test_a_view_that_another_process_removed_still_answers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    made = fixed(3000)
+    store = bench.store()
+    seg = write(store, made)
+    store.lookup(seg, made.keys.take(np.arange(1)), made.hashes[:1])
+    assert LocalCache(QUERY, tmp_path / "cache", cache_bytes=0).trim() == 1
+    assert bench.cache().entries() == []
+    assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    other = bench.store()
+    assert other.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+
+
+def test_hard_links_to_live_segments_take_no_space(bench: Bench) -> None:
+    store, made = bench.store(), fixed(20_000)
+    seg = write(store, made)
+    store.lookup(seg, made.keys, made.hashes)
+    (entry,) = bench.cache().entries()
+    assert entry.size_bytes < 20_000 < seg.sst_bytes
+    bench.file(seg).unlink()
+    (entry,) = bench.cache().entries()
+    assert entry.size_bytes > seg.sst_bytes
+
+
+def test_the_default_directory_is_sparks_local_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/a,{tmp_path}/b")
+    assert LocalCache(QUERY).folder == tmp_path / "a" / f"dedup-cache-{os.getuid()}" / QUERY
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "c"))
+    cache = LocalCache(QUERY)
+    assert cache.top == tmp_path / "c" / f"dedup-cache-{os.getuid()}"
+    assert stat.S_IMODE(cache.top.stat().st_mode) == 0o700
+
+
+def test_a_cache_directory_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"dedup-cache-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CatalogError, match="another cache directory"):
+        LocalCache(QUERY, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CatalogError, match="cannot create the local cache"):
+        LocalCache(QUERY, tmp_path / "file")

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from catalog_support import (
+    QUERY,
+    Bench,
+    Content,
+    DirectoryFileSystem,
+    fixed,
+    flip,
+    hashes_of,
+    write,
+)
+
+from dedup.catalog.inspect import forget
+from dedup.catalog.root import Root
+from dedup.catalog.store import ShardStore
+from dedup.core.ports import SegmentRef
+from dedup.errors import CatalogError, SegmentDamaged
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def right_or_damaged(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
+    """True where the segment answers; anything but the right answer or SegmentDamaged fails."""
+    try:
+        assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+        keys, _, times_ms = store.read_segment(seg)
+        found = dict(zip(keys, times_ms.tolist(), strict=True))
+        assert found == dict(zip(made.keys, made.times_ms.tolist(), strict=True))
+    except SegmentDamaged as exc:
+        if seg.name not in str(exc):
+            raise
+        return False
+    return True
+
+
+def test_the_error_names_segment_bucket_file_and_command(bench: Bench) -> None:
+    made = fixed(100)
+    seg = write(bench.store(), made)
+    bench.file(seg).unlink()
+    with pytest.raises(SegmentDamaged) as caught:
+        bench.store().lookup(seg, made.keys, made.hashes)
+    text = str(caught.value)
+    for part in (
+        f"segment {seg.name} of shard 0",
+        "[2023-11-14T22:13:20.000Z, 2023-11-14T22:23:20.000Z)",
+        str(bench.file(seg)),
+        "file is missing",
+        f"dedup catalog forget {bench.path}/root --segment {seg.name}",
+    ):
+        assert part in text
+
+
+def test_a_flipped_bit_anywhere_never_changes_an_answer(bench: Bench) -> None:
+    made = fixed(2000)
+    seg = write(bench.store(), made)
+    size = seg.sst_bytes
+    answered = 0
+    places = [*range(0, size, size // 60), *range(size - 1200, size, 17)]
+    for at in places:
+        flip(bench.file(seg), at)
+        answered += right_or_damaged(bench.store(), seg, made)
+        flip(bench.file(seg), at)
+        shutil.rmtree(bench.cache().folder, ignore_errors=True)
+    assert answered < len(places) // 2
+    assert right_or_damaged(bench.store(), seg, made)
+
+
+def test_damage_under_an_open_view_never_changes_an_answer(bench: Bench) -> None:
+    made = fixed(50_000)
+    seg = write(bench.store(), made)
+    store = bench.store()
+    store.lookup(seg, made.keys.take(np.arange(1)), made.hashes[:1])
+    for at in range(5000, seg.sst_bytes - 5000, 40_000):
+        flip(bench.file(seg), at)
+    assert not right_or_damaged(store, seg, made)
+
+
+def test_what_is_fetched_must_have_the_checksum_of_the_manifest(bench: Bench) -> None:
+    # RocksDB itself does not notice every flip, such as in a table's properties.
+    root = Root(DirectoryFileSystem(f"{bench.path}/remote"))
+    made = fixed(500)
+    seg = write(bench.store(root=root), made)
+    file = bench.path / "remote/bucket/catalog" / QUERY / "shard=00000" / f"{seg.name}.sst"
+    for at in range(0, seg.sst_bytes, 97):
+        flip(file, at)
+        with pytest.raises(SegmentDamaged, match=r"CRC-32 \d+, the manifest says"):
+            bench.store(root=root).lookup(seg, made.keys, made.hashes)
+        flip(file, at)
+    assert right_or_damaged(bench.store(root=root), seg, made)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 1000, -1])
+def test_a_truncated_segment_is_damage(bench: Bench, keep: int) -> None:
+    made = fixed(2000)
+    seg = write(bench.store(), made)
+    os.truncate(bench.file(seg), keep if keep >= 0 else seg.sst_bytes + keep)
+    assert not right_or_damaged(bench.store(), seg, made)
+
+
+def test_a_truncated_segment_under_an_existing_view_is_damage(bench: Bench) -> None:
+    made = fixed(2000)
+    seg = write(bench.store(), made)
+    assert right_or_damaged(bench.store(), seg, made)
+    os.truncate(bench.file(seg), 1000)
+    assert not right_or_damaged(bench.store(), seg, made)
+
+
+def test_swapped_segments_are_found_out_even_at_equal_size_and_count(bench: Bench) -> None:
+    store = bench.store()
+    made, other = fixed(500), fixed(500, prefix="no")
+    seg, seg2 = write(store, made), write(store, other)
+    spare = bench.path / "spare"
+    bench.file(seg).rename(spare)
+    bench.file(seg2).rename(bench.file(seg))
+    spare.rename(bench.file(seg2))
+    assert not right_or_damaged(bench.store(), seg, made)
+    assert not right_or_damaged(bench.store(), seg2, other)
+
+
+def test_a_segment_of_another_shard_query_or_bucket_is_damage(bench: Bench) -> None:
+    made = fixed(500)
+    seg = write(bench.store(shard=0), made)
+    folder = bench.file(seg, shard=1).parent
+    folder.mkdir()
+    shutil.copy(bench.file(seg), folder)
+    assert not right_or_damaged(bench.store(shard=1), seg, made)
+    moved = SegmentRef.from_json([seg.name, seg.start_ms - 1, *seg.to_json()[2:]])
+    assert not right_or_damaged(bench.store(), moved, made)
+    more = SegmentRef.from_json([*seg.to_json()[:3], 501, *seg.to_json()[4:]])
+    assert not right_or_damaged(bench.store(), more, made)
+
+
+def test_a_foreign_file_under_the_name_is_damage(bench: Bench) -> None:
+    made = fixed(500)
+    seg = write(bench.store(), made)
+    bench.file(seg).write_bytes(b"not a segment at all".ljust(seg.sst_bytes, b"."))
+    assert not right_or_damaged(bench.store(), seg, made)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_damaged_local_view_is_built_again_from_the_root(bench: Bench, remote: bool) -> None:
+    root = Root(DirectoryFileSystem(f"{bench.path}/remote")) if remote else bench.root
+    made = fixed(2000)
+    seg = write(bench.store(root=root), made)
+    view = bench.cache().entry(0, seg.name + ".view")
+    harms = {
+        "no CURRENT": lambda: (view / "CURRENT").unlink(),
+        "empty MANIFEST": lambda: next(view.glob("MANIFEST*")).write_bytes(b""),
+        "no data": lambda: next(view.glob("*.sst")).unlink(),
+        "an empty folder": lambda: (shutil.rmtree(view), view.mkdir()),
+        "a file instead": lambda: (shutil.rmtree(view), view.write_text("?")),
+    }
+    if remote:
+        harms["damaged data"] = lambda: flip(next(view.glob("*.sst")), 2000)
+    for name, harm in harms.items():
+        assert right_or_damaged(bench.store(root=root), seg, made), name
+        harm()
+        store = bench.store(root=root)
+        assert right_or_damaged(store, seg, made), name
+        assert store.counters.views_built == 1, name
+
+
+def test_a_full_local_disk_is_not_called_damage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dedup.catalog import view
+    from dedup.catalog.segment import RocksError
+
+    made = fixed(100)
+    seg = write(bench.store(), made)
+
+    def full(*_: object) -> None:
+        raise RocksError("IO error: No space left on device")
+
+    monkeypatch.setattr(view, "build_view", full)
+    with pytest.raises(CatalogError, match=r"No space left.*another cache directory") as caught:
+        bench.store().lookup(seg, made.keys, made.hashes)
+    assert not isinstance(caught.value, SegmentDamaged)
+
+
+def test_an_unreachable_root_is_not_called_damage(bench: Bench) -> None:
+    from catalog_support import Forwarding
+    from pyarrow import fs as pafs
+
+    made = fixed(100)
+    seg = write(bench.store(), made)
+
+    def down(call: str) -> None:
+        raise OSError("connection refused")
+
+    local = pafs.SubTreeFileSystem(f"{bench.path}/root", pafs.LocalFileSystem())
+    root = Root(lambda: (pafs.PyFileSystem(Forwarding(local, down)), "x"))
+    for ask in (
+        lambda: bench.store(root=root).lookup(seg, made.keys, made.hashes),
+        lambda: bench.store(root=root).segment_filter(seg),
+        lambda: bench.store(root=root).forgotten(seg),
+    ):
+        with pytest.raises(CatalogError, match="connection refused") as caught:
+            ask()
+        assert not isinstance(caught.value, SegmentDamaged)
+
+
+# --- sidecars
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("harm", ["flip header", "flip bits", "cut", "empty", "missing", "swap"])
+def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
+    bench: Bench, harm: str, remote: bool
+) -> None:
+    root = Root(DirectoryFileSystem(f"{bench.path}/remote")) if remote else bench.root
+    made, other = fixed(3000), fixed(3000, prefix="no")
+    writer = bench.store(root=root)
+    seg, seg2 = write(writer, made), write(writer, other)
+    top = bench.path / ("remote/bucket/catalog" if remote else "root")
+    file, file2 = (top / QUERY / "shard=00000" / f"{s.name}.filter" for s in (seg, seg2))
+    {
+        "flip header": lambda: flip(file, 17),
+        "flip bits": lambda: flip(file, 1000),
+        "cut": lambda: os.truncate(file, 1000),
+        "empty": lambda: os.truncate(file, 0),
+        "missing": file.unlink,
+        "swap": lambda: shutil.copy(file2, file),
+    }[harm]()
+    at_root = file.read_bytes() if file.exists() else None
+
+    store = bench.store(root=root)
+    rebuilt = store.segment_filter(seg)
+    assert rebuilt.may_contain(made.hashes).all()
+    assert rebuilt.nbytes == seg.filter_bytes
+    strange = fixed(20_000, prefix="strange")
+    assert rebuilt.may_contain(strange.hashes).mean() < 0.02
+    assert store.counters.filters_rebuilt == 1
+    assert (file.read_bytes() if file.exists() else None) == at_root
+
+    again = bench.store(root=root)
+    assert again.segment_filter(seg).may_contain(made.hashes).all()
+    assert again.counters.filters_rebuilt == 0
+
+
+def test_a_rebuilt_sidecar_that_is_damaged_is_rebuilt_again(bench: Bench) -> None:
+    made = fixed(500)
+    seg = write(bench.store(), made)
+    bench.file(seg, ".filter").unlink()
+    bench.store().segment_filter(seg)
+    (rebuilt,) = bench.cache().folder.glob("*/*.rebuilt")
+    flip(rebuilt, 200)
+    store = bench.store()
+    assert store.segment_filter(seg).may_contain(made.hashes).all()
+    assert store.counters.filters_rebuilt == 1
+
+
+def test_sidecar_and_segment_both_gone_is_damage(bench: Bench) -> None:
+    seg = write(bench.store(), fixed(500))
+    bench.file(seg).unlink()
+    bench.file(seg, ".filter").unlink()
+    with pytest.raises(SegmentDamaged, match="missing"):
+        bench.store().segment_filter(seg)
+
+
+def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
+    made = fixed(500)
+    seg = write(bench.store(), made)
+    bench.file(seg).unlink()
+    assert bench.store().segment_filter(seg).may_contain(made.hashes).all()
+
+
+# --- tombstones
+
+
+def test_a_loss_is_accepted_by_a_tombstone_only(bench: Bench) -> None:
+    made = fixed(500)
+    seg = write(bench.store(), made)
+    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    assert not bench.store().forgotten(seg)
+    written = forget(bench.root, QUERY, 0, seg.name)
+    assert (written.start_ms, written.end_ms) == (seg.start_ms, seg.end_ms)
+    assert bench.store().forgotten(seg)
+    assert not bench.store(shard=1).forgotten(seg)
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_a_lost_segment_can_be_forgotten_without_its_bucket(bench: Bench, harm: str) -> None:
+    seg = write(bench.store(), fixed(500))
+    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    if harm == "missing":
+        bench.file(seg).unlink()
+    else:
+        bench.file(seg).write_bytes(b"?")
+    assert forget(bench.root, QUERY, 0, seg.name).start_ms is None
+    assert bench.store().forgotten(seg)
+
+
+def test_an_unreadable_tombstone_is_no_consent(bench: Bench) -> None:
+    seg = write(bench.store(), fixed(5))
+    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    forget(bench.root, QUERY, 0, seg.name)
+    file = bench.file(seg, ".forgotten")
+    good = file.read_bytes()
+    for bad in (
+        b"",
+        good[:-10],
+        good.replace(b'"format":1', b'"format":2'),
+        good.replace(str(seg.start_ms).encode(), str(seg.start_ms + 1).encode()),
+        good.replace(b"-0000", b"-0001"),
+        b"[]",
+        b"{}",
+    ):
+        file.write_bytes(bad)
+        with pytest.raises(CatalogError, match=f"again: dedup catalog forget .*{seg.name}"):
+            bench.store().forgotten(seg)
+
+
+def test_forgetting_needs_a_catalog(bench: Bench) -> None:
+    with pytest.raises(CatalogError, match="holds no catalog of query"):
+        forget(bench.root, QUERY, 0, "000000000007-run-1-0000")
+
+
+def test_hashes_are_those_that_lookups_use(bench: Bench) -> None:
+    made = fixed(10)
+    seg = write(bench.store(), made)
+    keys, hashes, _ = bench.store().read_segment(seg)
+    assert (hashes == hashes_of(keys)).all()

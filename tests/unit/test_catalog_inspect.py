@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from catalog_support import QUERY, RUN, Bench, DirectoryFileSystem, fixed, flip, varied, write
+
+from dedup.catalog.inspect import forget, list_catalog, verify_segment
+from dedup.catalog.root import Root
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
+    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    bench.root.put_bytes(f"{QUERY}/runs/{RUN}", b"0")
+    seg = write(bench.store(shard=2), fixed(10))
+    forget(bench.root, QUERY, 2, seg.name)
+    shard = f"{QUERY}/shard=00002"
+    for foreign in (f"{shard}/notes.txt", f"{shard}/x.sst", f"{QUERY}/a/b.sst", "README"):
+        bench.root.put_bytes(foreign, b"mine")
+    bench.root.put_bytes(f"{shard}/.{seg.name}.sst.1-abcd.tmp", b"half")
+    files = {file.name: file for file in list_catalog(bench.root)}
+    kinds = {name: file.says.kind for name, file in files.items()}
+    assert kinds == {
+        f"{QUERY}/catalog.json": "certificate",
+        f"{QUERY}/runs/{RUN}": "run",
+        f"{shard}/{seg.name}.sst": "segment",
+        f"{shard}/{seg.name}.filter": "sidecar",
+        f"{shard}/{seg.name}.forgotten": "tombstone",
+        f"{shard}/.{seg.name}.sst.1-abcd.tmp": "temp",
+        f"{shard}/notes.txt": "foreign",
+        f"{shard}/x.sst": "foreign",
+        f"{QUERY}/a/b.sst": "foreign",
+        "README": "foreign",
+    }
+    segment = files[f"{shard}/{seg.name}.sst"]
+    assert segment.size_bytes == seg.sst_bytes
+    says = segment.says
+    assert (says.query_id, says.shard, says.segment, says.run_id) == (QUERY, 2, seg.name, RUN)
+    assert "README" not in {file.name for file in list_catalog(bench.root, QUERY)}
+
+
+@pytest.mark.parametrize("n", [0, 1, 65, 20_000])
+def test_whole_segments_verify(bench: Bench, n: int) -> None:
+    seg = write(bench.store(), varied(n))
+    for known in (seg, None):
+        report = verify_segment(bench.root, QUERY, 0, seg.name, known)
+        assert report.ok, report.problems
+        assert (report.count, report.start_ms, report.end_ms) == (n, seg.start_ms, seg.end_ms)
+        assert (report.sst_bytes, report.filter_bytes) == (seg.sst_bytes, seg.filter_bytes)
+
+
+def test_verifying_changes_nothing_and_works_remotely(bench: Bench) -> None:
+    root = Root(DirectoryFileSystem(f"{bench.path}/remote"))
+    seg = write(bench.store(root=root), fixed(100))
+    before = root.list()
+    assert verify_segment(root, QUERY, 0, seg.name, seg).ok
+    assert root.list() == before
+
+
+def test_every_kind_of_damage_is_told(bench: Bench) -> None:
+    writer = bench.store()
+    made, other = fixed(3000), fixed(3000, prefix="no")
+    seg, seg2 = write(writer, made), write(writer, other)
+    sst, sidecar = bench.file(seg), bench.file(seg, ".filter")
+    harms = {
+        "the segment is missing": sst.unlink,
+        "the sidecar is missing": sidecar.unlink,
+        "the segment is damaged: Corruption": lambda: flip(sst, 20_000),
+        "the segment is damaged: ": lambda: os.truncate(sst, 20_000),
+        "the segment is damaged: it says name": lambda: shutil.copy(bench.file(seg2), sst),
+        "the sidecar is damaged": lambda: flip(sidecar, 1000),
+        "was made of 3000 IDs and lacks": lambda: shutil.copy(bench.file(seg2, ".filter"), sidecar),
+    }
+    for message, harm in harms.items():
+        originals = [(path, path.read_bytes()) for path in (sst, sidecar)]
+        harm()
+        report = verify_segment(bench.root, QUERY, 0, seg.name)
+        assert not report.ok
+        assert any(message in problem for problem in report.problems), (message, report.problems)
+        for path, data in originals:
+            path.unlink(missing_ok=True)
+            path.write_bytes(data)
+    assert verify_segment(bench.root, QUERY, 0, seg.name, seg).ok
+    wrong = verify_segment(bench.root, QUERY, 0, seg.name, seg2)
+    assert any("the manifest says" in problem for problem in wrong.problems)
+
+
+def test_ids_in_wrong_blocks_or_order_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Made by a writer with another idea of blocks; its checksums are all good.
+    from dedup.catalog import blocks
+
+    real = blocks.block_numbers
+    monkeypatch.setattr(blocks, "block_numbers", lambda h, n: real(h, n) // 2)
+    seg = write(bench.store(), fixed(1000))
+    monkeypatch.undo()
+    report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
+    assert any("lie in blocks where a lookup does not find them" in p for p in report.problems)

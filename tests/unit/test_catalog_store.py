@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from catalog_support import (
+    END_MS,
+    QUERY,
+    RUN,
+    START_MS,
+    Bench,
+    Content,
+    DirectoryFileSystem,
+    content,
+    fixed,
+    hashes_of,
+    varied,
+    write,
+)
+
+from dedup.catalog.root import Root
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore
+from dedup.errors import CatalogError, ConfigError, StateError
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+CONTENTS = {
+    "none": lambda: fixed(0),
+    "one": lambda: fixed(1),
+    "64": lambda: fixed(64),
+    "65": lambda: fixed(65),
+    "100k": lambda: fixed(100_000),
+    "varied": lambda: varied(3000),
+    "empty key": lambda: content(Keys.from_list([b"", b"a", b"\x00"])),
+    "only the empty key": lambda: content(Keys.from_list([b""])),
+    "1 MB key": lambda: content(Keys.from_list([b"x" * (1 << 20), b"y" * (1 << 20), b"z"])),
+    "before 1970": lambda: fixed(100, start_ms=-(10**14), end_ms=-(10**14) + 5),
+    "a bucket of years": lambda: fixed(100, start_ms=0, end_ms=10**14),
+}
+BUCKETS = {"before 1970": (-(10**14), -(10**14) + 5), "a bucket of years": (0, 10**14)}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_what_is_written_is_found_and_read_back(bench: Bench, case: str) -> None:
+    made = CONTENTS[case]()
+    start_ms, end_ms = BUCKETS.get(case, (START_MS, END_MS))
+    seg = write(bench.store(), made, start_ms=start_ms, end_ms=end_ms)
+    reader = bench.store()
+    assert seg.count == len(made)
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+
+    keys, hashes, times_ms = reader.read_segment(seg)
+    expected = dict(zip(made.keys, made.times_ms.tolist(), strict=True))
+    assert dict(zip(keys, times_ms.tolist(), strict=True)) == expected
+    assert len(keys) == len(made)
+    assert (hashes == hashes_of(keys)).all()
+    assert (np.diff(hashes.astype(object)) >= 0).all()
+
+    assert reader.segment_filter(seg).may_contain(made.hashes).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 65, 5000])
+def test_what_was_not_written_is_absent(bench: Bench, n: int) -> None:
+    seg = write(bench.store(), fixed(n))
+    strange = fixed(2000, prefix="other")
+    times_ms = bench.store().lookup(seg, strange.keys, strange.hashes)
+    assert times_ms.tolist() == [ABSENT_MS] * 2000
+
+
+@pytest.mark.parametrize("asked", [1, 50, 4000])
+def test_lookups_mix_hits_and_misses_in_any_order(bench: Bench, asked: int) -> None:
+    made, strange = varied(20_000), fixed(asked, prefix="other")
+    rng = np.random.default_rng(5)
+    chosen = rng.permutation(20_000)[:asked].astype(np.int64)
+    order = rng.permutation(2 * asked).astype(np.int64)
+    keys = Keys.concat([made.keys.take(chosen), strange.keys]).take(order)
+    expected = np.concatenate([made.times_ms[chosen], np.full(asked, ABSENT_MS)])[order]
+    seg = write(bench.store(), made)
+    assert bench.store().lookup(seg, keys, hashes_of(keys)).tolist() == expected.tolist()
+
+
+def test_a_lookup_larger_than_its_memory_bound_is_cut_in_pieces(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedup.catalog.database._LOOKUP_BYTES", 4000)
+    made = fixed(3000)
+    seg = write(bench.store(), made)
+    store = bench.store()
+    assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    assert store.counters.blocks_read == 47
+
+
+def test_reading_whole_segments_does_not_depend_on_the_size_of_a_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fixed(64 * 12)
+    seg = write(bench.store(), made)
+    for step in (1, 2, 3, 11, 12, 13, 14):
+        monkeypatch.setattr("dedup.catalog.database._DECODE_BLOCKS", step)
+        keys, _, _ = bench.store().read_segment(seg)
+        assert set(keys) == set(made.keys)
+
+
+def test_a_store_has_the_shape_that_the_core_asks_for(bench: Bench) -> None:
+    store: SegmentStore = bench.store()
+    assert store.delete([]) == 0
+
+
+def test_segment_and_sidecar_are_there_when_write_returns_and_never_change(bench: Bench) -> None:
+    made = fixed(1000)
+    store = bench.store(shard=3)
+    seg = write(store, made)
+    assert seg.name == f"000000000007-{RUN}-1-0000"
+    before = [bench.file(seg, suffix, shard=3).read_bytes() for suffix in (".sst", ".filter")]
+    assert [len(data) for data in before] == [seg.sst_bytes, seg.filter_bytes]
+    assert store.counters.bytes_written == seg.sst_bytes + seg.filter_bytes
+    for _ in range(2):
+        reader = bench.store(shard=3)
+        reader.lookup(seg, made.keys, made.hashes)
+        reader.read_segment(seg)
+        reader.segment_filter(seg)
+    after = [bench.file(seg, suffix, shard=3).read_bytes() for suffix in (".sst", ".filter")]
+    assert after == before
+    assert write(store, made).name == f"000000000007-{RUN}-1-0001"
+
+
+def test_the_sidecar_comes_first_so_no_segment_is_without(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[str] = []
+    real = Root.put_file
+    monkeypatch.setattr(
+        Root, "put_file", lambda self, name, path: (put.append(name), real(self, name, path))
+    )
+    write(bench.store(), fixed(10))
+    assert [Path(name).suffix for name in put] == [".filter", ".sst"]
+
+
+def test_a_name_that_is_taken_is_never_overwritten(bench: Bench) -> None:
+    store = bench.store()
+    first = write(store, fixed(10))
+    data = bench.file(first).read_bytes()
+    bench.attempts -= 1  # an attempt that claims the other's identity
+    with pytest.raises(CatalogError, match="unique for ever"):
+        write(bench.store(), fixed(20))
+    assert bench.file(first).read_bytes() == data
+
+
+def test_shards_of_one_task_may_write_the_same_name(bench: Bench) -> None:
+    made, other = fixed(100), fixed(100, seed=9)
+    first = write(bench.store(shard=1), made)
+    bench.attempts -= 1
+    second = write(bench.store(shard=2), other)
+    assert first.name == second.name
+    for shard, seg, expected in ((1, first, made), (2, second, other)):
+        times_ms = bench.store(shard=shard).lookup(seg, expected.keys, expected.hashes)
+        assert times_ms.tolist() == expected.times_ms.tolist()
+
+
+def test_files_of_equal_content_are_equal(tmp_path: Path) -> None:
+    made, segs = fixed(5000), []
+    for name in "ab":
+        bench = Bench(tmp_path / name)
+        segs.append(write(bench.store(), made))
+        shuffled = np.random.default_rng(3).permutation(5000).astype(np.int64)
+        made = Content(made.keys.take(shuffled), made.hashes[shuffled], made.times_ms[shuffled])
+    # RocksDB notes creation time and its own session, so only the content can be compared.
+    assert segs[0].count == segs[1].count
+    assert segs[0].filter_crc32 == segs[1].filter_crc32
+
+
+def test_contradicting_arguments_write_nothing(bench: Bench) -> None:
+    made = fixed(10)
+    wrong = [
+        (made.keys, made.hashes[:9], made.times_ms, "9 hashes"),
+        (made.keys, made.hashes, made.times_ms[:9], "9 times"),
+        (made.keys, made.hashes, made.times_ms + (END_MS - START_MS), "leave the bucket"),
+        (made.keys, made.hashes, np.full(10, END_MS), "leave the bucket"),
+        (made.keys, made.hashes + np.uint64(1), made.times_ms, "not those of the keys"),
+        (Keys.concat([made.keys, made.keys]), np.tile(made.hashes, 2), None, "occurs twice"),
+    ]
+    for keys, hashes, times_ms, message in wrong:
+        times_ms = np.full(len(keys), START_MS) if times_ms is None else times_ms
+        with pytest.raises(ValueError, match=message):
+            bench.store().write_segment(START_MS, END_MS, keys, hashes, times_ms, 0.01)
+    assert bench.root.list() == ()
+    assert list((bench.cache().top / "tmp").iterdir()) == []
+
+
+def test_deleting_removes_all_files_and_local_copies(bench: Bench) -> None:
+    store, made = bench.store(), fixed(100)
+    seg, kept = write(store, made), write(store, made)
+    for each in (seg, kept):
+        store.lookup(each, made.keys, made.hashes)
+        store.segment_filter(each)
+    assert store.delete([seg.name, "000000000001-gone-1-0000"]) == 1
+    assert store.counters.segments_deleted == 1
+    left = [entry.path.name for entry in bench.cache().entries()]
+    assert left == [kept.name + ".view"]
+    assert {o.name.split("/")[-1] for o in bench.root.list()} == {
+        kept.name + ".sst",
+        kept.name + ".filter",
+    }
+    assert store.delete([seg.name]) == 0
+
+
+def test_remote_roots_serve_the_same_answers_from_fetched_copies(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+    made = varied(5000)
+    seg = write(bench.store(root=root), made)
+    reader = bench.store(root=root)
+    assert reader.segment_filter(seg).may_contain(made.hashes).all()
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    assert reader.counters.bytes_fetched == seg.sst_bytes + seg.filter_bytes
+    again = bench.store(root=root)
+    again.segment_filter(seg)
+    again.lookup(seg, made.keys, made.hashes)
+    assert again.counters.bytes_fetched == 0
+    assert again.delete([seg.name]) == 1
+    assert root.list() == ()
+
+
+def test_counters_are_taken_per_batch(bench: Bench) -> None:
+    made = fixed(1000)
+    store = bench.store()
+    seg = write(store, made)
+    store.lookup(seg, made.keys, made.hashes)
+    store.read_segment(seg)
+    store.segment_filter(seg)
+    counts = store.counters.take()
+    assert (counts.segments_written, counts.views_built, counts.views_rebuilt) == (1, 1, 0)
+    assert (counts.lookups, counts.keys_looked_up, counts.blocks_read) == (1, 1000, 16)
+    assert (counts.segments_read, counts.filters_loaded, counts.filters_rebuilt) == (1, 1, 0)
+    assert counts.bytes_fetched == 0
+    assert store.counters == type(counts)()
+
+
+def test_segment_refs_survive_json_and_refuse_anything_else(bench: Bench) -> None:
+    seg = write(bench.store(), fixed(3))
+    assert SegmentRef.from_json(seg.to_json()) == seg
+    good = seg.to_json()
+    for bad in (good[:-1], [*good, 1], ["", *good[1:]], [*good[:3], -1, *good[4:]],
+                [*good[:1], good[2], good[1], *good[3:]], [*good[:3], "3", *good[4:]],
+                [*good[:3], True, *good[4:]]):  # fmt: skip
+        with pytest.raises(StateError, match="no segment"):
+            SegmentRef.from_json(bad)
+
+
+@pytest.mark.parametrize("part", ["a/b", "", "..", "x y"])
+def test_names_that_are_no_file_names_are_refused(bench: Bench, part: str) -> None:
+    from dedup.catalog.cache import LocalCache
+    from dedup.catalog.layout import segment_name
+
+    with pytest.raises(ConfigError):
+        segment_name(1, part, 1, 1)
+    with pytest.raises(ConfigError):
+        LocalCache(part, bench.path)
+
+
+def test_query_ids_separate_catalogs_in_one_root(bench: Bench) -> None:
+    write(bench.store(), fixed(3))
+    assert {o.name.split("/")[0] for o in bench.root.list()} == {QUERY}

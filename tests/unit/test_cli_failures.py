@@ -1,0 +1,96 @@
+"""A failure is one line that names the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from dedup.cli.failures import DAMAGE, FAILED, USAGE, explain
+from dedup.errors import CatalogError, ConfigError, DataError, SegmentDamaged, StateError
+
+_WRAPPED = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+    "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in "
+    "foreach batch sink. Reason: An exception was raised by the Python Proxy. {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), USAGE),
+        (DataError("x"), FAILED),
+        (CatalogError("x"), DAMAGE),
+        (SegmentDamaged("x"), DAMAGE),
+        (StateError("x"), DAMAGE),
+    ],
+)
+def test_own_errors(error: Exception, code: int) -> None:
+    failure = explain(error)
+    assert (failure.message, failure.exit_code, failure.kind) == ("x", code, type(error).__name__)
+
+
+def test_own_error_inside_a_worker() -> None:
+    text = _WRAPPED.format(
+        "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last)"
+        ':\n  File "group.py", line 1, in f\n    raise SegmentDamaged(text)\n'
+        "dedup.errors.SegmentDamaged: segment s1 is gone; run `dedup catalog forget`\n\n\tat java"
+    )
+    failure = explain(RuntimeError(text))
+    assert failure.message == "segment s1 is gone; run `dedup catalog forget`"
+    assert (failure.exit_code, failure.kind) == (DAMAGE, "SegmentDamaged")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "py4j.protocol.Py4JJavaError: An error occurred\n: org.apache.spark.SparkException: "
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+            "file:///in/my data.v1.csv.  SQLSTATE: KD001\n\tat org.x\n"
+            "Caused by: org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_"
+            "SUGGESTION] Malformed records are detected in record parsing: [3,null].\n"
+            "Parse Mode: FAILFAST. To process malformed records.  SQLSTATE: 22023\n\tat org.y\n"
+            "Caused by: org.apache.spark.SparkRuntimeException: [MALFORMED_CSV_RECORD] Malformed "
+            "CSV record: 3 SQLSTATE: KD000\n\tat org.z\n\t... 12 more",
+            "/in/my data.v1.csv cannot be read: Malformed CSV record: 3",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a.csv.gz. "
+            " SQLSTATE: KD001\n\tat org.x\nCaused by: java.io.EOFException: Unexpected end of "
+            "input stream\n\tat java.z",
+            "/in/a.csv.gz cannot be read: Unexpected end of input stream",
+        ),
+        (
+            "[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error while reading "
+            "file file:///in/b.parquet. Data type mismatches when reading Parquet column [id]. "
+            "Expected Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001",
+            "/in/b.parquet cannot be read: Data type mismatches when reading Parquet column [id]. "
+            "Expected Spark type bigint, actual Parquet type BINARY.",
+        ),
+        (
+            _WRAPPED.format(
+                "[CANNOT_PARSE_TIMESTAMP] Text 'bla' could not be parsed at index 0. "
+                "SQLSTATE: 22007"
+            ),
+            "Text 'bla' could not be parsed at index 0.",
+        ),
+        (
+            "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Option x is "
+            "wrong SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: 1",
+            "Option x is wrong",
+        ),
+    ],
+)
+def test_spark_errors(text: str, message: str) -> None:
+    failure = explain(RuntimeError(text))
+    assert (failure.message, failure.exit_code) == (message, FAILED)
+
+
+def test_system_errors_name_the_file() -> None:
+    failure = explain(OSError(28, "No space left on device", "/out/x"))
+    assert failure.message == "No space left on device (/out/x)"
+
+
+def test_memory() -> None:
+    failure = explain(RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
+    assert "--driver-memory" in failure.message

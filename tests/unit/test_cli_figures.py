@@ -1,0 +1,126 @@
+"""Figures are sums and last values; the demo's truth is right."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dedup.cli import demo_events as made
+from dedup.cli.figures import COUNTS, LEVELS, Figures, iso, span, table
+from dedup.cli.progress import PlainLines, one_line
+
+
+@dataclass
+class Batch:
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return self.values[name]
+
+
+def batch(**values: Any) -> Any:
+    return Batch(dict.fromkeys(COUNTS, 0) | dict.fromkeys(LEVELS) | values)
+
+
+def figures(*batches: Any, goes_on: frozenset[str] = frozenset({"unique"})) -> Figures:
+    return Figures.of(batches, goes_on=goes_on, files=3, seconds=2.0)
+
+
+def test_counts_add_up_and_levels_are_the_last() -> None:
+    made_of = figures(
+        batch(records_in=10, unique=7, duplicate=3, emitted=10, state_bytes=500),
+        batch(records_in=6, unique=2, duplicate=3, late=1, emitted=6, state_bytes=400),
+        goes_on=frozenset({"unique", "late"}),
+    )
+    body = made_of.to_json()
+    assert (body["records_in"], body["unique"], body["duplicate"], body["late"]) == (16, 9, 6, 1)
+    assert body["emitted"] == 10
+    assert body["state_bytes"] == 400
+    assert body["rows_per_second"] == 8.0
+    assert body["gc_watermark"] is None
+
+
+def test_nothing_done() -> None:
+    body = figures().to_json()
+    assert body["records_in"] == 0
+    assert body["state_bytes"] is None
+    assert "none yet" in shown(figures())
+
+
+def shown(value: Figures) -> str:
+    out = io.StringIO()
+    Console(file=out, width=80).print(table(value, "t"))
+    return out.getvalue()
+
+
+def test_table_fits_and_says_when_the_sum_is_off() -> None:
+    good = shown(figures(batch(records_in=5, unique=2, duplicate=1, late=1, null_id=1)))
+    assert "= sum of the next four" in good
+    assert max(len(line.rstrip()) for line in good.split("\n")) <= 80
+    assert "DIFFERS FROM" in shown(figures(batch(records_in=5, unique=2)))
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [(0, "1970-01-01T00:00:00Z"), (-1, "1969-12-31T23:59:59Z"), (10**17, f"{10**17} ms")],
+)
+def test_iso(time_ms: int, text: str) -> None:
+    assert iso(time_ms) == text
+
+
+def test_span() -> None:
+    assert span(None) == "-"
+    assert span(3_723_000) == "01:02:03"
+    assert span(-90_000_000) == "-1d 01:00:00"
+
+
+def test_plain_lines_stay_few() -> None:
+    out = io.StringIO()
+    lines = PlainLines(Console(file=out, width=40))
+    lines.update(figures(), 9)
+    for n in range(5):
+        lines.update(figures(*[batch(records_in=1)] * (n + 1)), 9)
+    assert out.getvalue().count("\n") == 1
+    assert one_line(figures(batch(duplicate=4)), 9).startswith("3/9 files")
+
+
+def test_demo_events_are_the_same_for_a_seed() -> None:
+    one, truth = made.make_stream(10_000, 1)
+    other, same = made.make_stream(10_000, 1)
+    assert (one.ids, truth) == (other.ids, same)
+    assert one.ids != made.make_stream(10_000, 2)[0].ids
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_demo_truth_by_brute_force(seed: int) -> None:
+    stream, truth = made.make_stream(20_000, seed)
+    file_of = stream.delivered_ms // (made.SPAN_MS // made.FILES)
+    batch_of = file_of.clip(max=made.FILES - 1) // made.FILES_PER_TRIGGER
+    kept: dict[str, list[int]] = {}
+    verdicts = dict.fromkeys(("unique", "duplicate", "late", "null_id"), 0)
+    newest = late_watermark = None
+    order = sorted(
+        range(len(stream.ids)), key=lambda i: (int(batch_of[i]), int(stream.times_ms[i]))
+    )
+    batch_number = 0
+    for i in order:
+        if batch_of[i] != batch_number:
+            batch_number = int(batch_of[i])
+            late_watermark = newest - made.LATENESS_MS if newest is not None else None
+        moment, name = int(stream.times_ms[i]), stream.ids[i]
+        newest = moment if newest is None else max(newest, moment)
+        behind = late_watermark is not None and moment < late_watermark
+        effective = late_watermark if behind and late_watermark is not None else moment
+        if name is None:
+            verdicts["null_id"] += 1
+        elif any(abs(effective - t) <= made.HORIZON_MS for t in kept.get(name, [])):
+            verdicts["duplicate"] += 1
+        else:
+            verdicts["late" if behind else "unique"] += 1
+            kept.setdefault(name, []).append(effective)
+    assert verdicts == {name: getattr(truth, name) for name in verdicts}
+    assert newest == truth.newest_ms

@@ -1,0 +1,210 @@
+"""What the names in the input say, and what the output folder remembers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dedup.cli.file_log import files_taken
+from dedup.cli.output_folder import (
+    RECORD,
+    Record,
+    check_query,
+    check_same,
+    exclusive,
+)
+from dedup.cli.run_options import RunOptions
+from dedup.cli.source import find_files
+from dedup.errors import ConfigError, DedupError
+
+
+def options_for(folder: Path, *names: str, **options: object) -> RunOptions:
+    source = folder / "in"
+    for name in names:
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    source.mkdir(exist_ok=True)
+    given = {"input": source, "id": ("a",), "horizon": "1 day", "output": folder / "out"}
+    return RunOptions.make(**(given | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "file_format", "compressed"),
+    [
+        (("a.csv", "b.CSV"), "csv", False),
+        (("a.csv.gz", "deep/er/b.csv.gz"), "csv", True),
+        (("a.csv.gz", "b.csv"), "csv", False),
+        (("a.json", "b.jsonl.gz", "c.ndjson"), "json", False),
+        (("part-0.snappy.parquet", "_SUCCESS", ".part-0.crc"), "parquet", False),
+    ],
+)
+def test_format_by_names(
+    tmp_path: Path, names: tuple[str, ...], file_format: str, compressed: bool
+) -> None:
+    files = find_files(options_for(tmp_path, *names))
+    assert (files.file_format, files.compressed) == (file_format, compressed)
+
+
+def test_names_that_disagree_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="1 csv and 2 json files; give --format"):
+        find_files(options_for(tmp_path, "a.csv", "b.json", "c.json"))
+
+
+def test_an_empty_folder_needs_a_format(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give --format"):
+        find_files(options_for(tmp_path, "readme.txt"))
+    assert find_files(options_for(tmp_path, file_format="csv")).count == 1
+
+
+def test_other_names_are_left_out_and_counted(tmp_path: Path) -> None:
+    files = find_files(options_for(tmp_path, "a.csv", "readme.txt", "_hidden/b.csv"))
+    assert (files.count, files.left_out) == (1, 1)
+    assert files.reader_options["pathGlobFilter"] == "*{.csv,.csv.gz}"
+
+
+def test_partition_folders_are_seen(tmp_path: Path) -> None:
+    assert find_files(options_for(tmp_path, "day=1/a.csv")).partitioned
+    assert "recursiveFileLookup" not in find_files(options_for(tmp_path)).reader_options
+
+
+def test_one_file_as_input(tmp_path: Path) -> None:
+    options = options_for(tmp_path, "a[1].csv", "b.csv")
+    files = find_files(
+        RunOptions.make(
+            input=tmp_path / "in" / "a[1].csv",
+            id=("a",),
+            horizon="1 day",
+            output=options.output,
+        )
+    )
+    assert (files.root, files.pattern, files.count) == (tmp_path / "in", "a\\[1\\].csv", 1)
+
+
+def record_of(options: RunOptions, query_id: str | None = None) -> Record:
+    return Record(
+        options=options.fixed(),
+        schema={"type": "struct", "fields": []},
+        pattern=None,
+        partitioned=False,
+        compressed=False,
+        shards=2,
+        query_id=query_id,
+    )
+
+
+def test_record_round_trip(tmp_path: Path) -> None:
+    record = record_of(options_for(tmp_path), "q1")
+    assert Record.read(tmp_path) is None
+    record.write(tmp_path)
+    assert Record.read(tmp_path) == record
+    assert [p.name for p in tmp_path.iterdir() if "tmp" in p.name] == []
+
+
+@pytest.mark.parametrize("body", ["{", "[]", '{"format": 2}', '{"format": 1, "colour": 1}'])
+def test_a_damaged_record_is_refused(tmp_path: Path, body: str) -> None:
+    (tmp_path / RECORD).write_text(body)
+    with pytest.raises(ConfigError, match=r"_dedup\.json cannot be read"):
+        Record.read(tmp_path)
+
+
+def test_batches_of_somebody_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "batch=0").mkdir()
+    with pytest.raises(ConfigError, match="come from elsewhere"):
+        Record.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": ("b",)}, "--id is b now and was a in the run"),
+        ({"id": ("a", "b")}, "--id is a b now and was a in the run"),
+        ({"file_format": "json"}, "--format is json now and was not given"),
+        ({"schema": "a INT"}, "--schema is a INT now and was not given"),
+        ({"timestamp": "t"}, "--timestamp is t now and was not given"),
+        ({"read_options": (("sep", ";"),)}, "--read-option is {'sep': ';'} now"),
+        ({"shards": 3}, "--shards is 3 now and was 2"),
+    ],
+)
+def test_another_meaning_is_refused(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    record = record_of(options_for(tmp_path))
+    with pytest.raises(ConfigError) as refused:
+        check_same(options_for(tmp_path, **change), record)
+    assert message in str(refused.value)
+
+
+def test_policies_may_change(tmp_path: Path) -> None:
+    record = record_of(options_for(tmp_path, timestamp="t"))
+    later = options_for(
+        tmp_path,
+        timestamp="t",
+        horizon="9 days",
+        late="drop",
+        lateness="1 hour",
+        files_per_trigger=3,
+        duplicates=tmp_path / "dup",
+        fpr=0.1,
+    )
+    check_same(later, record)
+
+
+def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    options = options_for(tmp_path)
+    check_query(options, None)
+    check_query(options, record_of(options))
+    with pytest.raises(ConfigError, match=r"made by query q1.*is empty: restore"):
+        check_query(options, record_of(options, "q1"))
+    options.checkpoint.mkdir(parents=True)
+    (options.checkpoint / "metadata").write_text('{"id": "q2"}')
+    with pytest.raises(ConfigError, match=r"made by query q1.*holds query q2: restore"):
+        check_query(options, record_of(options, "q1"))
+    with pytest.raises(ConfigError, match="belongs to another run"):
+        check_query(options, None)
+    check_query(options, record_of(options, "q2"))
+    (options.checkpoint / "metadata").write_text("{")
+    with pytest.raises(ConfigError, match="metadata is damaged"):
+        check_query(options, record_of(options, "q2"))
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\n"
+        "from dedup.cli.output_folder import exclusive\n"
+        "with exclusive(pathlib.Path(sys.argv[1])):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(DedupError, match="Another `dedup run`"), exclusive(tmp_path):
+            pass
+        other.kill()
+    with exclusive(tmp_path):
+        pass
+
+
+def test_files_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "sources" / "0"
+    folder.mkdir(parents=True)
+    assert files_taken(tmp_path) == {}
+
+    def entry(name: str, batch: int) -> str:
+        return json.dumps({"path": name, "timestamp": 1, "batchId": batch})
+
+    (folder / "9.compact").write_text("\n".join(["v1", entry("a", 0), entry("b", 9)]))
+    (folder / "9").write_text("\n".join(["v1", entry("b", 9)]))
+    (folder / "10").write_text("\n".join(["v1", entry("c", 10), entry("d", 10)]))
+    (folder / "11").write_text("v1\n{")
+    (folder / ".11.crc").write_text("x")
+    assert files_taken(tmp_path) == {0: 1, 9: 1, 10: 2}

@@ -1,0 +1,67 @@
+"""The command answers a missing extra with the line that installs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from dedup.cli.main import main\n"
+        f"sys.argv = {['dedup', *arguments]!r}\n"
+        "main()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_without_the_cli_extra(module: str) -> None:
+    done = without(module, "--version")
+    assert done.returncode == 1
+    assert "pip install 'rolling-dedup[cli]'" in done.stderr
+    assert len(done.stderr.strip().split("\n")) == 1
+
+
+def test_without_spark(tmp_path: object) -> None:
+    arguments = ["run", str(tmp_path), "--id", "a", "--horizon", "1 day"]
+    done = without("pyspark", *arguments, "--format", "csv", "--output", f"{tmp_path}-out")
+    assert done.returncode == 1
+    assert "pip install 'rolling-dedup[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def dedup(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dedup.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_version() -> None:
+    from dedup import kernel
+
+    done = dedup("--version")
+    assert done.returncode == 0
+    lines = dict(line.split(" ", 1) for line in done.stdout.strip().split("\n"))
+    assert lines["kernel"] == kernel.PATH
+    assert {"dedup", "pyspark", "pyarrow", "rocksdict"} <= set(lines)
+
+
+def test_usage_errors_are_2(tmp_path: object) -> None:
+    assert dedup("run").returncode == 2
+    assert dedup("run", "--colour").returncode == 2
+    done = dedup(
+        "run", "/no/such", "--id", "a", "--horizon", "1 day", "--output", f"{tmp_path}/o", "--json"
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: INPUT /no/such does not exist.\n"
+    assert done.stdout.count("\n") == 1

@@ -1,0 +1,118 @@
+"""Options of `dedup run` are checked before Spark starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedup.cli.run_options import RunOptions
+from dedup.errors import ConfigError
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    source = tmp_path / "in"
+    source.mkdir()
+    return {"input": source, "id": ("a",), "horizon": "1 day", "output": tmp_path / "out"}
+
+
+def test_defaults_lie_under_the_output(given: dict[str, Any], tmp_path: Path) -> None:
+    options = RunOptions.make(**given)
+    assert options.catalog == tmp_path / "out" / "_catalog"
+    assert options.checkpoint == tmp_path / "out" / "_checkpoint"
+    assert not (tmp_path / "out").exists()
+
+
+def test_json_round_trip(given: dict[str, Any], tmp_path: Path) -> None:
+    options = RunOptions.make(
+        **given,
+        duplicates=tmp_path / "dup",
+        read_options=(("quote", "'"), ("sep", ";")),
+        timestamp="t",
+        lateness="2 hours",
+        fpr=0.05,
+    )
+    text = json.dumps(options.to_json())
+    assert RunOptions.from_json(json.loads(text)) == options
+    with pytest.raises(ConfigError, match="'speed'"):
+        RunOptions.from_json(json.loads(text) | {"speed": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"input": "/no/such/folder"}, "INPUT /no/such/folder does not exist"),
+        ({"input": "s3://bucket/in"}, "s3://bucket/in is not on a local file system"),
+        ({"id": ()}, "--id needs the name of a column"),
+        ({"id": ("a", "b", "a")}, "--id a is given twice"),
+        ({"horizon": "soon"}, "'soon' is not a duration"),
+        ({"horizon": "0 seconds"}, "--horizon 0 seconds is no time at all"),
+        ({"file_format": "xml"}, "--format xml is not one of csv, json, parquet"),
+        ({"late": "keep"}, "--late keep is not one of emit, drop"),
+        ({"null_ids": "fail"}, "--null-ids fail is not one of emit, drop, error"),
+        ({"schema": "a STRING", "infer": True}, "--schema and --infer contradict"),
+        ({"schema": " "}, "--schema is empty"),
+        ({"lateness": "1 hour"}, "--lateness has no meaning without --timestamp"),
+        ({"late": "drop"}, "--late drop has no meaning without --timestamp"),
+        ({"timestamp_format": "yyyy"}, "--timestamp-format has no meaning without --timestamp"),
+        ({"files_per_trigger": 0}, "--files-per-trigger 0 is below 1"),
+        ({"shards": 0}, "--shards 0 is below 1"),
+        ({"fpr": 1.0}, "--fpr 1.0 does not lie between 0 and 1"),
+        ({"master": "spark://host:7077"}, "--master spark://host:7077 is not a local one"),
+        ({"driver_memory": "much"}, "--driver-memory much is not a size"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    given: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        RunOptions.make(**(given | change))
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "message"),
+    [
+        ("output", "in/out", "lies in INPUT"),
+        ("output", "in", "lies in INPUT"),
+        ("duplicates", "in/dup", "lies in INPUT"),
+        ("checkpoint", "in/_ck", "lies in INPUT"),
+        ("duplicates", "out/dup", "where readers would find it"),
+        ("catalog", "out/cat", "where readers would find it"),
+        ("duplicates", "out/_staging", "is used by"),
+        ("duplicates", "out", "overlap"),
+        ("duplicates", "out/_checkpoint", "overlap"),
+        ("catalog", "out/_checkpoint/cat", "overlap"),
+    ],
+)
+def test_folders_keep_apart(
+    given: dict[str, Any], tmp_path: Path, option: str, place: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunOptions.make(**(given | {option: tmp_path / place}))
+
+
+def test_hidden_side_output_below_the_output_is_fine(given: dict[str, Any], tmp_path: Path) -> None:
+    options = RunOptions.make(**given, duplicates=tmp_path / "out" / "_duplicates")
+    assert options.duplicates == tmp_path / "out" / "_duplicates"
+
+
+def test_input_below_the_output_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "out" / "in"
+    source.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="lies in --output"):
+        RunOptions.make(input=source, id=("a",), horizon="1 day", output=tmp_path / "out")
+
+
+def test_symbolic_links_do_not_hide_an_overlap(given: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(given["input"])
+    with pytest.raises(ConfigError, match="lies in INPUT"):
+        RunOptions.make(**(given | {"output": tmp_path / "link" / "out"}))
+
+
+@pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[3]", 3), ("local[4,2]", 4)])
+def test_cores(given: dict[str, Any], master: str, cores: int) -> None:
+    assert RunOptions.make(**given, master=master).cores == cores
+    assert RunOptions.make(**given, master="local[*]").cores >= 1

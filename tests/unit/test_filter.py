@@ -1,0 +1,248 @@
+"""Filters: sizing against published tables, measured rates, and bytes that fail closed."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pybloom_live import BloomFilter
+
+from dedup import kernel
+from dedup.core.filter import (
+    HEADER_BYTES,
+    SplitBlockFilter,
+    blocks_for,
+    hash_key_id,
+    predicted_fpr,
+)
+from dedup.core.keys import Keys
+from dedup.errors import CatalogError, ConfigError, FilterDamaged
+
+KEY_ID = 0x0123456789ABCDEF
+
+
+def random_hashes(n: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, n, np.uint64)
+
+
+def build(n: int, fpr: float = 0.01, seed: int = 1) -> SplitBlockFilter:
+    return SplitBlockFilter.build(random_hashes(n, seed), fpr, hash_key_id=KEY_ID)
+
+
+# ---- sizing ----
+
+
+@pytest.mark.parametrize(
+    ("fpr", "bits_per_key"), [(0.1, 6.0), (0.01, 10.5), (0.001, 16.9), (0.0001, 26.4), (1e-5, 41)]
+)
+def test_bits_per_key_of_the_parquet_specification(fpr: float, bits_per_key: float) -> None:
+    n = 10**6
+    assert 256 * blocks_for(n, fpr) / n == pytest.approx(bits_per_key, abs=0.06)
+
+
+@given(n=st.integers(1, 10**7), fpr=st.floats(1e-7, 0.99))
+def test_blocks_are_enough_and_no_more(n: int, fpr: float) -> None:
+    z = blocks_for(n, fpr)
+    assert predicted_fpr(n, z) <= fpr * (1 + 1e-9)
+    assert z == 1 or predicted_fpr(n, z - 1) > fpr
+
+
+@pytest.mark.parametrize("load", [0.5, 8, 24.4, 200])
+def test_prediction_is_the_poisson_sum(load: float) -> None:
+    terms = []
+    for j in range(2000):
+        log_pmf = -load + j * math.log(load) - math.lgamma(j + 1)
+        terms.append(math.exp(log_pmf) * (1 - (31 / 32) ** j) ** 8)
+    assert predicted_fpr(int(load * 1000), 1000) == pytest.approx(math.fsum(terms), rel=1e-9)
+
+
+def test_prediction_at_the_ends() -> None:
+    assert predicted_fpr(0, 1) == 0
+    assert predicted_fpr(10**12, 1) == 1
+    assert predicted_fpr(4095, 1) == pytest.approx(1)
+    assert blocks_for(0, 0.01) == 1
+    assert blocks_for(1, 0.5) == 1
+
+
+@pytest.mark.parametrize("fpr", [0, 1, -0.1, 1.5, math.nan, math.inf])
+def test_rates_that_are_none(fpr: float) -> None:
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        blocks_for(10, fpr)
+
+
+def test_sizes_that_are_none() -> None:
+    for n, z in ((-1, 1), (1, 0), (1, 2**31)):
+        with pytest.raises(ConfigError):
+            predicted_fpr(n, z)
+    with pytest.raises(ConfigError):
+        blocks_for(-1, 0.1)
+    for n, fpr in ((10**12, 0.0001), (10, 1e-300)):
+        with pytest.raises(ConfigError, match="more shards or buckets"):
+            blocks_for(n, fpr)
+
+
+# ---- membership ----
+
+
+def test_rates_over_a_sweep() -> None:
+    """Never above 1.5 times the prediction; above 1.15 times in at most one case of five."""
+    asked = random_hashes(200_000, seed=99)
+    cases = mediocre = 0
+    for fpr in (0.1, 0.01, 0.001):
+        for n in (1, 10, 100, 1_000, 10_000, 100_000):
+            made = build(n, fpr, seed=n)
+            assert made.may_contain(random_hashes(n, seed=n)).all(), "false negative"
+            wrong = int(made.may_contain(asked).sum())
+            predicted = predicted_fpr(n, made.blocks) * len(asked)
+            noise = 4 * math.sqrt(predicted)
+            assert wrong <= 1.5 * predicted + noise, (n, fpr)
+            cases += 1
+            mediocre += wrong > 1.15 * predicted + noise
+    assert mediocre <= cases / 5
+
+
+def test_reference_filter() -> None:
+    """pybloom-live: the same answers for members, a comparable rate for others."""
+    n, fpr = 20_000, 0.01
+    members = [b"member-%d" % i for i in range(n)]
+    others = [b"other-%d" % i for i in range(n)]
+    reference = BloomFilter(n, fpr)
+    for key in members:
+        reference.add(key)
+    hashes, other_hashes = (
+        kernel.hash64(keys.data, keys.offsets, bytes(16))
+        for keys in (Keys.from_list(members), Keys.from_list(others))
+    )
+    ours = SplitBlockFilter.build(hashes, fpr, hash_key_id=KEY_ID)
+    assert ours.may_contain(hashes).tolist() == [key in reference for key in members] == [True] * n
+    wrong = int(ours.may_contain(other_hashes).sum())
+    reference_wrong = sum(key in reference for key in others)
+    assert wrong <= 1.5 * n * fpr
+    assert 0.5 * reference_wrong <= wrong <= 2 * reference_wrong
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=30), max_size=5))
+def test_no_false_negatives_however_it_is_filled(batches: list[list[int]]) -> None:
+    made = SplitBlockFilter.sized(10, 0.01, hash_key_id=KEY_ID)
+    for batch in batches:
+        made.add(np.array(batch, np.uint64))
+    every = np.array([h for batch in batches for h in batch], np.uint64)
+    assert made.count == len(every)
+    assert made.may_contain(every).all()
+    again = SplitBlockFilter.from_bytes(made.to_bytes(), hash_key_id=KEY_ID)
+    assert again.may_contain(every).all()
+
+
+def test_nothing_is_in_a_filter_of_nothing() -> None:
+    empty = build(0)
+    assert (empty.blocks, empty.count) == (1, 0)
+    assert not empty.may_contain(random_hashes(1000)).any()
+    assert empty.may_contain(np.empty(0, np.uint64)).tolist() == []
+
+
+def test_hash_key_id_names_the_key() -> None:
+    assert hash_key_id(bytes(16)) == hash_key_id(bytes(16))
+    assert len({hash_key_id(bytes([i] * 16)) for i in range(50)}) == 50
+    # Catalogs hold this number: it must never change.
+    assert hash_key_id(bytes(range(16))) == 0xDA1817750A362828
+
+
+# ---- bytes ----
+
+
+def test_bytes_as_documented() -> None:
+    made = build(100)
+    raw = made.to_bytes()
+    assert len(raw) == made.nbytes == 64 + 32 * made.blocks
+    assert raw[:8] == b"DSBF\x01\x00\x00\x00"
+    assert struct.unpack_from("<QQQd", raw, 8) == (made.blocks, 100, KEY_ID, 0.01)
+    assert struct.unpack_from("<I", raw, 40) == (zlib.crc32(raw[64:]),)
+    assert raw[44:60] == bytes(16)
+    assert struct.unpack_from("<I", raw, 60) == (zlib.crc32(raw[:60]),)
+    assert raw[64:] == made.bits.astype("<u4").tobytes()
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_round_trip(n: int) -> None:
+    made = build(n)
+    again = SplitBlockFilter.from_bytes(made.to_bytes(), hash_key_id=KEY_ID)
+    assert (again.bits == made.bits).all()
+    assert (again.count, again.fpr, again.hash_key_id) == (n, 0.01, KEY_ID)
+    again.add(random_hashes(3, seed=8))
+    assert again.count == n + 3
+    assert again.to_bytes()[:8] == made.to_bytes()[:8]
+
+
+def test_memory_map_is_not_copied(tmp_path: Path) -> None:
+    made = build(1000)
+    (tmp_path / "f").write_bytes(made.to_bytes())
+    with open(tmp_path / "f", "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    view = SplitBlockFilter.from_buffer(mapped, hash_key_id=KEY_ID)
+    assert np.shares_memory(view.bits, np.frombuffer(mapped, np.uint8))
+    assert view.may_contain(random_hashes(1000)).all()
+    with pytest.raises(ValueError, match=r"writable|read-only"):
+        view.add(random_hashes(1))
+    assert view.count == 1000
+    assert view.to_bytes() == made.to_bytes()
+
+
+def test_any_flipped_bit_and_any_other_length_is_damage() -> None:
+    raw = build(30).to_bytes()
+    for i in range(len(raw)):
+        flipped = bytearray(raw)
+        flipped[i] ^= 1 << i % 8
+        with pytest.raises(FilterDamaged):
+            SplitBlockFilter.from_bytes(bytes(flipped), hash_key_id=KEY_ID)
+    for size in (*range(0, len(raw), 7), len(raw) - 1):
+        with pytest.raises(FilterDamaged):
+            SplitBlockFilter.from_bytes(raw[:size], hash_key_id=KEY_ID)
+    with pytest.raises(FilterDamaged):
+        SplitBlockFilter.from_bytes(raw + b"\0", hash_key_id=KEY_ID)
+
+
+def resealed(raw: bytes, at: int, field: bytes) -> bytes:
+    """Change a header field and make its checksum right again."""
+    head = bytearray(raw[:60])
+    head[at : at + len(field)] = field
+    return bytes(head) + struct.pack("<I", zlib.crc32(head)) + raw[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize(
+    ("at", "field", "text"),
+    [
+        (0, b"DSBG", "instead of b'DSBF'"),
+        (4, struct.pack("<H", 2), "version 2"),
+        (6, struct.pack("<H", 1), "version"),
+        (8, struct.pack("<Q", 0), "do not fit 0 blocks"),
+        (8, struct.pack("<Q", 2**40), "do not fit"),
+        (24, struct.pack("<Q", 7), "hash key 0000000000000007"),
+        (40, struct.pack("<I", 7), "checksum of its bitset"),
+        (59, b"\1", "version"),
+    ],
+)
+def test_fields_that_this_release_cannot_trust(at: int, field: bytes, text: str) -> None:
+    with pytest.raises(FilterDamaged, match=text) as caught:
+        SplitBlockFilter.from_bytes(resealed(build(30).to_bytes(), at, field), hash_key_id=KEY_ID)
+    assert isinstance(caught.value, CatalogError)
+    assert "Ask the exact catalog" in str(caught.value)
+
+
+def test_hashes_of_another_key_are_refused() -> None:
+    with pytest.raises(FilterDamaged, match="hash key 0123456789abcdef, not 0000000000000001"):
+        SplitBlockFilter.from_bytes(build(3).to_bytes(), hash_key_id=1)
+
+
+def test_bitset_is_not_read_again_where_it_was_checked() -> None:
+    raw = bytearray(build(1000).to_bytes())
+    raw[-1] ^= 1
+    view = SplitBlockFilter.from_buffer(bytes(raw), hash_key_id=KEY_ID, check_bits=False)
+    assert view.count == 1000

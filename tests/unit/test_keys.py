@@ -1,0 +1,148 @@
+"""Columns of keys: layout, Arrow, slices and refusals."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.core.keys import Keys
+
+some_keys = st.lists(st.binary(max_size=20), max_size=30)
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@given(keys=some_keys)
+def test_list_round_trip(keys: list[bytes]) -> None:
+    made = Keys.from_list(keys)
+    assert list(made) == keys
+    assert [made[i] for i in range(len(made))] == keys
+    assert made.lengths.tolist() == [len(key) for key in keys]
+    assert made.nbytes == sum(map(len, keys)) + 8 * (len(keys) + 1)
+
+
+@given(keys=some_keys, large=st.booleans(), start=st.integers(0, 5), stop=st.integers(0, 5))
+def test_arrow_round_trip_of_a_slice(keys: list[bytes], large: bool, start: int, stop: int) -> None:
+    whole = pa.array(keys, pa.large_binary() if large else pa.binary())
+    part = whole.slice(start, max(0, len(keys) - start - stop))
+    made = Keys.from_arrow(part)
+    assert list(made) == part.to_pylist()
+    assert made.offsets[0] == 0
+    assert made.offsets[-1] == len(made.data)
+    back = made.to_arrow()
+    back.validate(full=True)
+    assert back.type == pa.large_binary()
+    assert back.to_pylist() == part.to_pylist()
+
+
+def test_bytes_are_never_copied() -> None:
+    whole = pa.array([b"skipped", b"one", b"three"], pa.binary())
+    made = Keys.from_arrow(whole.slice(1))
+    assert address(made.data) == whole.buffers()[2].address + len("skipped")
+    assert made.to_arrow().buffers()[2].address == address(made.data)
+
+
+def test_constructor_normalises() -> None:
+    data = np.frombuffer(b"..abc...", np.uint8)
+    made = Keys(data, np.array([2, 3, 5], np.int64))
+    assert list(made) == [b"a", b"bc"]
+    assert made.offsets.tolist() == [0, 1, 3]
+    assert len(made.data) == 3
+    assert address(made.data) == address(data) + 2
+
+
+def test_immutable() -> None:
+    data, offsets = np.zeros(3, np.uint8), np.array([0, 3], np.int64)
+    made = Keys(data, offsets)
+    for array in (made.data, made.offsets):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    data[0] = 1  # the caller's own array stays as it was
+    with pytest.raises(AttributeError):
+        made.data = data  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("data", "offsets", "error"),
+    [
+        (np.zeros(3, np.int8), np.array([0, 3], np.int64), TypeError),
+        (np.zeros(3, np.uint8), np.array([0, 3], np.int32), TypeError),
+        (b"abc", np.array([0, 3], np.int64), TypeError),
+        (np.zeros(6, np.uint8)[::2], np.array([0, 3], np.int64), TypeError),
+        (np.zeros((1, 3), np.uint8), np.array([0, 3], np.int64), TypeError),
+        (np.zeros(3, np.uint8), np.array([], np.int64), ValueError),
+        (np.zeros(3, np.uint8), np.array([0, 4], np.int64), ValueError),
+        (np.zeros(3, np.uint8), np.array([-1, 3], np.int64), ValueError),
+        (np.zeros(3, np.uint8), np.array([0, 2, 1], np.int64), ValueError),
+    ],
+)
+def test_bad_parts_are_refused(
+    data: np.ndarray, offsets: np.ndarray, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        Keys(data, offsets)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_nulls_are_no_keys(large: bool) -> None:
+    array = pa.array([b"a", None, b"b"], pa.large_binary() if large else pa.binary())
+    with pytest.raises(ValueError, match="1 of 3 keys are null"):
+        Keys.from_arrow(array)
+    assert list(Keys.from_arrow(array.slice(2))) == [b"b"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.binary(3), pa.binary_view()])
+def test_other_arrow_types_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(TypeError, match=r"binary or large_binary, not "):
+        Keys.from_arrow(pa.array([], kind))
+
+
+@given(keys=st.lists(st.binary(max_size=5), min_size=1), data=st.data())
+def test_take(keys: list[bytes], data: st.DataObject) -> None:
+    idx = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=40))
+    taken = Keys.from_list(keys).take(np.array(idx, np.int64))
+    assert list(taken) == [keys[i] for i in idx]
+
+
+def test_take_and_index_outside() -> None:
+    keys = Keys.from_list([b"a", b"b"])
+    assert keys[-1] == b"b"
+    for i in (-3, 2):
+        with pytest.raises(IndexError):
+            keys[i]
+    for i in (-1, 2):
+        with pytest.raises(IndexError):
+            keys.take(np.array([i], np.int64))
+
+
+@given(parts=st.lists(some_keys, max_size=5))
+def test_concat(parts: list[list[bytes]]) -> None:
+    joined = Keys.concat([Keys.from_list(part) for part in parts])
+    assert list(joined) == [key for part in parts for key in part]
+
+
+def test_empty() -> None:
+    for keys in (
+        Keys.empty(),
+        Keys.from_list([]),
+        Keys.concat([]),
+        Keys.from_list([b""]).take(np.array([], np.int64)),
+    ):
+        assert len(keys) == 0
+        assert list(keys) == []
+        assert keys.to_arrow().to_pylist() == []
+    assert list(Keys.from_list([b"", b""])) == [b"", b""]
+    assert len(Keys.from_arrow(pa.array([b"a"]).slice(1))) == 0
+
+
+def test_pickle_and_repr() -> None:
+    keys = Keys.from_list([b"a", b"bc"])
+    assert list(pickle.loads(pickle.dumps(keys))) == [b"a", b"bc"]
+    assert repr(keys) == "Keys(2 keys, 3 bytes)"
