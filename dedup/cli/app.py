@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from dedup.cli.failures import FAILED, INTERRUPTED, OK, explain
+from dedup.cli.app_catalog import catalog_app
+from dedup.cli.ending import finish, stop_on_signals
+from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.figures import table
 from dedup.cli.progress import reporter
 from dedup.cli.run_options import RunOptions
@@ -29,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 130 interrupted.",
 )
+app.add_typer(catalog_app, name="catalog")
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 _QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
@@ -177,7 +173,7 @@ def run(
             return OK, {"status": "dry run", "plan": plan}
         talk = reporter(quiet=quiet)
         try:
-            with _stop_on_signals() as stop:
+            with stop_on_signals() as stop:
                 outcome = job.run(options, talk, stop=stop)
         finally:
             talk.close()
@@ -187,7 +183,7 @@ def run(
         body = {"status": status, "output": str(options.output), "query_id": outcome.query_id}
         return (INTERRUPTED if outcome.interrupted else OK), body | outcome.figures.to_json()
 
-    _finish(work, as_json=as_json)
+    finish(work, as_json=as_json)
 
 
 @app.command()
@@ -206,14 +202,14 @@ def demo(
     def work() -> tuple[int, dict[str, Any]]:
         talk = reporter(quiet=quiet)
         try:
-            with _stop_on_signals() as stop:
+            with stop_on_signals() as stop:
                 shown = None if quiet or as_json else Console()
                 body = job.demo(folder, events=events, seed=seed, talk=talk, show=shown, stop=stop)
         finally:
             talk.close()
         return {"ok": OK, "interrupted": INTERRUPTED}.get(body["status"], FAILED), body
 
-    _finish(work, as_json=as_json)
+    finish(work, as_json=as_json)
 
 
 def _pairs(texts: list[str]) -> tuple[tuple[str, str], ...]:
@@ -231,43 +227,3 @@ def _print_plan(plan: dict[str, Any]) -> None:
     for name, value in plan.items():
         rows.add_row(name, " ".join(value) if name == "id" else str(value))
     Console().print(rows)
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end."""
-    stop = threading.Event()
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
-            os._exit(INTERRUPTED)
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> None:
-    """Run a command's work, print what is due, and leave with the exit code."""
-    try:
-        code, body = work()
-    except KeyboardInterrupt:
-        code, body = INTERRUPTED, {"status": "interrupted"}
-    except typer.Exit:
-        raise
-    except ModuleNotFoundError:
-        raise
-    except Exception as error:
-        if os.environ.get("DEDUP_TRACEBACK"):
-            raise
-        failure = explain(error)
-        code = failure.exit_code
-        body = {"status": "failed", "error": failure.kind, "message": failure.message}
-        print(f"error: {failure.message}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(body | {"exit_code": code}, sort_keys=True))
-    raise typer.Exit(code)

@@ -16,7 +16,7 @@ INTERRUPTED = 130
 _OURS = re.compile(r"dedup\.errors\.(\w+): (.+)")
 _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
-    r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at |\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
+    r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at [\w\[]|\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
 )
 # Looks ahead, so that one class inside the text of another is found as well.
 _CLASSED = re.compile(r"(?=\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+))")
@@ -64,7 +64,8 @@ def _spark_message(text: str) -> str:
         return f"{file.group(1)} cannot be read: {reason}"
     classed = [m for m in _CLASSED.finditer(text) if m.group(1) not in _WRAPPERS]
     if classed:
-        return _tidy(classed[-1].group(2))
+        said = _tidy(classed[-1].group(2))
+        return said if not causes or causes[-1] in said else f"{said} ({causes[-1]})"
     if causes:
         return causes[-1]
     text = text.partition(" terminated with exception: ")[2] or text

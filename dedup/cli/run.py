@@ -133,7 +133,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                     "output_columns": result.schema.simpleString(),
                     "output_format": file_format,
                     "output_options": settings,
-                    "files": job.files.count,
+                    "files": len(job.files.paths),
                     "files_taken_before": sum(files_taken(options.checkpoint).values()),
                     "new_output": job.record is None,
                 }
@@ -171,7 +171,10 @@ def _session(
 ) -> AbstractContextManager[SparkSession]:
     if spark is not None:
         return nullcontext(spark)
-    return spark_session(job.options, shards=job.shards, log=log)
+    options = job.options
+    return spark_session(
+        master=options.master, driver_memory=options.driver_memory, shards=job.shards, log=log
+    )
 
 
 def _schema(spark: SparkSession, job: _Job) -> StructType:
@@ -296,7 +299,7 @@ def _drain(
             raise
 
     before = sum(files_taken(options.checkpoint).values())
-    watch = _Watch(options.checkpoint, before, job.files.count, sink.goes_on, reporter)
+    watch = _Watch(options.checkpoint, before, len(job.files.paths), sink.goes_on, reporter)
     query = (
         stream.writeStream.foreachBatch(publish)
         .option("checkpointLocation", str(options.checkpoint))

@@ -18,17 +18,17 @@ from dedup.errors import DedupError, MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dedup.cli.run_options import RunOptions
-
 
 @contextmanager
-def spark_session(options: RunOptions, *, shards: int, log: Path) -> Iterator[SparkSession]:
+def spark_session(
+    *, master: str, driver_memory: str, shards: int, log: Path
+) -> Iterator[SparkSession]:
     """Start Spark, hand out the session, stop it.
 
     Parameters
     ----------
-    options : RunOptions
-        Says cores and memory.
+    master, driver_memory : str
+        Cores and memory, as Spark writes them.
     shards : int
         State partitions; a checkpoint that is there keeps its own number.
     log : Path
@@ -51,8 +51,16 @@ def spark_session(options: RunOptions, *, shards: int, log: Path) -> Iterator[Sp
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
-        builder = SparkSession.builder.master(options.master).appName("dedup run")
-        for key, value in _settings(options, shards, scratch).items():
+        builder = SparkSession.builder.master(master).appName("dedup")
+        settings = {
+            "spark.driver.memory": driver_memory,
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.log.level": "ERROR",
+            "spark.sql.warehouse.dir": scratch,
+            **stream_settings(shards),
+        }
+        for key, value in settings.items():
             builder = builder.config(key, value)
         try:
             with _children_print_to(log), _own_interrupt():
@@ -63,17 +71,6 @@ def spark_session(options: RunOptions, *, shards: int, log: Path) -> Iterator[Sp
             yield session
         finally:
             session.stop()
-
-
-def _settings(options: RunOptions, shards: int, scratch: str) -> dict[str, str]:
-    return {
-        "spark.driver.memory": options.driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.warehouse.dir": scratch,
-        **stream_settings(shards),
-    }
 
 
 def stream_settings(shards: int) -> dict[str, str]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dedup.cli.failures import explain
 from dedup.cli.run_options import RunOptions
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 _SUFFIXES = {
@@ -53,8 +54,10 @@ class InputFiles:
         There are folders such as ``day=2024-05-01``, whose names are columns.
     compressed : bool
         All files are gzipped.
-    count, left_out : int
-        Files that match, and files that do not.
+    paths : tuple of Path
+        The files that match, the oldest first.
+    left_out : int
+        How many do not.
     """
 
     root: Path
@@ -62,7 +65,7 @@ class InputFiles:
     pattern: str | None
     partitioned: bool
     compressed: bool
-    count: int
+    paths: tuple[Path, ...]
     left_out: int
 
     @property
@@ -93,28 +96,27 @@ def find_files(options: RunOptions) -> InputFiles:
         Where no format was given and the names do not agree on one.
     """
     if options.input.is_file():
-        names = [options.input.name]
-        root, pattern, folders = options.input.parent, _literal(options.input.name), []
+        root, pattern = options.input.parent, _literal(options.input.name)
+        files = [options.input]
     else:
         root, pattern = options.input, None
-        files = list(_visible_files(options.input))
-        names = [path.name for path in files]
-        folders = [part for path in files for part in path.relative_to(root).parts[:-1]]
-    kinds = Counter(_format_of(name) for name in names)
+        files = sorted(_visible_files(options.input), key=lambda p: (p.stat().st_mtime_ns, p))
+    kinds = Counter(_format_of(path.name) for path in files)
+    total = len(files)
     file_format = options.file_format
     if file_format is None:
         file_format = _guess(options.input, kinds)
         if pattern is None:
             pattern = "*{" + ",".join(_SUFFIXES[file_format]) + "}"
-        names = [name for name in names if _format_of(name) == file_format]
+        files = [path for path in files if _format_of(path.name) == file_format]
     return InputFiles(
         root=root,
         file_format=file_format,
         pattern=pattern,
-        partitioned=any("=" in folder for folder in folders),
-        compressed=bool(names) and all(name.endswith(".gz") for name in names),
-        count=len(names),
-        left_out=sum(kinds.values()) - len(names),
+        partitioned=any("=" in part for p in files for part in p.relative_to(root).parts[:-1]),
+        compressed=bool(files) and all(path.name.endswith(".gz") for path in files),
+        paths=tuple(files),
+        left_out=total - len(files),
     )
 
 
@@ -125,8 +127,10 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
     ------
     ConfigError
         Where there is nothing to read them from, the DDL is wrong, or two columns share a name.
+    DataError
+        Where a file that they should be read from cannot be read.
     """
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import ParseException
 
     reader = spark.read.format(files.file_format).options(**files.reader_options)
     if files.file_format == "csv" and options.infer:
@@ -140,17 +144,19 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             raise ConfigError(
                 f"--schema {options.schema!r} is not DDL such as 'id STRING, amount INT': {reason}"
             ) from None
-    elif not files.count:
+    elif not files.paths:
         raise ConfigError(
             f"INPUT {options.input} holds no {files.file_format} files to read the columns from; "
             "add files, or give --schema."
         )
     try:
-        schema = reader.load(str(files.root)).schema
-    except AnalysisException as error:
-        message = (error.getMessage() or str(error)).strip().split("\n")[0]
-        raise ConfigError(
-            f"The columns of INPUT {options.input} cannot be read: {message}"
+        if files.file_format == "csv" and options.schema is None and not options.infer:
+            schema = _header(reader, files)
+        else:
+            schema = reader.load(str(files.root)).schema
+    except Exception as error:
+        raise DataError(
+            f"The columns of INPUT {options.input} cannot be read: {explain(error).message}"
         ) from None
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
@@ -180,6 +186,16 @@ def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[st
     if files.compressed and file_format != "parquet":
         settings["compression"] = "gzip"
     return file_format, settings
+
+
+def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
+    """Columns of the oldest file that has any; the others must have the same ones."""
+    reader = reader.option("basePath", str(files.root))
+    for path in files.paths:
+        schema = reader.load(str(path)).schema
+        if path.stat().st_size and schema.fields:
+            break
+    return schema
 
 
 def _visible_files(root: Path) -> Iterator[Path]:

@@ -63,7 +63,8 @@ def judge(
     position = np.arange(n, dtype=np.int64)
     is_first = first == position
     first_records = np.flatnonzero(is_first)
-    verdicts = droppable.astype(np.uint8) << 1
+    verdicts = np.zeros(n, np.uint8)
+    verdicts[droppable] = Verdict.LATE
 
     entry_record = first_records[memory.index]
     near = np.abs(memory.times_ms - times_ms[entry_record]) <= horizon_ms
@@ -86,7 +87,7 @@ def judge(
 def _arrival_order(
     groups: Int64s, times_ms: Int64s, records: Int64s, tie_rank: Callable[[Int64s], Int64s]
 ) -> Int64s:
-    order = np.lexsort((times_ms, groups))
+    order: Int64s = np.lexsort((times_ms, groups))
     g, t = groups[order], times_ms[order]
     same = (g[1:] == g[:-1]) & (t[1:] == t[:-1])
     if not same.any():
@@ -96,7 +97,8 @@ def _arrival_order(
     tied[:-1] |= same
     rank = np.zeros(len(order), np.int64)
     rank[order[tied]] = tie_rank(records[order[tied]])
-    return np.lexsort((rank, times_ms, groups))
+    ranked: Int64s = np.lexsort((rank, times_ms, groups))
+    return ranked
 
 
 def _known(

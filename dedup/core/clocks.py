@@ -43,6 +43,7 @@ class Heard:
     records: int
 
     def merge(self, other: Heard) -> Heard:
+        """Both together."""
         return Heard(max(self.newest_ms, other.newest_ms), self.records + other.records)
 
 
@@ -66,6 +67,7 @@ class SourceClock:
     others_spoke: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
+        """Whether it was silent for so long, while others spoke, that nobody waits for it."""
         return (
             idle_timeout_ms is not None
             and self.others_spoke >= IDLE_BATCHES
@@ -199,6 +201,7 @@ class Clocks:
             raise ClockError.fell(now_ms, self.now_ms)
 
     def to_json(self) -> dict[str, Any]:
+        """The clocks as JSON can hold them; `from_json` reads it back."""
         return {
             "run_id": self.run_id,
             "now_ms": self.now_ms,
@@ -215,5 +218,6 @@ class Clocks:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Clocks:
+        """The clocks that `to_json` wrote."""
         sources = {name: SourceClock(*numbers) for name, numbers in value["sources"].items()}
         return Clocks(**{**value, "sources": sources})

@@ -1,4 +1,4 @@
-"""The manifest: which segments a shard's memory consists of, and which of them are on their way out.
+"""The manifest: the segments that a shard's memory consists of, and those on their way out.
 
 It lives in Spark state and is the only truth (invariant 1): a segment that no manifest names does
 not exist, whatever lies at the catalog root.
@@ -35,10 +35,12 @@ class Bucket:
 
     @property
     def range(self) -> tuple[int, int]:
+        """Start and end: what tells buckets apart."""
         return self.start_ms, self.end_ms
 
     @property
     def ids(self) -> int:
+        """IDs in all segments."""
         return sum(segment.count for segment in self.segments)
 
 
@@ -69,11 +71,13 @@ class Manifest:
     expired: tuple[Expired, ...] = ()
 
     def segments(self) -> Iterator[SegmentRef]:
+        """All live segments."""
         for bucket in self.buckets:
             yield from bucket.segments
 
     @property
     def ids(self) -> int:
+        """IDs in all live segments."""
         return sum(bucket.ids for bucket in self.buckets)
 
     def names(self) -> set[str]:
@@ -86,14 +90,18 @@ class Manifest:
         """The manifest with segments added to one bucket, which is created if needed."""
         key = (start_ms, end_ms)
         old = next((b for b in self.buckets if b.range == key), Bucket(start_ms, end_ms))
-        new = replace(
-            old, clamped=old.clamped or clamped, segments=(*old.segments, *tuple(added))
-        )
+        new = replace(old, clamped=old.clamped or clamped, segments=(*old.segments, *tuple(added)))
         others = [b for b in self.buckets if b.range != key]
         return replace(self, buckets=tuple(sorted([*others, new], key=lambda b: b.range)))
 
     def replacing(
-        self, bucket: Bucket, gone: Iterable[SegmentRef], new: SegmentRef, *, epoch: int, now_ms: int
+        self,
+        bucket: Bucket,
+        gone: Iterable[SegmentRef],
+        new: SegmentRef,
+        *,
+        epoch: int,
+        now_ms: int,
     ) -> Manifest:
         """The manifest with some of a bucket's segments merged into a new one."""
         names = {segment.name for segment in gone}
@@ -147,6 +155,7 @@ class Manifest:
         return replace(self, expired=tuple(e for e in self.expired if e.name not in gone))
 
     def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON can hold it; `from_json` reads it back."""
         return {
             "buckets": [
                 [b.start_ms, b.end_ms, int(b.clamped), [s.to_json() for s in b.segments]]
@@ -157,6 +166,7 @@ class Manifest:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Manifest:
+        """The manifest that `to_json` wrote."""
         return Manifest(
             tuple(
                 Bucket(start, end, bool(clamped), tuple(SegmentRef.from_json(s) for s in segments))

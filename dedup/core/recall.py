@@ -166,9 +166,7 @@ def _reaching(bucket: Bucket, question: Question, ids: Int64s, policy: Policy) -
         own = (question.own_last_ms[ids] >= bucket.start_ms) & (
             question.own_first_ms[ids] <= last_ms
         )
-        effective = (question.last_ms[ids] >= bucket.start_ms) & (
-            question.first_ms[ids] <= last_ms
-        )
+        effective = (question.last_ms[ids] >= bucket.start_ms) & (question.first_ms[ids] <= last_ms)
         near = own | effective
     else:
         near = (question.last_ms[ids] >= bucket.start_ms - policy.horizon_ms) & (
@@ -187,7 +185,9 @@ def _probe(
         piece = state.slices.get(segment.name)
         if piece is None:
             piece, gone = _guarded(
-                store, segment, lambda segment=segment: store.segment_filter(segment)  # type: ignore[misc]
+                store,
+                segment,
+                lambda segment=segment: store.segment_filter(segment),  # type: ignore[misc]
             )
             lost += gone
         if piece is not None:

@@ -98,7 +98,7 @@ class Outcome:
     counts: Mapping[str, int]
 
 
-def process(  # noqa: PLR0913
+def process(
     state: ShardState,
     records: Records,
     policy: Policy,
@@ -196,7 +196,7 @@ def _effective(
     return np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late
 
 
-def _judge_identified(  # noqa: PLR0913
+def _judge_identified(
     state: ShardState,
     records: Records,
     some: Int64s,
@@ -267,7 +267,7 @@ def _question(
     return Question(keys.take(distinct), hashes[distinct], *ranges)
 
 
-def _count_records(  # noqa: PLR0913
+def _count_records(
     counts: defaultdict[str, int],
     records: Records,
     verdicts: npt.NDArray[np.uint8],

@@ -21,13 +21,14 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dedup.core.clocks import Clocks
-from dedup.core.filter import FilterDamaged, SplitBlockFilter
+from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
 from dedup.core.tail import Tail
-from dedup.errors import StateError
+from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
 VERSION = 1
@@ -67,6 +68,7 @@ class ShardState:
     stray_files: tuple[int, int] = (0, 0)
 
     def to_bytes(self) -> bytes:
+        """The state row, as the module describes it."""
         head = zlib.compress(
             json.dumps(
                 {
@@ -134,11 +136,9 @@ def _slices(data: memoryview, names: list[str], hash_key_id: int) -> dict[str, S
             break
         (length,) = _CRC.unpack_from(data, position)
         position += _CRC.size
-        try:
+        with suppress(FilterDamaged):
             slices[name] = SplitBlockFilter.from_bytes(
                 data[position : position + length], hash_key_id=hash_key_id
             )
-        except FilterDamaged:
-            pass
         position += length
     return slices

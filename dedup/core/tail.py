@@ -37,6 +37,7 @@ class Tail:
 
     @staticmethod
     def empty() -> Tail:
+        """No entries."""
         return Tail(Keys.empty(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
     def __len__(self) -> int:
@@ -48,12 +49,15 @@ class Tail:
         return _HEADER.size + len(self) * (4 + 8 + 1) + len(self.keys.data)
 
     def take(self, index: npt.NDArray[np.int64]) -> Tail:
+        """The entries at these positions."""
         return Tail(self.keys.take(index), self.times_ms[index], self.clamped[index])
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Tail:
+        """The entries where the mask is set."""
         return self if bool(mask.all()) else self.take(np.flatnonzero(mask))
 
     def append(self, other: Tail) -> Tail:
+        """These entries, then the other's."""
         if not len(self):
             return other
         if not len(other):
@@ -70,10 +74,11 @@ class Tail:
         return starts
 
     def hashes(self, hash_key: bytes) -> npt.NDArray[np.uint64]:
+        """Hashes of the keys under a 16-byte key."""
         return kernel.hash64(self.keys.data, self.keys.offsets, hash_key)
 
     def to_bytes(self) -> bytes:
-        """Little-endian: u64 n, u64 key bytes, u32 lengths[n], i64 times[n], u8 clamped[n], keys."""
+        """Little-endian u64 n, u64 key bytes, u32 lengths[n], i64 times[n], u8 clamped[n], keys."""
         lengths = np.diff(self.keys.offsets).astype("<u4")
         return b"".join(
             (

@@ -16,7 +16,7 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.manifest import Bucket, Manifest
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
-from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.ports import I64, U64, SegmentRef, SegmentStore
 from dedup.core.recall import _guarded
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
@@ -127,7 +127,9 @@ class Upkeep:
         read, lost = [], []
         for segment in segments:
             content, gone = _guarded(
-                self.store, segment, lambda segment=segment: self.store.read_segment(segment)  # type: ignore[misc]
+                self.store,
+                segment,
+                lambda segment=segment: self.store.read_segment(segment),  # type: ignore[misc]
             )
             lost += gone
             if content is not None:
@@ -145,9 +147,7 @@ class Upkeep:
                 clamped = bool(tail.clamped.any())
                 self._update(
                     tail=rest,
-                    manifest=self.state.manifest.with_segments(
-                        *bucket.range, (), clamped=clamped
-                    ),
+                    manifest=self.state.manifest.with_segments(*bucket.range, (), clamped=clamped),
                 )
         merged = self._write(
             *bucket.range,
@@ -171,13 +171,18 @@ class Upkeep:
             manifest=self.state.manifest.without(segment), forgotten=self.state.forgotten + 1
         )
 
-    def _write(  # noqa: PLR0913
-        self, start_ms: int, end_ms: int, keys: Keys, hashes: object, times_ms: object, *, growing: bool
+    def _write(
+        self,
+        start_ms: int,
+        end_ms: int,
+        keys: Keys,
+        hashes: U64,
+        times_ms: I64,
+        *,
+        growing: bool,
     ) -> SegmentRef:
         fpr = self.policy.open_slice_fpr if growing else self.policy.closed_slice_fpr
-        segment, piece = self.store.write_segment(
-            start_ms, end_ms, keys, hashes, times_ms, fpr  # type: ignore[arg-type]
-        )
+        segment, piece = self.store.write_segment(start_ms, end_ms, keys, hashes, times_ms, fpr)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
         self._update(slices={**self.state.slices, segment.name: piece})

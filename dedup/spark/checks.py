@@ -39,7 +39,7 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
     """A Spark setting, or the default where this Spark does not know it."""
     try:
         value = spark.conf.get(name, default)
-    except Exception:  # noqa: BLE001  # Connect and classic raise different classes
+    except Exception:  # Connect and classic raise different classes
         return default
     return default if value is None else str(value)
 
@@ -73,7 +73,11 @@ def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
     CatalogError
         If nothing can be written there.
     """
-    if root.local_path("catalog.json") is not None and not shared_local and local_cores(spark) is None:
+    if (
+        root.local_path("catalog.json") is not None
+        and not shared_local
+        and local_cores(spark) is None
+    ):
         raise ConfigError(
             f"catalog={root.url()} is a local path, but Spark runs on "
             f"{setting(spark, 'spark.master', 'a cluster')}: every executor would see another "

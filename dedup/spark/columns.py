@@ -90,8 +90,10 @@ class Columns:
                 f"{option} cannot be resolved against the columns {self.df.columns}: {error}"
             ) from error
         name = self._plain(only.name)
-        if name is not None and self.df.schema[name].dataType == only.dataType and (
-            _same_column(given, only.name)
+        if (
+            name is not None
+            and self.df.schema[name].dataType == only.dataType
+            and (_same_column(given, only.name))
         ):
             return Resolved(name, name, only.dataType, helper=False)
         helper = f"{HELPER_PREFIX}{len(self.helpers)}"
@@ -111,6 +113,7 @@ def _same_column(given: Column, name: str) -> bool:
 
 
 def missing_column(given: str, existing: Sequence[str], option: str) -> str:
+    """Text of the error for a column that is not there."""
     near = difflib.get_close_matches(given, existing, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
@@ -141,6 +144,7 @@ def check_id_type(resolved: Resolved) -> None:
 
 
 def check_time_type(resolved: Resolved) -> None:
+    """Refuse a timestamp column of another type."""
     if not isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
         raise ConfigError(
             f"timestamp column {resolved.name!r} is {resolved.kind.simpleString()}; a timestamp is "
@@ -149,6 +153,7 @@ def check_time_type(resolved: Resolved) -> None:
 
 
 def check_order_type(resolved: Resolved) -> None:
+    """Refuse an order column whose values have no order."""
     if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
         resolved.kind.simpleString() == "variant"
     ):
@@ -177,7 +182,7 @@ def check_carried(schema: T.StructType) -> None:
         seen.add(name)
     for path, kind in _leaves(schema.fields):
         text = kind.simpleString()
-        if text.startswith("interval year") or text.startswith("interval month"):
+        if text.startswith(("interval year", "interval month")):
             cast = f"CAST({path} AS STRING), or F.months_between"
         elif text in _NOT_CARRIED:
             cast = _NOT_CARRIED[text].replace("col", path)

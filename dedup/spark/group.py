@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
-from dedup.catalog.stray import count_stray
 from dedup.catalog.store import Attempt, ShardStore
+from dedup.catalog.stray import count_stray
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Heard
 from dedup.core.keys import Keys
@@ -54,6 +54,7 @@ class Stopwatch:
     last_ns: int = field(default_factory=time.perf_counter_ns)
 
     def lap(self, stage: str) -> None:
+        """Note that a stage ends now."""
         now_ns = time.perf_counter_ns()
         self.us[stage] += (now_ns - self.last_ns) // 1000
         self.last_ns = now_ns
@@ -107,9 +108,7 @@ class Inbox:
         """The shard's records, in order of the blobs."""
         heads = self.heads
         keys = Keys.concat([Keys.from_arrow(head.column("key")) for head in heads])
-        sources = (
-            _column(heads, "source", np.uint64) if self.plan.source_columns else None
-        )
+        sources = _column(heads, "source", np.uint64) if self.plan.source_columns else None
         return Records(
             keys=keys,
             times_ms=_column(heads, "time_ms", np.int64),
@@ -156,7 +155,9 @@ def _column(heads: list[pa.RecordBatch], name: str, dtype: type) -> npt.NDArray[
     return np.concatenate([head.column(name).to_numpy() for head in heads])
 
 
-def dedup_stream(plan: Plan, key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+def dedup_stream(
+    plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
+) -> Iterator[pd.DataFrame]:
     """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
     task = Task.current()
     has_state = state.exists
@@ -238,7 +239,7 @@ def _inbox(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> Inbox:
     return inbox
 
 
-def _output(  # noqa: PLR0913
+def _output(
     plan: Plan,
     inbox: Inbox,
     outcome: Outcome,

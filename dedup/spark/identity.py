@@ -85,9 +85,7 @@ def _fixed(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
 def _blank(keys: Keys, null: Bools) -> Keys:
     """The keys with empty bytes where null."""
     array = keys.to_arrow()
-    return Keys.from_arrow(
-        pc.if_else(pa.array(null), pa.scalar(b"", pa.large_binary()), array)
-    )
+    return Keys.from_arrow(pc.if_else(pa.array(null), pa.scalar(b"", pa.large_binary()), array))
 
 
 def _component(column: pa.Array) -> Keys:

@@ -64,7 +64,12 @@ def observations() -> list[Column]:
     """Aggregates for `DataFrame.observe` over the group function's output."""
     sums = [F.sum(name).alias(name) for name in (*SUMS, *STAGE_COLUMNS)]
     maxima = [F.max(name).alias(name) for name in MAXIMA]
-    holder = F.min(F.when(F.col("shard_index").isNotNull(), F.struct("gc_watermark_ms", "shard_index", "gc_source")))
+    holder = F.min(
+        F.when(
+            F.col("shard_index").isNotNull(),
+            F.struct("gc_watermark_ms", "shard_index", "gc_source"),
+        )
+    )
     return [
         *sums,
         *maxima,
@@ -214,4 +219,3 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         **{field: int(observed[field]) for field in SUMS},
         **{field: observed[field] for field in (*MAXIMA[1:], "gc_watermark_ms")},
     )
-

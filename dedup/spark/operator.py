@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from dedup.catalog.root import FileSystemFactory
 from dedup.spark.build import ColumnOrName, Options, build
@@ -16,7 +16,7 @@ from dedup.spark.idtime import IdTime
 Duration: TypeAlias = str | timedelta
 
 
-def dedup_by_id(  # noqa: PLR0913
+def dedup_by_id(
     id: ColumnOrName | Sequence[ColumnOrName],  # noqa: A002
     *,
     horizon: Duration,

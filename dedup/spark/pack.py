@@ -60,9 +60,8 @@ class Packer:
 
     @property
     def full(self) -> bool:
-        return (
-            self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
-        )
+        """Whether it is time to flush."""
+        return self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Gather one Arrow batch.

@@ -69,4 +69,5 @@ class Plan:
 
     @property
     def streaming(self) -> bool:
+        """Whether there is a catalog and state, or one pass over a batch."""
         return self.root is not None

@@ -45,6 +45,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 def _hash_column(column: pa.Array, key: bytes) -> UInt64s:
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+        column = column.cast(_numbered(column.type))
         keys = Keys.from_list([canonical_bytes(value) for value in column.to_pylist()])
         return kernel.hash64(keys.data, keys.offsets, key)
     if pa.types.is_floating(column.type):
@@ -53,6 +54,21 @@ def _hash_column(column: pa.Array, key: bytes) -> UInt64s:
     hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)
     hashes[ids.null] = 0
     return hashes
+
+
+def _numbered(kind: pa.DataType) -> pa.DataType:
+    """The type with numbers for times: Python's end at the years 1 and 9999 of each zone."""
+    if pa.types.is_map(kind):
+        return pa.map_(_numbered(kind.key_type), _numbered(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_numbered(kind.value_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_numbered(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_numbered(field.type)) for field in kind])
+    if pa.types.is_temporal(kind):
+        return pa.int64() if kind.bit_width == 64 else pa.int32()
+    return kind
 
 
 def _canonical_floats(column: pa.Array) -> pa.Array:

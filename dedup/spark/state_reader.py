@@ -66,7 +66,9 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
         )
     key_id = filter_key_id(query_id)
     states = {
-        certificate.slot_keys.index(row[0]): ShardState.from_bytes(bytes(row[1]), hash_key_id=key_id)
+        certificate.slot_keys.index(row[0]): ShardState.from_bytes(
+            bytes(row[1]), hash_key_id=key_id
+        )
         for row in rows
     }
     return Snapshot(query_id, dict(sorted(states.items())))

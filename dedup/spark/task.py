@@ -64,6 +64,7 @@ class Task:
 
 
 def worker_now_ms() -> int:
+    """The machine's own clock, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -115,8 +116,8 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     if has_state is False and task.epoch > certificate.birth_batch:
         raise StateError(
             f"Micro-batch {task.epoch} found no Spark state although catalog "
-            f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in the "
-            "checkpoint is lost. Restore the checkpoint with its state, or start with a new "
+            f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in "
+            "the checkpoint is lost. Restore the checkpoint with its state, or start with a new "
             "checkpoint and a new catalog."
         )
     return Layout(certificate.slot_keys, shard_key, filter_key)

@@ -63,14 +63,18 @@ def write_body(body: pa.RecordBatch) -> pa.Buffer:
 
 
 def read_batch(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch of an IPC message without its schema."""
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
 def write_schema(schema: pa.Schema) -> bytes:
-    return schema.serialize().to_pybytes()
+    """IPC schema message."""
+    message: bytes = schema.serialize().to_pybytes()
+    return message
 
 
 def read_schema(data: bytes) -> pa.Schema:
+    """The schema of an IPC schema message."""
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
@@ -83,6 +87,7 @@ def write_heard(heard: Mapping[str, tuple[Heard, int]]) -> bytes:
 
 
 def read_heard(data: bytes) -> dict[str, tuple[Heard, int]]:
+    """What `write_heard` wrote."""
     return {
         name: (Heard(newest_ms, records), number)
         for name, (newest_ms, records, number) in json.loads(data).items()

@@ -67,9 +67,10 @@ def seeded(
     """Micro-batches of random UUIDs whose timestamps move on by `step_s` and overlap."""
     rng = np.random.default_rng(seed)
     names = np.array(
-        [f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}" for h in (
-            rng.bytes(16).hex() for _ in range(ids)
-        )]
+        [
+            f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+            for h in (rng.bytes(16).hex() for _ in range(ids))
+        ]
     )
     made = []
     for number in range(batches):
@@ -259,35 +260,27 @@ def _delete_from(log: Path, first: int) -> None:
 
 @dataclass
 class Oracle:
-    """The two clauses of the guarantee by brute force, with one clock and times in the past.
+    """The guarantee by brute force, for one clock, times in the past, and late records emitted.
 
     It knows no bucket, filter or segment, and forgets nothing.
     """
 
     horizon_s: int
     lateness_s: int
-    late: str = "emit"
     newest: int | None = None
     late_watermark: int | None = None
     passed: dict[str, list[int]] = field(default_factory=dict)
 
-    def verdicts(self, table: pa.Table) -> Counter[tuple[str, int, str]]:
-        """(ID, effective time, verdict) of a micro-batch's records, with their numbers."""
-        told: Counter[tuple[str, int, str]] = Counter()
+    def verdicts(self, table: pa.Table) -> Counter[tuple[str, int, bool]]:
+        """How often (ID, effective time, goes on or not) occurs among a micro-batch's records."""
+        told: Counter[tuple[str, int, bool]] = Counter()
         rows = zip(table["id"].to_pylist(), table["at"].to_pylist(), strict=True)
-        effective = [(self.clamped(at), name, at) for name, at in rows]
-        # A late record ties with what has its effective time; which of the two is taken is not
-        # for this oracle to say, so `late` counts as `unique` here.
-        for time, name, at in sorted(effective):
-            known = any(abs(time - t) <= self.horizon_s for t in self.passed.get(name, ()))
-            behind = self.late_watermark is not None and at < self.late_watermark
-            if known:
-                told[name, time, "duplicate"] += 1
-            elif behind and self.late == "drop":
-                told[name, time, "dropped"] += 1
-            else:
-                told[name, time, "taken"] += 1
-                self.passed.setdefault(name, []).append(time)
+        for time, name in sorted((self.clamped(at), name) for name, at in rows):
+            passed = self.passed.setdefault(name, [])
+            goes_on = all(abs(time - t) > self.horizon_s for t in passed)
+            told[name, time, goes_on] += 1
+            if goes_on:
+                passed.append(time)
         highest = max(table["at"].to_pylist())
         self.newest = highest if self.newest is None else max(self.newest, highest)
         self.late_watermark = self.newest - self.lateness_s
@@ -302,15 +295,10 @@ class Oracle:
         for batch, table in enumerate(tables):
             clamp = {at: self.clamped(at) for at in set(table["at"].to_pylist())}
             told = Counter(
-                (row["id"], clamp[row["at"]], self._told(row["verdict"]))
+                (row["id"], clamp[row["at"]], row["verdict"] != "duplicate")
                 for row in run.rows[batch]
             )
             assert told == self.verdicts(table), f"micro-batch {batch}"
-
-    def _told(self, verdict: str) -> str:
-        if verdict == "late" and self.late == "drop":
-            return "dropped"
-        return "duplicate" if verdict == "duplicate" else "taken"
 
 
 def row_set(rows: Iterable[dict[str, Any]]) -> Counter[str]:

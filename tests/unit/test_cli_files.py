@@ -58,12 +58,12 @@ def test_names_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_an_empty_folder_needs_a_format(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --format"):
         find_files(options_for(tmp_path, "readme.txt"))
-    assert find_files(options_for(tmp_path, file_format="csv")).count == 1
+    assert len(find_files(options_for(tmp_path, file_format="csv")).paths) == 1
 
 
 def test_other_names_are_left_out_and_counted(tmp_path: Path) -> None:
     files = find_files(options_for(tmp_path, "a.csv", "readme.txt", "_hidden/b.csv"))
-    assert (files.count, files.left_out) == (1, 1)
+    assert (len(files.paths), files.left_out) == (1, 1)
     assert files.reader_options["pathGlobFilter"] == "*{.csv,.csv.gz}"
 
 
@@ -82,7 +82,8 @@ def test_one_file_as_input(tmp_path: Path) -> None:
             output=options.output,
         )
     )
-    assert (files.root, files.pattern, files.count) == (tmp_path / "in", "a\\[1\\].csv", 1)
+    assert (files.root, files.pattern) == (tmp_path / "in", "a\\[1\\].csv")
+    assert files.paths == (tmp_path / "in" / "a[1].csv",)
 
 
 def record_of(options: RunOptions, query_id: str | None = None) -> Record:

@@ -1,0 +1,101 @@
+"""Seeded events for the benchmarks: 5 columns, UUID text IDs, a known share of duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = "event_id string, ts timestamp, user_id long, amount double, country string"
+_START_MS = 1_767_225_600_000  # 2026-01-01
+_COUNTRIES = np.array(["DE", "FR", "GB", "IN", "JP", "NG", "US", "BR"])
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_TEXT_POSITIONS = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
+
+
+@dataclass(frozen=True)
+class Events:
+    """A stream of micro-batches.
+
+    Parameters
+    ----------
+    rows : int
+        Records per micro-batch.
+    duplicates : float
+        Share of records that repeat an earlier record of the stream, in [0, 1).
+    seed : int
+    batch_ms : int
+        Event time that a micro-batch spans.
+    """
+
+    rows: int = 1_000_000
+    duplicates: float = 0.05
+    seed: int = 7
+    batch_ms: int = 600_000
+
+    def _new(self) -> int:
+        return round(self.rows * (1 - self.duplicates))
+
+    def batch(self, number: int) -> pa.Table:
+        """One micro-batch, the same for every call: new records, then repeats, shuffled."""
+        rng = np.random.default_rng([self.seed, number])
+        new = self._new()
+        first = number * new
+        index = np.arange(first, first + new)
+        repeated = rng.integers(0, first + new, self.rows - new)
+        index = rng.permutation(np.concatenate([index, repeated]))
+        return self._records(index)
+
+    def _records(self, index: npt.NDArray[np.int64]) -> pa.Table:
+        """The records of these numbers; every column follows from the number."""
+        mixed = _mix(index, self.seed)
+        high, low = _mix(mixed, 1), _mix(mixed, 2)
+        per_batch = self.batch_ms / self._new()
+        times_ms = _START_MS + (index * per_batch).astype(np.int64)
+        return pa.table(
+            {
+                "event_id": uuid_text(high, low),
+                "ts": pa.array(times_ms * 1000).cast(pa.timestamp("us", "UTC")),
+                "user_id": (mixed % np.uint64(1_000_000)).astype(np.int64),
+                "amount": (low % np.uint64(100_000)).astype(np.float64) / 100,
+                "country": _COUNTRIES[(high % np.uint64(len(_COUNTRIES))).astype(np.int64)],
+            }
+        )
+
+    def write(self, folder: Path, number: int, files: int = 2) -> list[Path]:
+        """A micro-batch as Parquet files, made once."""
+        paths = [folder / f"b{number:04d}-{part}.parquet" for part in range(files)]
+        if not all(path.exists() for path in paths):
+            folder.mkdir(parents=True, exist_ok=True)
+            table = self.batch(number)
+            share = -(-self.rows // files)
+            for part, path in enumerate(paths):
+                pq.write_table(table.slice(part * share, share), path.with_suffix(".tmp"))
+                path.with_suffix(".tmp").rename(path)
+        return paths
+
+
+def _mix(values: npt.NDArray[np.generic], salt: int) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014): distinct stays distinct."""
+    with np.errstate(over="ignore"):
+        x = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15 * (salt + 1) % 2**64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def uuid_text(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> pa.Array:
+    """Canonical UUID text of 128-bit numbers, string array of length n."""
+    count = len(high)
+    raw = np.stack([high.astype(">u8"), low.astype(">u8")], axis=1).view(np.uint8)
+    digits = np.empty((count, 32), np.uint8)
+    digits[:, 0::2] = _HEX[raw >> 4]
+    digits[:, 1::2] = _HEX[raw & 15]
+    text = np.full((count, 36), ord("-"), np.uint8)
+    text[:, _TEXT_POSITIONS] = digits
+    offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 36)
+    return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(text.reshape(-1)))

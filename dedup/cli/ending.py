@@ -1,0 +1,56 @@
+"""How a command ends: what it prints, its exit code, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from dedup.cli.failures import INTERRUPTED, explain
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> None:
+    """Run a command's work, print what is due, and leave with the exit code."""
+    try:
+        code, body = work()
+    except KeyboardInterrupt:
+        code, body = INTERRUPTED, {"status": "interrupted"}
+    except typer.Exit:
+        raise
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        if os.environ.get("DEDUP_TRACEBACK"):
+            raise
+        failure = explain(error)
+        code = failure.exit_code
+        body = {"status": "failed", "error": failure.kind, "message": failure.message}
+        print(f"error: {failure.message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(body | {"exit_code": code}, sort_keys=True))
+    raise typer.Exit(code)

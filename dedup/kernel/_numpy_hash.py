@@ -1,0 +1,152 @@
+"""SipHash-1-3 and the split-block Bloom filter in numpy."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from dedup.kernel import _checks
+from dedup.kernel._types import I64, U8, U32, U64
+
+#: Bytes that SipHash takes in at a time.
+WORD_BYTES = 8
+#: Below this many keys a Python loop over words beats numpy's call overhead.
+FEW = 3
+
+_MASK = 2**64 - 1
+
+#: Odd constants of the Parquet split-block Bloom filter, one per 32-bit lane.
+SALTS = np.array(
+    [
+        0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D,
+        0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31,
+    ],
+    np.uint32,
+)  # fmt: skip
+
+
+def words_of(data: U8) -> U64:
+    """Return the little-endian 64-bit word that starts at each byte, zeros past the end."""
+    padded = np.zeros(len(data) + WORD_BYTES, np.uint8)
+    padded[: len(data)] = data
+    return np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
+
+
+# ---- hashing ----
+
+
+def _rotate(x: U64, bits: int) -> U64:
+    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
+
+
+def _sip_round(v0: U64, v1: U64, v2: U64, v3: U64) -> tuple[U64, U64, U64, U64]:
+    v0 = v0 + v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 = v2 + v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 = v0 + v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 = v2 + v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+def _sip_words(v: list[int], words: Sequence[int]) -> list[int]:
+    """Absorb words into one state in plain Python, one round each."""
+    v0, v1, v2, v3 = v
+    for m in words:
+        v3 ^= m
+        v0 = (v0 + v1) & _MASK
+        v1 = ((v1 << 13) & _MASK | v1 >> 51) ^ v0
+        v0 = (v0 << 32) & _MASK | v0 >> 32
+        v2 = (v2 + v3) & _MASK
+        v3 = ((v3 << 16) & _MASK | v3 >> 48) ^ v2
+        v0 = (v0 + v3) & _MASK
+        v3 = ((v3 << 21) & _MASK | v3 >> 43) ^ v0
+        v2 = (v2 + v1) & _MASK
+        v1 = ((v1 << 17) & _MASK | v1 >> 47) ^ v2
+        v2 = (v2 << 32) & _MASK | v2 >> 32
+        v0 ^= m
+    return [v0, v1, v2, v3]
+
+
+def hash64(data: U8, offsets: I64, key: bytes) -> U64:
+    n = _checks.keys(data, offsets)
+    _checks.key16(key)
+    k0, k1 = struct.unpack("<QQ", key)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    words = words_of(data)
+    # Longest first, so that the keys that still have words are always a prefix.
+    full = lengths // WORD_BYTES
+    order = np.argsort(-full, kind="stable")
+    counts, at = full[order], starts[order]
+    state = np.empty((4, n), np.uint64)
+    initial = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+    for lane, (constant, half) in enumerate(zip(initial, (k0, k1, k0, k1), strict=True)):
+        state[lane] = constant ^ half
+    position = 0
+    while (active := int(np.searchsorted(-counts, -position, side="left"))) > FEW:
+        m = words[at[:active] + WORD_BYTES * position]
+        v0, v1, v2, v3 = (state[lane, :active] for lane in range(4))
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3 ^ m)
+        state[0, :active] = v0 ^ m
+        state[1, :active], state[2, :active], state[3, :active] = v1, v2, v3
+        position += 1
+    for i in range(active):
+        low, high = int(at[i]) + WORD_BYTES * position, int(at[i]) + WORD_BYTES * int(counts[i])
+        rest = np.frombuffer(data[low:high].tobytes(), "<u8").tolist()
+        state[:, i] = _sip_words(state[:, i].tolist(), rest)
+    tail_bytes = (lengths[order] % WORD_BYTES).astype(np.uint64)
+    tail = words[at + WORD_BYTES * counts] & (
+        (np.uint64(1) << (tail_bytes * np.uint64(8))) - np.uint64(1)
+    )
+    m = tail | (lengths[order].astype(np.uint64) << np.uint64(56))
+    v0, v1, v2, v3 = state
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3 ^ m)
+    v0, v2 = v0 ^ m, v2 ^ np.uint64(0xFF)
+    for _ in range(3):
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    out = np.empty(n, np.uint64)
+    out[order] = v0 ^ v1 ^ v2 ^ v3
+    return out
+
+
+# ---- split-block Bloom filter ----
+
+
+def _block_index(hashes: U64, blocks: int) -> I64:
+    return (((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)).astype(np.int64)
+
+
+def _lane_masks(hashes: U64) -> U32:
+    low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return np.uint32(1) << ((low[:, None] * SALTS) >> np.uint32(27))
+
+
+def filter_add(bits: U32, hashes: U64) -> None:
+    blocks = _checks.filter_bits(bits, "bits")
+    _checks.array(hashes, np.uint64, "hashes")
+    if not bits.flags.writeable:
+        raise ValueError("bits must be writable")
+    words = _block_index(hashes, blocks)[:, None] * 8 + np.arange(8)
+    np.bitwise_or.at(bits, words.ravel(), _lane_masks(hashes).ravel())
+
+
+def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
+    if not isinstance(filters, list):
+        raise TypeError(f"filters must be a list, not {type(filters).__name__}")
+    if len(filters) > 64:
+        raise ValueError(f"at most 64 filters at a time, not {len(filters)}")
+    _checks.array(hashes, np.uint64, "hashes")
+    blocks = [_checks.filter_bits(bits, f"filters[{i}]") for i, bits in enumerate(filters)]
+    out = np.zeros(len(hashes), np.uint64)
+    masks = _lane_masks(hashes)
+    for i, bits in enumerate(filters):
+        found = bits.reshape(-1, 8)[_block_index(hashes, blocks[i])]
+        hit = ((found & masks) == masks).all(axis=1)
+        out |= hit.astype(np.uint64) << np.uint64(i)
+    return out

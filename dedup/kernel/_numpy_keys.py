@@ -1,0 +1,160 @@
+"""Equality, joins and order of keys in numpy, and UUID text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.kernel import _checks
+from dedup.kernel._numpy_hash import FEW, WORD_BYTES, words_of
+from dedup.kernel._types import I64, U8, U64
+
+Bools = npt.NDArray[np.bool_]
+
+#: Pairs of keys compared at a time: bounds the memory of a join.
+_PAIRS = 1 << 20
+
+
+class Column:
+    """Keys with what comparing them needs."""
+
+    def __init__(self, data: U8, offsets: I64) -> None:
+        self.data, self.starts, self.lengths = data, offsets[:-1], np.diff(offsets)
+        self.words = words_of(data)
+
+    def key(self, i: int) -> bytes:
+        start = int(self.starts[i])
+        return self.data[start : start + int(self.lengths[i])].tobytes()
+
+
+def equal(a: Column, ai: I64, b: Column, bi: I64) -> Bools:
+    """Return whether key ``ai[i]`` of ``a`` and key ``bi[i]`` of ``b`` have the same bytes."""
+    answer: Bools = a.lengths[ai] == b.lengths[bi]
+    alive = np.flatnonzero(answer)
+    position = 0
+    while len(alive):
+        if len(alive) <= FEW:
+            for i in alive.tolist():
+                answer[i] = a.key(int(ai[i])) == b.key(int(bi[i]))
+            break
+        left = a.lengths[ai[alive]] - position
+        alive, left = alive[left > 0], left[left > 0]
+        x = a.words[a.starts[ai[alive]] + position] ^ b.words[b.starts[bi[alive]] + position]
+        # The last word may reach into the next key.
+        spare = np.uint64(8) * (8 - np.minimum(left, 8)).astype(np.uint64)
+        same = (x << spare) == 0
+        answer[alive[~same]] = False
+        alive = alive[same]
+        position += WORD_BYTES
+    return answer
+
+
+def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
+    n = _checks.keys(data, offsets)
+    _checks.sized(hashes, np.uint64, n, "hashes")
+    if n == 0:
+        return np.empty(0, np.int64)
+    order = np.argsort(hashes, kind="stable")
+    sorted_hashes = hashes[order]
+    new_run = np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1]]
+    run = np.cumsum(new_run) - 1
+    heads = order[new_run][run]
+    out = np.empty(n, np.int64)
+    out[order] = heads
+    column = Column(data, offsets)
+    repeated = np.flatnonzero(heads != order)
+    same = equal(column, order[repeated], column, heads[repeated])
+    # Runs in which different keys share a hash: decided key by key.
+    bounds = np.r_[np.flatnonzero(new_run), n]
+    for r in np.unique(run[repeated[~same]]).tolist():
+        first: dict[bytes, int] = {}
+        for i in order[bounds[r] : bounds[r + 1]].tolist():
+            out[i] = first.setdefault(column.key(i), i)
+    return out
+
+
+def spread(counts: I64) -> tuple[I64, I64]:
+    """Return (row, position in row) of every cell of rows with these lengths."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    starts = np.cumsum(counts) - counts
+    return rows, np.arange(len(rows)) - starts[rows]
+
+
+def chunks(counts: I64) -> Iterator[slice]:
+    """Cut rows with these lengths into slices of about ``_PAIRS`` cells, at least a row each."""
+    ends = np.cumsum(counts)
+    row = 0
+    while row < len(counts):
+        done = int(ends[row - 1]) if row else 0
+        stop = max(row + 1, int(np.searchsorted(ends, done + _PAIRS, side="right")))
+        yield slice(row, stop)
+        row = stop
+
+
+def match(
+    b_data: U8, b_offsets: I64, b_hashes: U64, p_data: U8, p_offsets: I64, p_hashes: U64
+) -> tuple[I64, I64]:
+    n = _checks.keys(b_data, b_offsets, "b_")
+    _checks.sized(b_hashes, np.uint64, n, "b_hashes")
+    m = _checks.keys(p_data, p_offsets, "p_")
+    _checks.sized(p_hashes, np.uint64, m, "p_hashes")
+    build, probe = Column(b_data, b_offsets), Column(p_data, p_offsets)
+    order = np.argsort(b_hashes, kind="stable")
+    sorted_hashes = b_hashes[order]
+    low = np.searchsorted(sorted_hashes, p_hashes, side="left")
+    counts = np.searchsorted(sorted_hashes, p_hashes, side="right") - low
+    found: list[tuple[I64, I64]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for rows in chunks(counts):
+        row, position = spread(counts[rows])
+        pi = row + rows.start
+        bi = order[low[pi] + position]
+        same = equal(probe, pi, build, bi)
+        found.append((pi[same], bi[same]))
+    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+
+def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
+    n = _checks.keys(data, offsets)
+    _checks.sized(hashes, np.uint64, n, "hashes")
+    order = np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
+    sorted_hashes = hashes[order]
+    bounds = np.r_[np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1]]), n]
+    column = Column(data, offsets)
+    for r in np.flatnonzero(np.diff(bounds) > 1).tolist():
+        part = slice(int(bounds[r]), int(bounds[r + 1]))
+        order[part] = sorted(order[part].tolist(), key=column.key)
+    return order
+
+
+# ---- UUID text ----
+
+_DASHES = np.array([8, 13, 18, 23])
+_DIGITS = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
+_NIBBLE = np.full(256, 255, np.uint8)
+_NIBBLE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+def encode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
+    n = _checks.keys(data, offsets)
+    lengths = np.diff(offsets)
+    candidates = np.flatnonzero(lengths == 36)
+    text = data[offsets[candidates][:, None] + np.arange(36)]
+    nibbles = _NIBBLE[text[:, _DIGITS]]
+    good = (nibbles < 16).all(axis=1) & (text[:, _DASHES] == ord("-")).all(axis=1)
+    uuids, nibbles = candidates[good], nibbles[good]
+    sizes = lengths + 1
+    sizes[uuids] = 17
+    out_offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(sizes, out=out_offsets[1:])
+    out = np.zeros(int(out_offsets[-1]), np.uint8)
+    at = out_offsets[uuids]
+    out[at] = 1
+    out[at[:, None] + np.arange(1, 17)] = (nibbles[:, 0::2] << 4) | nibbles[:, 1::2]
+    plain = np.ones(n, bool)
+    plain[uuids] = False
+    others = np.flatnonzero(plain)
+    row, position = spread(lengths[others])
+    out[out_offsets[others][row] + 1 + position] = data[offsets[others][row] + position]
+    return out, out_offsets
