@@ -11,11 +11,13 @@ from dedup.errors import ConfigError
 SEGMENT_SUFFIX = ".sst"
 SIDECAR_SUFFIX = ".filter"
 TOMBSTONE_SUFFIX = ".forgotten"
+#: A shard's advisory manifest.
+MANIFEST_FILE = "manifest.json"
 #: Suffix of a file that is still being written; a killed writer leaves it behind.
 TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
-    "certificate", "segment", "sidecar", "tombstone", "run", "temp", "foreign"
+    "certificate", "segment", "sidecar", "tombstone", "manifest", "run", "temp", "foreign"
 ]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -92,6 +94,8 @@ def parse(name: str) -> ObjectName:
     if rest.startswith("runs/"):
         return ObjectName("run", query_id, run_id=rest.removeprefix("runs/"))
     in_shard = _IN_SHARD.fullmatch(name)
+    if in_shard and file == MANIFEST_FILE:
+        return ObjectName("manifest", query_id, int(in_shard["shard"]))
     for suffix, kind in _KINDS.items():
         stem = file.removesuffix(suffix)
         named = _SEGMENT.fullmatch(stem)

@@ -1,4 +1,4 @@
-"""`dedup catalog`: what a catalog holds, whether it is whole, and accepting the loss of a bucket."""
+"""`dedup catalog`: what a catalog holds, is it whole, and accepting the loss of a bucket."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def open_root(where: str) -> Root:
         If there is no catalog.
     """
     root = Root(where)
-    local = root.local_path("")
-    absent = local is not None and not local.is_dir()
-    if absent or not any(f.says.kind == "certificate" for f in list_catalog(root)):
+    if not any(f.says.kind == "certificate" for f in list_catalog(root)):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id; give what its option `catalog` names "
             "(for `dedup run` that is OUTPUT/_catalog)."

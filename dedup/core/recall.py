@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from dedup import kernel
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
-from dedup.core.manifest import Bucket, Manifest
+from dedup.core.manifest import Bucket
 from dedup.core.policy import Policy
 from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore
 from dedup.core.state import ShardState
@@ -115,9 +116,9 @@ def recall(
     lap("tail")
 
     open_ids = np.flatnonzero(~settled)
-    manifest, lost = state.manifest, []
+    lost: list[SegmentRef] = []
     hits: list[tuple[SegmentRef, Int64s]] = []
-    for bucket in reversed(manifest.buckets):
+    for bucket in reversed(state.manifest.buckets):
         candidates = _reaching(bucket, question, open_ids, policy)
         if len(candidates):
             bucket_hits, bucket_lost = _probe(state, bucket, question, candidates, store)
@@ -132,13 +133,8 @@ def recall(
         ids = ids[~settled[ids]]
         if not len(ids):
             continue
-        times_ms, gone = _guarded(
-            store,
-            segment,
-            lambda segment=segment, ids=ids: store.lookup(  # type: ignore[misc]
-                segment, question.keys.take(ids), question.hashes[ids]
-            ),
-        )
+        read = partial(store.lookup, segment, question.keys.take(ids), question.hashes[ids])
+        times_ms, gone = read_unless_lost(store, segment, read)
         if times_ms is None:
             lost += gone
             continue
@@ -184,11 +180,7 @@ def _probe(
     for segment in bucket.segments:
         piece = state.slices.get(segment.name)
         if piece is None:
-            piece, gone = _guarded(
-                store,
-                segment,
-                lambda segment=segment: store.segment_filter(segment),  # type: ignore[misc]
-            )
+            piece, gone = read_unless_lost(store, segment, partial(store.segment_filter, segment))
             lost += gone
         if piece is not None:
             filters.append((segment, piece))
@@ -206,7 +198,7 @@ def _probe(
     return hits, lost
 
 
-def _guarded(
+def read_unless_lost(
     store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]
 ) -> tuple[_T | None, list[SegmentRef]]:
     """The result, or the segment as lost where it is damaged and the user accepted its loss."""
@@ -216,10 +208,3 @@ def _guarded(
         if store.forgotten(segment):
             return None, [segment]
         raise
-
-
-def without(manifest: Manifest, lost: list[SegmentRef]) -> Manifest:
-    """The manifest without segments whose loss the user accepted."""
-    for segment in lost:
-        manifest = manifest.without(segment)
-    return manifest

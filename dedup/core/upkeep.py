@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from dedup.core.keys import Keys
 from dedup.core.manifest import Bucket, Manifest
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.ports import I64, U64, SegmentRef, SegmentStore
-from dedup.core.recall import _guarded
+from dedup.core.recall import read_unless_lost
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 
@@ -126,10 +127,8 @@ class Upkeep:
     def _merge_segments(self, bucket: Bucket, segments: tuple[SegmentRef, ...]) -> None:
         read, lost = [], []
         for segment in segments:
-            content, gone = _guarded(
-                self.store,
-                segment,
-                lambda segment=segment: self.store.read_segment(segment),  # type: ignore[misc]
+            content, gone = read_unless_lost(
+                self.store, segment, partial(self.store.read_segment, segment)
             )
             lost += gone
             if content is not None:

@@ -16,26 +16,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from dedup.catalog.advisory import Advisory, write_advisory
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.stray import count_stray
 from dedup.core.arrival import Verdict
-from dedup.core.clocks import Heard
-from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
-from dedup.core.shard import Epoch, Outcome, Records, never, process
+from dedup.core.shard import Epoch, Outcome, never, process
 from dedup.core.state import ShardState
 from dedup.core.upkeep import live_manifest_bytes
-from dedup.errors import ConfigError
 from dedup.spark import wire
+from dedup.spark.inbox import Inbox
 from dedup.spark.metrics import COLUMNS, DDL, STAGES
 from dedup.spark.plan import Plan
-from dedup.spark.rowhash import hash_rows
 from dedup.spark.task import Layout, Task, layout, worker_now_ms
 
 OUTPUT_SCHEMA = f"rows int, body binary, verdicts binary, {DDL}"
@@ -58,101 +54,6 @@ class Stopwatch:
         now_ns = time.perf_counter_ns()
         self.us[stage] += (now_ns - self.last_ns) // 1000
         self.last_ns = now_ns
-
-
-@dataclass(slots=True)
-class Inbox:
-    """A shard's packed rows of one micro-batch, decoded as far as the core needs them."""
-
-    plan: Plan
-    row_key: bytes
-    blobs: list[bytes] = field(default_factory=list)
-    heads: list[pa.RecordBatch] = field(default_factory=list)
-    heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
-    schema_bytes: bytes | None = None
-    nbytes: int = 0
-
-    def add(self, rows: pd.DataFrame) -> None:
-        """Take in packed rows.
-
-        Raises
-        ------
-        ConfigError
-            If the shard's share of the micro-batch passes the limit.
-        """
-        schema = wire.head_schema(with_sources=bool(self.plan.source_columns))
-        for count, head, body in zip(rows["rows"], rows["head"], rows["body"], strict=True):
-            if count == wire.CONTROL:
-                self._hear(head, body)
-                continue
-            self.nbytes += len(head) + len(body)
-            if self.nbytes > self.plan.max_shard_batch_bytes:
-                raise ConfigError(
-                    f"One shard's share of this micro-batch is more than "
-                    f"{self.plan.max_shard_batch_bytes:,} bytes, which a worker must hold in "
-                    "memory. Limit the micro-batch at its source (Kafka: maxOffsetsPerTrigger, "
-                    "files: maxFilesPerTrigger or maxBytesPerTrigger), use more `shards`, or "
-                    "raise `max_shard_batch_bytes`."
-                )
-            self.heads.append(wire.read_batch(head, schema))
-            self.blobs.append(body)
-
-    def _hear(self, head: bytes, body: bytes | None) -> None:
-        for name, (heard, number) in wire.read_heard(head).items():
-            before = self.heard.get(name)
-            self.heard[name] = (before[0].merge(heard) if before else heard, number)
-        if body is not None:
-            self.schema_bytes = bytes(body)
-
-    def records(self) -> Records:
-        """The shard's records, in order of the blobs."""
-        heads = self.heads
-        keys = Keys.concat([Keys.from_arrow(head.column("key")) for head in heads])
-        sources = _column(heads, "source", np.uint64) if self.plan.source_columns else None
-        return Records(
-            keys=keys,
-            times_ms=_column(heads, "time_ms", np.int64),
-            flags=_column(heads, "flags", np.uint8),
-            heard={name: heard for name, (heard, _) in self.heard.items()},
-            sources=sources,
-            source_hashes={name: number for name, (_, number) in self.heard.items()},
-            tie_rank=self.tie_rank,
-        )
-
-    def tie_rank(self, index: Int64s) -> Int64s:
-        """Ranks of records by order columns, then by keyed row hash."""
-        rows = self._rows(index)
-        user = rows.select(range(self.plan.user_columns))
-        columns = {f"o{i}": rows.column(name) for i, name in enumerate(self.plan.order_columns)}
-        columns["hash"] = pa.chunked_array([pa.array(hash_rows(user, self.row_key))])
-        order = pc.sort_indices(
-            pa.table(columns), sort_keys=[(name, "ascending") for name in columns]
-        )
-        rank = np.empty(len(index), np.int64)
-        rank[order.to_numpy()] = np.arange(len(index))
-        return rank
-
-    def _rows(self, index: Int64s) -> pa.Table:
-        """The user rows of the given records, in that order."""
-        assert self.schema_bytes is not None
-        schema = wire.read_schema(self.schema_bytes)
-        ends = np.cumsum([head.num_rows for head in self.heads])
-        blob = np.searchsorted(ends, index, "right")
-        by_blob = np.argsort(blob, kind="stable")
-        pieces = []
-        for number in np.unique(blob):
-            start = ends[number] - self.heads[number].num_rows
-            inside = index[by_blob[blob[by_blob] == number]] - start
-            pieces.append(wire.read_batch(self.blobs[number], schema).take(pa.array(inside)))
-        restore = np.empty(len(index), np.int64)
-        restore[by_blob] = np.arange(len(index))
-        return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(restore))
-
-
-def _column(heads: list[pa.RecordBatch], name: str, dtype: type) -> npt.NDArray[Any]:
-    if not heads:
-        return np.zeros(0, dtype)
-    return np.concatenate([head.column(name).to_numpy() for head in heads])
 
 
 def dedup_stream(
@@ -181,11 +82,7 @@ def dedup_stream(
         hash_key=lay.filter_key,
     )
     outcome = process(base, inbox.records(), plan.policy, store, epoch, watch.lap)
-    next_state = outcome.state
-    if base.clocks.run_id != task.run_id or (task.epoch + shard) % STRAY_COUNT_STRIDE == 0:
-        assert plan.root is not None
-        stray = count_stray(plan.root, task.query_id, shard, next_state.manifest)
-        next_state = replace(next_state, stray_files=stray)
+    next_state = _with_catalog_notes(plan, task, shard, base, outcome.state)
     row = next_state.to_bytes()
     state.update((row,))
     watch.lap("write")
@@ -200,6 +97,19 @@ def dedup_stream(
         "state_bytes": len(row),
     }
     yield _output(plan, inbox, replace(outcome, state=next_state), shard, counts, watch)
+
+
+def _with_catalog_notes(
+    plan: Plan, task: Task, shard: int, base: ShardState, state: ShardState
+) -> ShardState:
+    """The state with stray files counted now and then; the advisory manifest is written."""
+    assert plan.root is not None
+    if state.manifest.buckets != base.manifest.buckets:
+        write_advisory(plan.root, task.query_id, shard, Advisory(task.epoch, state.manifest))
+    if base.clocks.run_id != task.run_id or (task.epoch + shard) % STRAY_COUNT_STRIDE == 0:
+        stray = count_stray(plan.root, task.query_id, shard, state.manifest)
+        return replace(state, stray_files=stray)
+    return state
 
 
 def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
