@@ -120,13 +120,6 @@ def _known(place: Any, checkpoint: str | None) -> Snapshot | None:
     return None if checkpoint is None else catalog.snapshot(place, checkpoint)
 
 
-def _table(title: str, *columns: str) -> Table:
-    rows = Table(title=title, box=box.SIMPLE, title_justify="left")
-    for name in columns:
-        rows.add_column(name, overflow="fold")
-    return rows
-
-
 def _print_inspection(body: dict[str, Any], *, list_segments: bool) -> None:
     console = Console()
     console.print(f"{body['root']}, state {body['as_of']}", markup=False, highlight=False)
@@ -135,13 +128,12 @@ def _print_inspection(body: dict[str, Any], *, list_segments: bool) -> None:
     if body["foreign_files"]:
         console.print(f"{body['foreign_files']} foreign files, left alone")
     if list_segments:
-        rows = _table("segments", "shard", "segment", "standing", "IDs", "from", "to", "bytes")
-        for s in body["segments"]:
-            size = (s["sst_bytes"] or 0) + (s["filter_bytes"] or 0)
-            note = " MISSING" if s["missing"] else " forgotten" if s["forgotten"] else ""
-            values = (s["shard"], s["segment"], s["standing"] + note, s["ids"], s["start"])
-            rows.add_row(*_texts(*values, s["end"], size))
-        console.print(rows)
+        # Lines, not a table: names are long, and other tools cut and sort this.
+        for line in body["segments"]:
+            size = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
+            note = " missing" if line["missing"] else " forgotten" if line["forgotten"] else ""
+            values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
+            typer.echo("\t".join(_texts(*values, line["start"], line["end"], size)))
 
 
 def _print_query(console: Console, query: dict[str, Any]) -> None:
@@ -160,8 +152,19 @@ def _print_query(console: Console, query: dict[str, Any]) -> None:
         rows.add_row("segments forgotten", f"{query['forgotten']:,}")
     console.print(rows)
     if query["state"]:
-        columns = ("shard", "batch", "buckets", "segments", "expired", "IDs there", "IDs in tail")
-        shards = _table("state", *columns, "GC watermark")
+        names = (
+            "shard",
+            "batch",
+            "buckets",
+            "segments",
+            "expired",
+            "sealed",
+            "tail",
+            "GC watermark",
+        )
+        shards = Table(title="state", box=box.SIMPLE, title_justify="left")
+        for name in (*columns, "GC watermark"):
+            shards.add_column(name, justify="right", no_wrap=True)
         for state in query["state"]:
             shards.add_row(*_texts(*state.values()))
         console.print(shards)

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from dedup.cli.failures import INTERRUPTED, explain
+from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> 
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        if os.environ.get("DEDUP_TRACEBACK"):
+        if os.environ.get(TRACEBACK):
             raise
         failure = explain(error)
         code = failure.exit_code

@@ -13,6 +13,9 @@ USAGE = 2
 DAMAGE = 3
 INTERRUPTED = 130
 
+#: Set in the environment, errors come with their Python traceback.
+TRACEBACK = "DEDUP_TRACEBACK"
+
 _OURS = re.compile(r"dedup\.errors\.(\w+): (.+)")
 _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
@@ -52,7 +55,10 @@ def explain(error: BaseException) -> Failure:
     if isinstance(error, OSError):
         name = f" ({error.filename})" if error.filename else ""
         return Failure(f"{error.strerror or error}{name}", FAILED, type(error).__name__)
-    return Failure(_spark_message(text), FAILED, type(error).__name__)
+    kind = type(error).__name__
+    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", FAILED, kind)
+    return Failure(_spark_message(text), FAILED, kind)
 
 
 def _spark_message(text: str) -> str:

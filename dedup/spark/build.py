@@ -105,9 +105,10 @@ class Options:
 
     def _check_processing_time(self) -> None:
         for option in ("lateness", "source_partition", "stable_timestamps"):
-            if getattr(self, option):
+            value = getattr(self, option)
+            if isinstance(value, Column) or value:
                 raise ConfigError(
-                    f"{option}={getattr(self, option)!r} needs a timestamp column; without "
+                    f"{option}={value!r} needs a timestamp column; without "
                     "`timestamp` records are timed by arrival and none is late."
                 )
 
@@ -160,26 +161,37 @@ class Options:
         return bucket_ms
 
 
-def build(df: DataFrame, options: Options) -> DataFrame:
-    """The DataFrame with the operator applied.
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A transformation from DataFrame to DataFrame, as `dedup_by_id` makes it."""
 
-    Raises
-    ------
-    ConfigError
-        If a column, the session or the query cannot work.
-    CatalogError
-        If the catalog cannot be written from the driver.
-    """
-    columns.check_carried(df.schema)
+    options: Options
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        """The DataFrame de-duplicated.
+
+        Raises
+        ------
+        ConfigError
+            If a column, the session or the query cannot work.
+        CatalogError
+            If the catalog cannot be written from the driver.
+        """
+        prepared, plan = prepare(df, self.options)
+        return _assemble(prepared, plan, _output_schema(df, self.options), self.options)
+
+
+def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
+    """Pack's input and the plan for the tasks, after all checks; errors as `Operator`."""
+    case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
+    columns.check_carried(df.schema, case_sensitive=case_sensitive)
     if df.isStreaming:
         _check_stream(df, options)
-    known = columns.Columns(
-        df, checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
-    )
-    plan = _plan(df, options, known)
     if options.verdict is not None and options.verdict.lower() in map(str.lower, df.columns):
         raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
-    return _assemble(df.select("*", *known.helpers), plan, _output_schema(df, options), options)
+    known = columns.Columns(df, case_sensitive)
+    plan = _plan(df, options, known)
+    return known.input(), plan
 
 
 def _check_stream(df: DataFrame, options: Options) -> None:

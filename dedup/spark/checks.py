@@ -121,15 +121,16 @@ def check_upstream(df: DataFrame) -> None:
     ConfigError
         For a second stateful Python operator in one query, or a watermark declared before ours.
     """
-    for field in df.schema.fields:
-        if "spark.watermarkDelayMs" in (field.metadata or {}):
-            raise ConfigError(
-                f"withWatermark({field.name!r}, ...) is declared before dedup_by_id, which would "
-                "lose it. Declare it after: "
-                f"events.transform(dedup_by_id(...)).withWatermark({field.name!r}, ...). "
-                "De-duplication has clocks of its own (`timestamp`, `lateness`)."
-            )
-    if "FlatMapGroupsInPandasWithState" in plan_text(df):
+    text = plan_text(df)
+    if "EventTimeWatermark" in text:
+        marked = (f.name for f in df.schema.fields if "spark.watermarkDelayMs" in f.metadata)
+        column = repr(next(marked, "..."))
+        raise ConfigError(
+            f"withWatermark({column}, ...) is declared before dedup_by_id, which would lose it. "
+            f"Declare it after: events.transform(dedup_by_id(...)).withWatermark({column}, ...). "
+            "De-duplication has clocks of its own (`timestamp`, `lateness`)."
+        )
+    if "FlatMapGroupsInPandasWithState" in text:
         raise ConfigError(
             "This query already has a dedup_by_id or another applyInPandasWithState; Spark runs "
             "one of them per query. Give one composite ID, or write the first result to a table "

@@ -62,7 +62,8 @@ class Columns:
         if isinstance(given, str):
             name = self._plain(given)
             if name is not None:
-                return Resolved(name, name, self.df.schema[name].dataType, helper=False)
+                kind = self.df.schema[name].dataType
+                return Resolved(self._carried(name), name, kind, helper=False)
             if "." not in given:
                 raise ConfigError(missing_column(given, self.df.columns, option))
             given = F.col(given)
@@ -95,7 +96,7 @@ class Columns:
             and self.df.schema[name].dataType == only.dataType
             and (_same_column(given, only.name))
         ):
-            return Resolved(name, name, only.dataType, helper=False)
+            return Resolved(self._carried(name), name, only.dataType, helper=False)
         helper = f"{HELPER_PREFIX}{len(self.helpers)}"
         self.helpers.append(given.alias(helper))
         return Resolved(helper, only.name, only.dataType, helper=True)
@@ -105,6 +106,20 @@ class Columns:
         helper = f"{HELPER_PREFIX}{len(self.helpers)}"
         self.helpers.append(expression.alias(helper))
         return helper
+
+    def input(self) -> DataFrame:
+        """The user's columns, then the helpers, under names that pack may be given."""
+        frame = self.df.select("*", *self.helpers)
+        names = [self._carried(name) for name in self.df.columns]
+        if names == self.df.columns:
+            return frame
+        return frame.toDF(*names, *frame.columns[len(names) :])
+
+    def _carried(self, name: str) -> str:
+        # mapInArrow looks its columns up by name and takes a dot for a field of a struct.
+        if "." in name or "`" in name:
+            return f"{HELPER_PREFIX}column_{self.df.columns.index(name)}"
+        return name
 
 
 def _same_column(given: Column, name: str) -> bool:
@@ -163,7 +178,7 @@ def check_order_type(resolved: Resolved) -> None:
         )
 
 
-def check_carried(schema: T.StructType) -> None:
+def check_carried(schema: T.StructType, *, case_sensitive: bool) -> None:
     """Refuse columns that Spark cannot hand to an Arrow function, by name, with the cast to use.
 
     Raises
@@ -171,15 +186,10 @@ def check_carried(schema: T.StructType) -> None:
     ConfigError
         For calendar and year-month intervals, void, duplicate and reserved column names.
     """
-    seen: set[str] = set()
+    _check_names(schema.names if case_sensitive else [n.lower() for n in schema.names], "columns")
     for name in schema.names:
-        if name in seen:
-            raise ConfigError(
-                f"Two columns are named {name!r}; Spark cannot hand them to Python. Rename one."
-            )
         if name.startswith(HELPER_PREFIX):
             raise ConfigError(f"Column {name!r}: names beginning {HELPER_PREFIX!r} are reserved.")
-        seen.add(name)
     for path, kind in _leaves(schema.fields):
         text = kind.simpleString()
         if text.startswith(("interval year", "interval month")):
@@ -193,6 +203,16 @@ def check_carried(schema: T.StructType) -> None:
         )
 
 
+def _check_names(names: Sequence[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(
+                f"Two {what} are named {name!r}; Spark cannot hand them to Python. Rename one."
+            )
+        seen.add(name)
+
+
 def _leaves(fields: Iterable[T.StructField], prefix: str = "") -> Iterator[tuple[str, T.DataType]]:
     for f in fields:
         yield from _leaves_of(f.dataType, prefix + f.name)
@@ -200,6 +220,7 @@ def _leaves(fields: Iterable[T.StructField], prefix: str = "") -> Iterator[tuple
 
 def _leaves_of(kind: T.DataType, path: str) -> Iterator[tuple[str, T.DataType]]:
     if isinstance(kind, T.StructType):
+        _check_names(kind.names, f"fields of {path!r}")
         yield from _leaves(kind.fields, path + ".")
     elif isinstance(kind, T.ArrayType):
         yield from _leaves_of(kind.elementType, path + "[]")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-from pyspark.sql import DataFrame
-
 from dedup.catalog.root import FileSystemFactory
-from dedup.spark.build import ColumnOrName, Options, build
+from dedup.spark.build import ColumnOrName, Operator, Options
 from dedup.spark.idtime import IdTime
 
 Duration: TypeAlias = str | timedelta
@@ -44,7 +42,7 @@ def dedup_by_id(
     cache_bytes: int = 16 << 30,
     max_shard_batch_bytes: int = 1 << 30,
     metrics: str = "dedup",
-) -> Callable[[DataFrame], DataFrame]:
+) -> Operator:
     """A transformation that lets each record ID pass once per horizon.
 
     Use it as ``events.transform(dedup_by_id("event_id", ...))``, on a stream or a batch
@@ -120,8 +118,8 @@ def dedup_by_id(
 
     Returns
     -------
-    callable
-        From DataFrame to DataFrame.
+    Operator
+        A callable from DataFrame to DataFrame.
 
     Raises
     ------
@@ -141,36 +139,33 @@ def dedup_by_id(
     The design is that of Google Dataflow's exactly-once shuffle: Akidau, Chernyak, Lax,
     *Streaming Systems*, chapter 5.
     """
-    options = Options(
-        id=id,
-        horizon=horizon,
-        catalog=catalog,
-        timestamp=timestamp,
-        source_partition=source_partition,
-        lateness=lateness,
-        late=late,
-        stable_timestamps=stable_timestamps,
-        max_future=max_future,
-        null_ids=null_ids,
-        null_timestamps=null_timestamps,
-        verdict=verdict,
-        idle_timeout=idle_timeout,
-        order_by=order_by,
-        shards=shards,
-        buckets=buckets,
-        bucket_length=bucket_length,
-        fpr=fpr,
-        state_budget_bytes=state_budget_bytes,
-        keep_expired=keep_expired,
-        accept_clock_jump=accept_clock_jump,
-        shared_local=shared_local,
-        cache_dir=cache_dir,
-        cache_bytes=cache_bytes,
-        max_shard_batch_bytes=max_shard_batch_bytes,
-        metrics=metrics,
+    return Operator(
+        Options(
+            id=id,
+            horizon=horizon,
+            catalog=catalog,
+            timestamp=timestamp,
+            source_partition=source_partition,
+            lateness=lateness,
+            late=late,
+            stable_timestamps=stable_timestamps,
+            max_future=max_future,
+            null_ids=null_ids,
+            null_timestamps=null_timestamps,
+            verdict=verdict,
+            idle_timeout=idle_timeout,
+            order_by=order_by,
+            shards=shards,
+            buckets=buckets,
+            bucket_length=bucket_length,
+            fpr=fpr,
+            state_budget_bytes=state_budget_bytes,
+            keep_expired=keep_expired,
+            accept_clock_jump=accept_clock_jump,
+            shared_local=shared_local,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+            max_shard_batch_bytes=max_shard_batch_bytes,
+            metrics=metrics,
+        )
     )
-
-    def transform(df: DataFrame) -> DataFrame:
-        return build(df, options)
-
-    return transform

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_support import FileDrop
+from spark_support import FileDrop, Job
+
+from dedup.cli.session import stream_settings
 
 # Workers must run this Python, not the first one on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -55,3 +57,11 @@ def spark(_session: SparkSession) -> Iterator[SparkSession]:
 def files(tmp_path: Path) -> FileDrop:
     """Drop files whose modification times ascend in the order of the calls."""
     return FileDrop(tmp_path / "input")
+
+
+@pytest.fixture
+def job(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Job:
+    """`dedup run` with the settings of a session of its own."""
+    for key, value in stream_settings(2).items():
+        spark.conf.set(key, value)
+    return Job(spark, files, tmp_path)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dedup.cli.failures import Failure, explain
+from dedup.cli.progress import Silent
+from dedup.cli.run import Outcome, run
+from dedup.cli.run_options import RunOptions
 
 
 class FileDrop:
-    """Writes text or table files into a folder, each a second younger than the one before.
+    """Writes files into a folder, each a second younger than the one before.
 
     Spark's file source orders by modification time; without distinct ones the micro-batches
     of a test would depend on luck.
@@ -29,3 +39,40 @@ class FileDrop:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
         return self.stamp(path)
+
+
+class Job:
+    """`dedup run` over one input and one output, in the tests' session."""
+
+    def __init__(self, spark: SparkSession, files: FileDrop, folder: Path) -> None:
+        self.spark = spark
+        self.files = files
+        self.output = folder / "out"
+        self.duplicates = folder / "dup"
+        self.options: dict[str, Any] = {
+            "input": files.folder,
+            "id": ("id",),
+            "horizon": "1 day",
+            "output": self.output,
+            "files_per_trigger": 1,
+            "master": "local[2]",
+        }
+
+    def made(self, **changes: Any) -> RunOptions:
+        return RunOptions.make(**(self.options | changes))
+
+    def __call__(self, stop: threading.Event | None = None, **changes: Any) -> Outcome:
+        return run(self.made(**changes), Silent(), stop=stop, spark=self.spark)
+
+    def fails(self, **changes: Any) -> Failure:
+        with pytest.raises(Exception) as failed:  # noqa: PT011
+            self(**changes)
+        return explain(failed.value)
+
+    def rows(self, file_format: str = "csv", folder: Path | None = None) -> list[tuple[Any, ...]]:
+        reader = self.spark.read.format(file_format).option("header", "true").option("escape", '"')
+        frame = reader.load(str(folder or self.output)).drop("batch")
+        return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+    def visible(self) -> list[str]:
+        return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("_"))

@@ -14,65 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
-from spark_support import FileDrop
+from spark_support import Job
 
-from dedup.cli.failures import FAILED, USAGE, Failure, explain
+from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Silent
-from dedup.cli.run import Outcome, plan, run
-from dedup.cli.run_options import RunOptions
-from dedup.cli.session import stream_settings
+from dedup.cli.run import plan
 from dedup.sinks.staged import StagedFiles, published_batches
-
-
-@pytest.fixture
-def session(spark: SparkSession) -> SparkSession:
-    for key, value in stream_settings(2).items():
-        spark.conf.set(key, value)
-    return spark
-
-
-class Job:
-    """`dedup run` over one input and one output, in the tests' session."""
-
-    def __init__(self, spark: SparkSession, files: FileDrop, folder: Path) -> None:
-        self.spark = spark
-        self.files = files
-        self.output = folder / "out"
-        self.duplicates = folder / "dup"
-        self.options: dict[str, Any] = {
-            "input": files.folder,
-            "id": ("id",),
-            "horizon": "1 day",
-            "output": self.output,
-            "files_per_trigger": 1,
-            "master": "local[2]",
-        }
-
-    def made(self, **changes: Any) -> RunOptions:
-        return RunOptions.make(**(self.options | changes))
-
-    def __call__(self, stop: threading.Event | None = None, **changes: Any) -> Outcome:
-        return run(self.made(**changes), Silent(), stop=stop, spark=self.spark)
-
-    def fails(self, **changes: Any) -> Failure:
-        with pytest.raises(Exception) as failed:  # noqa: PT011
-            self(**changes)
-        return explain(failed.value)
-
-    def rows(self, file_format: str = "csv", folder: Path | None = None) -> list[tuple[Any, ...]]:
-        reader = self.spark.read.format(file_format).option("header", "true").option("escape", '"')
-        frame = reader.load(str(folder or self.output)).drop("batch")
-        return sorted((tuple(row) for row in frame.collect()), key=repr)
-
-    def visible(self) -> list[str]:
-        return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("_"))
-
-
-@pytest.fixture
-def job(session: SparkSession, files: FileDrop, tmp_path: Path) -> Job:
-    return Job(session, files, tmp_path)
 
 
 def counts(figures: Figures, *names: str) -> tuple[int, ...]:

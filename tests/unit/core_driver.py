@@ -7,16 +7,27 @@ its effective timestamp, and looks through all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-from memory_store import HASH_KEY, KEY_ID, MemoryStore
+from memory_store import HASH_KEY, MemoryStore
 
 from dedup.core.arrival import Verdict
-from dedup.core.clocks import NEVER_MS, Heard
+from dedup.core.clocks import NEVER_MS, Clocks, Heard
+from dedup.core.filter import hash_key_id
 from dedup.core.keys import Keys
-from dedup.core.policy import Policy
-from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, Epoch, Outcome, Records, process
+from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
+from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.shard import (
+    FLAG_FUTURE,
+    FLAG_NULL_ID,
+    FLAG_NULL_TIME,
+    Epoch,
+    Outcome,
+    Records,
+    process,
+)
 from dedup.core.state import ShardState
 
 MAX_FUTURE_MS = 50
@@ -24,16 +35,16 @@ MAX_FUTURE_MS = 50
 
 @dataclass(frozen=True)
 class Rec:
-    """A record: its ID (None: null), own timestamp, source partition."""
+    """A record: its ID (None: null), own timestamp (None: null), source partition."""
 
     id: bytes | None
-    time_ms: int
+    time_ms: int | None
     source: str = ""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A record that went on, with the horizon in force."""
+    """A record that went on, and the micro-batch that took it."""
 
     id: bytes
     time_ms: int
@@ -42,59 +53,105 @@ class Passed:
 
 @dataclass
 class Driver:
-    """One shard under test."""
+    """One shard under test; every micro-batch is run twice, from bytes of the same base state."""
 
     policy: Policy
     store: MemoryStore = field(default_factory=MemoryStore)
     state: ShardState = field(default_factory=ShardState)
+    shard: int = 0
     batch: int = 0
     run_id: str = "run-1"
     now_ms: int = 0
+    hash_key: bytes = HASH_KEY
     passed: list[Passed] = field(default_factory=list)
-    horizons: list[int] = field(default_factory=list)
+    policies: list[Policy] = field(default_factory=list)
+    history: list[ShardState] = field(default_factory=list)
     last: Outcome | None = None
-    max_segments: int = 0
 
     def feed(self, recs: Sequence[Rec], now_ms: int | None = None) -> list[Verdict]:
         """Run one micro-batch, check it against the oracle, return its verdicts."""
         self.now_ms = self.now_ms if now_ms is None else now_ms
-        base = ShardState.from_bytes(self.state.to_bytes(), hash_key_id=KEY_ID)
+        base = ShardState.from_bytes(
+            self.state.to_bytes(), hash_key_id=hash_key_id(self.hash_key)
+        )
         records = self._records(recs)
         epoch = Epoch(
             number=self.batch,
             run_id=self.run_id,
             now_ms=self.now_ms,
             worker_now_ms=self.now_ms,
-            shard=0,
-            hash_key=HASH_KEY,
+            shard=self.shard,
+            hash_key=self.hash_key,
         )
-        outcome = process(base, records, self.policy, self.store, epoch)
-        again = process(base, records, self.policy, self.store, epoch)
-        assert outcome.verdicts.tolist() == again.verdicts.tolist(), "a replay answers the same"
-        self.horizons.append(self.policy.horizon_ms)
+        orphaned = process(base, records, self.policy, self.attempt(), epoch)
+        outcome = process(base, records, self.policy, self.attempt(), epoch)
+        assert outcome.verdicts.tolist() == orphaned.verdicts.tolist(), "a replay answers the same"
+        self.policies.append(self.policy)
         self._judge(recs, records, base, outcome)
-        self._check_bounds(outcome.state)
+        self.history.append(self.state)
+        self._check_bounds(base.clocks, outcome.state)
         self.state, self.last = outcome.state, outcome
         self.batch += 1
         return [Verdict(v) for v in outcome.verdicts]
 
+    def named(self, recs: Sequence[Rec], now_ms: int | None = None) -> list[str]:
+        """As `feed`; the names of the verdicts."""
+        return [verdict.name for verdict in self.feed(recs, now_ms)]
+
+    def roll_back(self, batches: int) -> None:
+        """Go on from an earlier micro-batch, as after a restart whose newest commits are gone."""
+        self.batch -= batches
+        self.state = self.history[self.batch]
+        del self.history[self.batch :], self.policies[self.batch :]
+        self.passed = [p for p in self.passed if p.batch < self.batch]
+
+    def retune(self, **changes: Any) -> None:
+        """Restart the query with other options."""
+        self.policy = replace(self.policy, **changes)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin another run of the query."""
+        self.run_id += "+"
+
+    def count(self, name: str) -> int:
+        """A count of the last micro-batch."""
+        assert self.last is not None
+        return self.last.counts.get(name, 0)
+
+    def attempt(self) -> SegmentStore:
+        """The store of a new task attempt."""
+        return self.store
+
+    def ids_of(self, segment: SegmentRef) -> list[bytes]:
+        """The IDs that a segment really holds."""
+        return list(self.store.segments[segment.name][1])
+
+    def lives(self, segment: SegmentRef) -> bool:
+        """Whether the segment is still at the root."""
+        return segment.name in self.store.segments
+
     def _records(self, recs: Sequence[Rec]) -> Records:
-        times = np.array([r.time_ms for r in recs], np.int64)
-        flags = np.array([FLAG_NULL_ID * (r.id is None) for r in recs], np.uint8)
-        future = times > self.now_ms + MAX_FUTURE_MS
+        own = [NEVER_MS if rec.time_ms is None else rec.time_ms for rec in recs]
+        times = np.array(own, np.int64)
+        flags = np.array([FLAG_NULL_ID * (rec.id is None) for rec in recs], np.uint8)
         if self.policy.event_time:
-            flags[future] |= FLAG_FUTURE
-            times = np.where(future, self.now_ms, times)
+            flags[times > self.now_ms + MAX_FUTURE_MS] |= FLAG_FUTURE
+            flags[times == NEVER_MS] |= FLAG_NULL_TIME
+        substituted = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
         heard: dict[str, Heard] = {}
-        for rec, ahead in zip(recs, future, strict=True):
-            new = Heard(NEVER_MS if ahead else rec.time_ms, 1)
+        for rec, time_ms, untrue in zip(recs, own, substituted, strict=True):
+            new = Heard(NEVER_MS if untrue else time_ms, 1)
             heard[rec.source] = heard[rec.source].merge(new) if rec.source in heard else new
+        names = sorted(heard)
         return Records(
-            keys=Keys.from_list([r.id or b"" for r in recs]),
-            times_ms=times,
+            keys=Keys.from_list([rec.id or b"" for rec in recs]),
+            times_ms=np.where(substituted, self.now_ms, times),
             flags=flags,
             heard=heard,
             tie_rank=lambda index: index.copy(),
+            sources=np.array([names.index(rec.source) for rec in recs], np.uint64),
+            source_hashes={name: number for number, name in enumerate(names)},
         )
 
     def _judge(
@@ -105,7 +162,7 @@ class Driver:
             effective = np.maximum(records.times_ms, late_ms)
             late = records.times_ms < late_ms
         else:
-            effective = np.full(len(recs), max(self.now_ms, base.clocks.now_ms))
+            effective = np.full(len(recs), base.clocks.effective_now(self.now_ms))
             late = np.zeros(len(recs), bool)
         arrival = np.lexsort((np.arange(len(recs)), effective))
         for i in arrival:
@@ -113,37 +170,41 @@ class Driver:
             if rec.id is None:
                 assert verdict == Verdict.NULL_ID
                 continue
-            close = [p for p in self.passed if p.id == rec.id and self._within(p, t)]
+            same = [p for p in self.passed if p.id == rec.id]
             if verdict == Verdict.DUPLICATE:
-                near = [
-                    p
-                    for p in self.passed
-                    if p.id == rec.id and abs(p.time_ms - t) <= policy.horizon_ms
-                ]
-                assert near, f"clause 2: {rec} at {t} has no reason to be dropped"
+                assert any(abs(p.time_ms - t) <= policy.horizon_ms for p in same), (
+                    f"clause 2: {rec} at {t} has no reason to be dropped"
+                )
                 continue
             assert verdict == (Verdict.LATE if late[i] else Verdict.UNIQUE)
-            if not (policy.forgets_at_late and verdict == Verdict.LATE):
+            emitted = verdict == Verdict.UNIQUE or policy.late == "emit"
+            close = [p for p in same if self._within(p, t)]
+            # Where late records are dropped all the same, their duplicates need not be told apart.
+            if emitted or not policy.forgets_at_late:
                 assert not close, f"clause 1: {rec} at {t} passed although {close} did"
-            if verdict == Verdict.UNIQUE or policy.late == "emit":
+            if emitted:
                 self.passed.append(Passed(rec.id, t, self.batch))
 
     def _within(self, passed: Passed, time_ms: int) -> bool:
-        """Whether the guarantee covers the pair: the shortest horizon since then does."""
-        horizon_ms = min(self.horizons[passed.batch :])
-        return abs(passed.time_ms - time_ms) <= horizon_ms
+        """Whether the guarantee covers the pair: the shortest memory since then does."""
+        since = self.policies[passed.batch :]
+        if since[-1].late == "emit" and any(policy.forgets_at_late for policy in since):
+            return False
+        return abs(passed.time_ms - time_ms) <= min(policy.horizon_ms for policy in since)
 
-    def _check_bounds(self, state: ShardState) -> None:
-        policy = self.policy
+    def _check_bounds(self, base: Clocks, state: ShardState) -> None:
+        policy, clocks = self.policy, state.clocks
         for bucket in state.manifest.buckets:
-            assert len(bucket.segments) <= 16
-            self.max_segments = max(self.max_segments, len(bucket.segments))
-            ids = [
-                key for seg in bucket.segments for key in self.store.segments[seg.name][1]
-            ]
+            assert len(bucket.segments) <= MAX_OPEN_SEGMENTS
+            ids = [key for segment in bucket.segments for key in self.ids_of(segment)]
             assert len(ids) == len(set(ids)), "an ID occurs at most once in a bucket"
         assert state.tail.nbytes <= max(policy.state_budget_bytes // 2, 16)
-        clocks = state.clocks
-        assert clocks.gc_watermark_ms <= max(
-            clocks.late_watermark_ms - min(self.horizons), NEVER_MS
-        )
+        assert clocks.late_watermark_ms >= base.late_watermark_ms
+        assert clocks.gc_watermark_ms >= base.gc_watermark_ms
+        assert clocks.low_watermark_ms >= base.low_watermark_ms
+        shortest_ms = min(policy.horizon_ms for policy in self.policies)
+        assert clocks.gc_watermark_ms <= max(clocks.late_watermark_ms - shortest_ms, NEVER_MS)
+        oldest = max(0, self.batch - policy.retain_epochs)
+        for earlier in [*self.history[oldest:], state]:
+            for segment in earlier.manifest.segments():
+                assert self.lives(segment), "a state that Spark can roll back to is whole"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError
 
 from dedup.cli.failures import DAMAGE, FAILED, USAGE, explain
 from dedup.errors import CatalogError, ConfigError, DataError, SegmentDamaged, StateError
@@ -35,7 +36,7 @@ def test_own_error_inside_a_worker() -> None:
         ':\n  File "group.py", line 1, in f\n    raise SegmentDamaged(text)\n'
         "dedup.errors.SegmentDamaged: segment s1 is gone; run `dedup catalog forget`\n\n\tat java"
     )
-    failure = explain(RuntimeError(text))
+    failure = explain(Py4JError(text))
     assert failure.message == "segment s1 is gone; run `dedup catalog forget`"
     assert (failure.exit_code, failure.kind) == (DAMAGE, "SegmentDamaged")
 
@@ -82,7 +83,7 @@ def test_own_error_inside_a_worker() -> None:
     ],
 )
 def test_spark_errors(text: str, message: str) -> None:
-    failure = explain(RuntimeError(text))
+    failure = explain(Py4JError(text))
     assert (failure.message, failure.exit_code) == (message, FAILED)
 
 
@@ -91,6 +92,12 @@ def test_system_errors_name_the_file() -> None:
     assert failure.message == "No space left on device (/out/x)"
 
 
+def test_a_fault_of_our_own_says_so() -> None:
+    failure = explain(TypeError("f() takes 1 argument"))
+    assert failure.message.startswith("internal error, TypeError: f() takes 1 argument")
+    assert failure.exit_code == FAILED
+
+
 def test_memory() -> None:
-    failure = explain(RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
+    failure = explain(Py4JError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
     assert "--driver-memory" in failure.message

@@ -1,0 +1,150 @@
+"""`dedup catalog`: what is there, is it whole, and going on without a lost bucket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_support import Job
+from typer.testing import CliRunner
+
+from dedup.cli import catalog
+from dedup.cli.app import app
+from dedup.cli.failures import DAMAGE, OK, USAGE
+from dedup.errors import ConfigError
+
+
+class Filled:
+    """A run that left segments, and the commands over its catalog."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        for number in range(3):
+            ids = [f"{number}-{i:05d}" for i in range(3000)]
+            job.files.text(f"{number}.csv", "\n".join(["id", *ids]))
+        self.run()
+        self.root = catalog.open_root(str(job.output / "_catalog"))
+        self.known = catalog.snapshot(self.root, str(job.output / "_checkpoint"), job.spark)
+        self.live = [s for s in catalog.segments(self.root, self.known) if s.standing == "live"]
+
+    def run(self) -> Any:
+        return self.job(state_budget_bytes=16 << 10, shards=1)
+
+    def path(self, suffix: str, which: int = 0) -> Path:
+        name = f"shard={self.live[which].shard:05d}/{self.live[which].name}{suffix}"
+        return self.job.output / "_catalog" / self.known.query_id / name
+
+
+@pytest.fixture
+def filled(job: Job) -> Filled:
+    return Filled(job)
+
+
+def command(*arguments: str) -> tuple[int, dict[str, Any]]:
+    done = CliRunner().invoke(app, ["catalog", *arguments, "--json"])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_there(filled: Filled) -> None:
+    body = catalog.inspect(filled.root, filled.known)
+    (query,) = body["queries"]
+    assert query["query_id"] == filled.known.query_id
+    assert query["id"] == ["id string"]
+    assert query["files"]["segment"]["files"] == sum(query["segments"].values())
+    assert query["segments"]["live"] == len(filled.live) > 0
+    state = query["state"][0]
+    assert state["segment_ids"] + state["tail_ids"] == 9000
+    assert (
+        sum(s["ids"] for s in body["segments"] if s["standing"] == "live") == (state["segment_ids"])
+    )
+
+
+def test_orphans_and_missing_files_are_told_apart(filled: Filled) -> None:
+    stray = filled.path(".sst").with_name("000000000009-elsewhere-3-0000.sst")
+    stray.write_bytes(filled.path(".sst").read_bytes())
+    filled.path(".sst").unlink()
+    body = catalog.inspect(filled.root, filled.known)
+    assert body["queries"][0]["segments"]["orphan"] == 1
+    assert body["queries"][0]["missing"] == 1
+
+
+def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
+    code, body = command("inspect", str(filled.job.output / "_catalog"))
+    assert code == OK
+    assert set(body["queries"][0]["segments"]) == {"unknown"}
+    assert "--checkpoint" in body["as_of"]
+    assert body["queries"][0]["state"] == []
+
+
+def test_tables(filled: Filled) -> None:
+    root = str(filled.job.output / "_catalog")
+    shown = CliRunner().invoke(app, ["catalog", "inspect", root, "--segments"])
+    assert shown.exit_code == OK
+    assert filled.live[0].name in shown.stdout
+    checked = CliRunner().invoke(app, ["catalog", "verify", root])
+    assert checked.stdout.strip().endswith(": ok")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("suffix", [".sst", ".filter"])
+@pytest.mark.parametrize("harm", [flip, remove])
+def test_damage_is_found(filled: Filled, suffix: str, harm: Callable[[Path], None]) -> None:
+    root = str(filled.job.output / "_catalog")
+    assert command("verify", root)[0] == OK
+    harm(filled.path(suffix))
+    checked = [r for _, r in catalog.verify(filled.root, filled.known) if not r.ok]
+    assert [r.segment for r in checked] == [filled.live[0].name]
+    code, body = command("verify", root)
+    assert code == DAMAGE
+    assert (body["status"], len(body["damaged"])) == ("damaged", 1)
+
+
+def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> None:
+    root = str(filled.job.output / "_catalog")
+    # The newest: no lookup has made a local copy of it yet.
+    filled.path(".sst", -1).unlink()
+    lost = filled.live[-1]
+    ids = [f"{number}-{i:05d}" for number in range(3) for i in range(3000)]
+    filled.job.files.text("again.csv", "\n".join(["id", *ids]))
+    failure = filled.job.fails(state_budget_bytes=16 << 10, shards=1)
+    assert failure.exit_code == DAMAGE
+    assert lost.name in failure.message
+    assert f"--segment {lost.name}" in failure.message
+
+    code, body = command("forget", root, "--segment", lost.name)
+    assert (code, body["shard"]) == (OK, lost.shard)
+    assert command("verify", root)[0] == OK
+    after = filled.run().figures.counts
+    assert lost.ref is not None
+    assert after["unique"] == lost.ref.count
+    assert after["duplicate"] == 9000 - lost.ref.count
+
+
+def test_forget_needs_to_know_which(filled: Filled) -> None:
+    root = str(filled.job.output / "_catalog")
+    name = "000000000009-elsewhere-3-0000"
+    code, body = command("forget", root, "--segment", name)
+    assert code == USAGE
+    assert "say which with --query and --shard" in body["message"]
+    query = ("--query", filled.known.query_id, "--shard", "0")
+    assert command("forget", root, "--segment", name, *query)[0] == OK
+
+
+def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:
+    for where in (tmp_path, tmp_path / "absent"):
+        code, body = command("inspect", str(where))
+        assert (code, body["error"]) == (USAGE, "ConfigError")
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        catalog.snapshot(catalog.Root(str(tmp_path)), str(tmp_path))

@@ -1,0 +1,55 @@
+"""The command as a process: its output streams, signals and exit codes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from spark_support import FileDrop
+
+_RUN = [sys.executable, "-m", "dedup.cli.main", "run"]
+
+
+def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
+    for number in range(12):
+        files.text(f"{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
+    output = tmp_path / "out"
+    command = [
+        *_RUN,
+        str(files.folder),
+        *("--id", "id", "--horizon", "1 day", "--output", str(output)),
+        *("--files-per-trigger", "1", "--master", "local[2]", "--driver-memory", "512m", "--json"),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        deadline = time.monotonic() + 120
+        while not list(output.glob("batch=*")) and time.monotonic() < deadline:
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    body = json.loads(out)
+    assert (body["status"], body["exit_code"]) == ("interrupted", 130)
+    assert "left for the next run" in err
+    assert "Traceback" not in err
+    assert len(list(output.glob("batch=*"))) < 12
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+    assert body["status"] == "ok"
+    assert body["records_in"] == body["unique"] + body["duplicate"]
+    lines = [line for p in output.glob("batch=*/*.csv") for line in p.read_text().split("\n")[1:]]
+    ids = sorted(line.split(",")[0] for line in lines if line)
+    assert ids == sorted(["a", *(f"k{n}" for n in range(12))])
+    # What Spark and its workers print belongs in the log.
+    assert "WARN" not in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    assert (output / "_dedup.log").stat().st_size > 0

@@ -1,0 +1,319 @@
+"""Every Spark type that Arrow functions carry passes unharmed; IDs of every hashable type work."""
+
+from __future__ import annotations
+
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from support import Query, row_set
+
+from dedup import dedup_by_id
+from dedup.errors import ConfigError
+
+#: Two values per type, SQL; a null comes on top.
+VALUES = {
+    "bool": ("true", "false"),
+    "i8": ("-128Y", "127Y"),
+    "i16": ("-32768S", "32767S"),
+    "i32": ("-2147483648", "2147483647"),
+    "i64": ("-9223372036854775807L - 1", "9223372036854775807L"),
+    "f32": ("float('NaN')", "float('-0.0')"),
+    "f64": ("double('NaN')", "double('-0.0')"),
+    "f64_more": ("double('-Infinity')", "5e-324d"),
+    "dec": ("-99999999999999999999999999999999999999BD", "12345678901234567890123456789012345678BD"),
+    "dec_scale": (
+        "cast('0.00000000000000000000000000000000000001' as decimal(38,38))",
+        "cast('-0.1' as decimal(38,38))",
+    ),
+    "dec_small": ("cast(-9.99 as decimal(3,2))", "cast(0 as decimal(3,2))"),
+    "text": ("''", "'\\u0000 ü 漢 \\uD83D\\uDE00'"),
+    "text_long": ("repeat('long ', 20000)", "' '"),
+    "lcase": ("'ABC' collate UTF8_LCASE", "'abc' collate UTF8_LCASE"),
+    "bytes": ("X''", "X'00FF80'"),
+    "day": ("date'0001-01-01'", "date'9999-12-31'"),
+    "ts": ("timestamp'0001-01-01 00:00:00.000001'", "timestamp'9999-12-31 23:59:59.999999'"),
+    "ts_old": ("timestamp'1582-10-10 00:00:00'", "timestamp'1969-12-31 23:59:59.999999'"),
+    "ntz": ("timestamp_ntz'0001-01-01 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
+    "dt": ("make_dt_interval(-106751991, 4, 0, 54.775807)", "interval '1 02:03:04.000005' day to second"),
+    "dt_hours": ("interval '5' hour", "interval '-7' hour"),
+    "clock": ("time'00:00:00'", "time'23:59:59.999999'"),
+    "doc": ("""parse_json('{"a":[1,2.5,null,{"b":"x"}]}')""", "parse_json('null')"),
+    "list": ("array(1, null, 3)", "array()"),
+    "lists": ("array(array('a', null), null, array())", "array(array(repeat('b', 3)))"),
+    "map": ("map('b', 1.5d, 'a', double('NaN'))", "map()"),
+    "maps": ("map(1, map('x', array(1)), 2, null)", "map(3, map())"),
+    "struct": (
+        "named_struct('a', 1, 'b', named_struct('c', 'x', 'd', timestamp'0001-01-01 00:00:00'))",
+        "named_struct('a', null, 'b', named_struct('c', null, 'd', null))",
+    ),
+    "structs": (
+        "array(named_struct('dec', 1.23456789012345678901234567890BD, 'bin', X'01'), null)",
+        "array()",
+    ),
+    "docs": ("array(parse_json('1'), null)", "array(parse_json('[]'))"),
+    "deep": (
+        "map('k', array(named_struct('m', map(date'2024-01-01', interval 1 second))))",
+        "map('k', null)",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def typed(spark: SparkSession) -> DataFrame:
+    """Three rows: the first values, the second ones, nulls."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    rows = [
+        ", ".join(f"{value[n]} AS {name}" for name, value in VALUES.items()) for n in range(2)
+    ]
+    rows.append(", ".join(f"null AS {name}" for name in VALUES))
+    return spark.sql(
+        " UNION ALL ".join(f"SELECT {n} AS id, {row}" for n, row in enumerate(rows))
+    ).coalesce(1)
+
+
+def kept_unharmed(before: DataFrame, after: DataFrame) -> None:
+    assert after.schema == before.schema
+    assert row_set(after.toArrow().to_pylist()) == row_set(before.toArrow().to_pylist())
+
+
+def test_every_type_in_a_batch(typed: DataFrame) -> None:
+    twice = typed.unionAll(typed)
+    kept_unharmed(typed, twice.transform(dedup_by_id("id", horizon="1 day")))
+
+
+def test_every_type_in_a_stream(spark: SparkSession, typed: DataFrame, tmp_path: Path) -> None:
+    """The second micro-batch holds the first one's rows again and new ones."""
+    query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=typed.schema)
+    more = typed.withColumn("id", F.col("id") + 10)
+    query.add_frame(typed).add_frame(typed.unionAll(more))
+    run = query.run()
+    assert query.result().schema == query.source().schema
+    assert [len(rows) for rows in run.rows.values()] == [3, 3]
+    assert row_set(run.all_rows()) == row_set(typed.unionAll(more).toArrow().to_pylist())
+    assert [m.duplicate for m in run.metrics] == [0, 3]
+
+
+def test_large_types_of_arrow(spark: SparkSession, typed: DataFrame) -> None:
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    twice = typed.unionAll(typed)
+    kept_unharmed(typed, twice.transform(dedup_by_id(["text", "bytes", "id"], horizon="1 day")))
+
+
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Kolkata"])
+def test_times_in_another_session_time_zone(
+    spark: SparkSession, typed: DataFrame, zone: str
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    columns = ["id", "unix_micros(ts) AS ts", "cast(ntz AS string) AS ntz", "unix_micros(ts_old) AS old"]
+    after = typed.unionAll(typed).transform(dedup_by_id(["id", "ts", "ntz"], horizon="1 day"))
+    assert sorted(map(str, after.selectExpr(*columns).collect())) == sorted(
+        map(str, typed.selectExpr(*columns).collect())
+    )
+
+
+def test_no_column_besides_the_id(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, {"horizon": "1 day"}, schema="id bigint")
+    query.add_frame(spark.range(5).coalesce(1)).add_frame(spark.range(3, 8).coalesce(1))
+    run = query.run()
+    assert [sorted(row["id"] for row in rows) for rows in run.rows.values()] == [
+        [0, 1, 2, 3, 4], [5, 6, 7],
+    ]  # fmt: skip
+    twice = spark.range(5).unionAll(spark.range(5))
+    assert twice.transform(dedup_by_id("id", horizon="1 day")).count() == 5
+
+
+def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
+    wide = spark.range(4).select("id", *(F.lit(n).alias(f"c{n}") for n in range(2000)))
+    query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=wide.schema)
+    query.add_frame(wide).add_frame(wide.withColumn("c1999", F.lit(7)))
+    run = query.run()
+    assert [len(rows) for rows in run.rows.values()] == [4, 0]
+    expected = {"id": 0, **{f"c{n}": n for n in range(2000)}}
+    assert sorted(run.rows[0], key=lambda row: row["id"])[0] == expected
+
+
+def test_awkward_column_names(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["user.id", "a b", 'qu"ote', "back`tick", "ünï", "verdict?", "1", "__x"]
+    frame = spark.createDataFrame([(n % 3, *range(len(names) - 1)) for n in range(9)]).toDF(*names)
+    for given in ("user.id", "`user.id`", F.col("`user.id`")):
+        kept = frame.transform(
+            dedup_by_id(given, horizon="1 day", order_by=["a b", "back`tick"], verdict="v.")
+        )
+        assert kept.columns == [*names, "v."]
+        kept = frame.transform(dedup_by_id(given, horizon="1 day"))
+        assert kept.columns == names
+        assert sorted(tuple(row) for row in kept.collect()) == [
+            (n, *range(len(names) - 1)) for n in range(3)
+        ]
+    query = Query(spark, tmp_path, {"horizon": "1 day"}, id="user.id", schema=frame.schema)
+    run = query.add_frame(frame).run()
+    assert sorted(row["user.id"] for row in run.all_rows()) == [0, 1, 2]
+
+
+def test_fields_of_structs_and_expressions_as_id(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [(("A", 1),), (("a", 1),), (("A", 2),)], "e struct<name:string,n:int>"
+    )
+    for given, count in (
+        ("e.name", 2), ("e.n", 2), (["e.name", "e.n"], 3), (F.lower("e.name"), 1),
+        ([F.lower("e.name"), "e.n"], 2), (F.col("e").getField("n") % 1, 1),
+    ):  # fmt: skip
+        assert frame.transform(dedup_by_id(given, horizon="1 day")).count() == count, given
+        assert frame.transform(dedup_by_id(given, horizon="1 day")).columns == ["e"]
+
+
+def test_names_differing_in_case_only(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    frame = spark.createDataFrame([(1, 1), (1, 2), (2, 2)], ["id", "ID"])
+    assert frame.transform(dedup_by_id("id", horizon="1 day")).count() == 2
+    assert frame.transform(dedup_by_id(["ID", "id"], horizon="1 day")).count() == 3
+    with pytest.raises(ConfigError, match="id='Id': there is no such column. Did you mean"):
+        frame.transform(dedup_by_id("Id", horizon="1 day"))
+    spark.conf.set("spark.sql.caseSensitive", "false")
+    with pytest.raises(ConfigError, match="Two columns are named 'id'"):
+        frame.transform(dedup_by_id("id", horizon="1 day"))
+
+
+# --- IDs
+
+UUID_A, UUID_B = "6f1c1f2e-0000-7000-8000-00000000000a", "6f1c1f2e-0000-7000-8000-00000000000b"
+
+#: SQL values per ID type, all different.
+IDS = {
+    "string": ["''", "'a'", "'A'", "'a '", "'\\u0000'", "'ü'", f"'{UUID_A}'", f"'{UUID_B}'"],
+    "char(3)": ["cast('a' as char(3))", "cast('ab' as char(3))"],
+    "binary": ["X''", "X'00'", "X'0000'", "X'FF'"],
+    "boolean": ["true", "false"],
+    "tinyint": ["0Y", "-1Y", "127Y"],
+    "smallint": ["0S", "-1S", "255S"],
+    "int": ["0", "-1", "65536", "2147483647"],
+    "bigint": ["0L", "-1L", "4294967296L", "9223372036854775807L"],
+    "decimal": ["0BD", "-1BD", "99999999999999999999999999999999999999BD", "18446744073709551616BD"],
+    "date": ["date'0001-01-01'", "date'1970-01-01'", "date'9999-12-31'"],
+    "timestamp": ["timestamp'1970-01-01 00:00:00'", "timestamp'1970-01-01 00:00:00.000001'",
+                  "timestamp'0001-01-01 00:00:00'"],
+    "timestamp_ntz": ["timestamp_ntz'1970-01-01 00:00:00'", "timestamp_ntz'9999-12-31 00:00:00'"],
+    "interval": ["interval 0 second", "interval 1 day", "interval -1 day"],
+    "time": ["time'00:00:00'", "time'00:00:00.000001'", "time'23:59:59'"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(IDS))
+def test_ids_of_every_hashable_type(spark: SparkSession, kind: str) -> None:
+    """Each value three times and three nulls: each value once, and every null, goes on."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    values = ", ".join(f"({value})" for value in IDS[kind] * 3)
+    frame = spark.sql(f"SELECT id FROM VALUES {values}, (null), (null), (null) AS t(id)")
+    kept = frame.repartition(2).transform(dedup_by_id("id", horizon="1 day"))
+    told = [repr(row["id"]) for row in kept.toArrow().to_pylist()]
+    assert told.count("None") == 3
+    assert sorted(told) == sorted(
+        [repr(row["id"]) for row in frame.distinct().toArrow().to_pylist()] + ["None"] * 2
+    )
+    assert len(set(told)) == len(IDS[kind]) + 1
+
+
+def test_composite_ids_with_nulls(spark: SparkSession) -> None:
+    """A null component is a value; an ID is null only if all of it is; no two IDs run together."""
+    ids: list[Any] = [
+        ("a", "bc", 1), ("ab", "c", 1), ("abc", "", 1), ("", "abc", 1), ("abc", None, 1),
+        (None, "abc", 1), ("", None, None), (None, "", None), (None, None, 1), (None, None, 0),
+        ("a", "bc", None), ("a", None, None),
+    ]  # fmt: skip
+    frame = spark.createDataFrame([*ids * 2, (None,) * 3, (None,) * 3], "a string, b string, c int")
+    kept = frame.transform(dedup_by_id(["a", "b", "c"], horizon="1 day", verdict="v"))
+    told = [(*row[:3], row.v) for row in kept.collect()]
+    assert sorted(told, key=repr) == sorted(
+        [(*i, v) for i in ids for v in ("unique", "duplicate")] + [(None, None, None, "null_id")] * 2,
+        key=repr,
+    )
+
+
+def test_composite_ids_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "a string, b decimal(20,2), c binary"
+    rows: list[Any] = [("x", Decimal("1.00"), b"1"), ("x", None, b"1"), (None, None, None)]
+    query = Query(spark, tmp_path, {"horizon": "1 day"}, id=["a", "b", "c"], schema=schema)
+    frame = spark.createDataFrame(rows, schema)
+    query.add_frame(frame)
+    query.add_frame(frame.unionAll(spark.createDataFrame([("x", Decimal("1.00"), None)], schema)))
+    run = query.run()
+    assert [len(batch) for batch in run.rows.values()] == [3, 2]
+    assert [m.null_id for m in run.metrics] == [1, 1]
+
+
+def test_uuids_and_what_looks_like_them(spark: SparkSession) -> None:
+    """UUID text is kept in 16 bytes, but is no other ID than its text."""
+    raw = uuid.UUID(UUID_A).bytes
+    sixteen = "\x01" + "z" * 16
+    texts = [UUID_A, UUID_A.upper(), UUID_A.replace("-", ""), "{" + UUID_A + "}", "z" * 16, sixteen]
+    frame = spark.createDataFrame([(t,) for t in texts * 2], "id string")
+    assert sorted(r.id for r in frame.transform(dedup_by_id("id", horizon="1 day")).collect()) == (
+        sorted(texts)
+    )
+    # One tag byte tells the two apart even where their 16 bytes are equal.
+    ascii_uuid = str(uuid.UUID(bytes=b"zzzzzzzzzzzzzzzz"))
+    both = spark.createDataFrame([("z" * 16,), (ascii_uuid,), ("\x01" + "z" * 16,)], "id string")
+    assert both.transform(dedup_by_id("id", horizon="1 day")).count() == 3
+    binary = spark.createDataFrame([(raw,), (b"\x01" + raw,), (raw,)], "id binary")
+    assert binary.transform(dedup_by_id("id", horizon="1 day")).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("1.5d", "ID column 'id' is double: NaN and -0.0 have several byte forms; cast it to"),
+        ("cast(1 as float)", "ID column 'id' is float: NaN and -0.0"),
+        ("array(1)", "ID column 'id' is array<int>: it is nested; name its fields instead"),
+        ("map(1, 2)", "ID column 'id' is map<int,int>: it is nested"),
+        ("struct(1 AS a)", "ID column 'id' is struct<a:int>: it is nested"),
+        ("parse_json('1')", "ID column 'id' is variant: the type has no byte identity; cast it"),
+        ("'x' collate UTF8_LCASE", "ID column 'id' has collation UTF8_LCASE, in which different"),
+        ("'x' collate UNICODE_CI", "has collation UNICODE_CI"),
+    ],
+)
+def test_ids_without_byte_identity_are_refused(
+    spark: SparkSession, sql: str, message: str
+) -> None:
+    frame = spark.sql(f"SELECT {sql} AS id, 1 AS x")
+    with pytest.raises(ConfigError) as caught:
+        frame.transform(dedup_by_id(["x", "id"], horizon="1 day"))
+    assert str(caught.value).startswith(message) or message in str(caught.value)
+    with pytest.raises(ConfigError, match="ID column"):
+        frame.transform(dedup_by_id(F.col("id"), horizon="1 day"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("make_interval(1, 2) AS c", "Column 'c' is interval, .* Use CAST"),
+        ("interval 1 year AS c", r"Column 'c' is interval year, .* Use CAST\(c AS STRING\)"),
+        ("array(struct(interval 1 month AS m)) AS c", r"Column 'c\[\]\.m' is interval month"),
+        ("map('k', interval '1-2' year to month) AS c", r"Column 'c\.value' is interval year to"),
+        ("null AS c", r"Column 'c' is void, .* Use CAST\(c AS STRING\)"),
+        ("1 AS c, 2 AS c", "Two columns are named 'c'"),
+        ("1 AS c, 2 AS C", "Two columns are named 'c'"),
+        ("named_struct('a', 1, 'a', 2) AS c", "Two fields of 'c' are named 'a'"),
+        ("array(named_struct('a', 1, 'a', 2)) AS c", r"Two fields of 'c\[\]' are named 'a'"),
+        ("1 AS __dedup_0", "names beginning '__dedup_' are reserved"),
+    ],
+)
+def test_columns_that_spark_cannot_carry_are_refused_by_name(
+    spark: SparkSession, sql: str, message: str
+) -> None:
+    frame = spark.sql(f"SELECT 1 AS id, {sql}")
+    with pytest.raises(ConfigError, match=message):
+        frame.transform(dedup_by_id("id", horizon="1 day"))
+
+
+def test_what_is_refused_spark_cannot_carry_either(spark: SparkSession) -> None:
+    """Each refusal has a reason: the day Spark carries a type, this fails."""
+    for sql in ("make_interval(1, 2)", "interval 1 year", "named_struct('a', 1, 'a', 2)"):
+        frame = spark.sql(f"SELECT {sql} AS c")
+        with pytest.raises(Exception, match=r"(?i)unsupported|duplicate|not supported"):
+            frame.mapInArrow(lambda batches: batches, frame.schema).collect()
