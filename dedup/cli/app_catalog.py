@@ -122,7 +122,6 @@ def _known(place: Any, checkpoint: str | None) -> Snapshot | None:
 
 def _print_inspection(body: dict[str, Any], *, list_segments: bool) -> None:
     console = Console()
-    console.print(f"{body['root']}, state {body['as_of']}", markup=False, highlight=False)
     for query in body["queries"]:
         _print_query(console, query)
     if body["foreign_files"]:
@@ -139,6 +138,7 @@ def _print_inspection(body: dict[str, Any], *, list_segments: bool) -> None:
 def _print_query(console: Console, query: dict[str, Any]) -> None:
     rows = Table(title=f"query {query['query_id']}", box=box.SIMPLE, title_justify="left")
     rows.show_header = False
+    rows.add_row("as of", query["as_of"])
     rows.add_row("record ID", ", ".join(query["id"]))
     rows.add_row("timestamp", query["timestamp"] or "-")
     rows.add_row("shards", str(query["shards"] or "-"))
@@ -152,16 +152,7 @@ def _print_query(console: Console, query: dict[str, Any]) -> None:
         rows.add_row("segments forgotten", f"{query['forgotten']:,}")
     console.print(rows)
     if query["state"]:
-        names = (
-            "shard",
-            "batch",
-            "buckets",
-            "segments",
-            "expired",
-            "sealed",
-            "tail",
-            "GC watermark",
-        )
+        columns = ("shard", "batch", "buckets", "segments", "expired", "sealed", "tail")
         shards = Table(title="state", box=box.SIMPLE, title_justify="left")
         for name in (*columns, "GC watermark"):
             shards.add_column(name, justify="right", no_wrap=True)

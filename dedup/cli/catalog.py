@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,71 +11,15 @@ from dedup.catalog.certificate import load_certificate
 from dedup.catalog.inspect import CatalogFile, SegmentReport, list_catalog, verify_segment
 from dedup.catalog.inspect import forget as write_tombstone
 from dedup.catalog.root import Root
+from dedup.cli.catalog_memory import ORPHAN, Memory, Segment, memory_of, segments_of
 from dedup.cli.figures import iso
 from dedup.cli.session import spark_session
-from dedup.core.clocks import NEVER_MS
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dedup.core.ports import SegmentRef
-    from dedup.core.state import ShardState
     from dedup.spark.state_reader import Snapshot
-
-#: What becomes of a segment; only the manifest in Spark state tells.
-LIVE, EXPIRED, ORPHAN, UNKNOWN = "live", "expired", "orphan", "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A segment that the catalog or a manifest names.
-
-    Parameters
-    ----------
-    query_id, shard, name
-        Where it is.
-    standing : str
-        `LIVE`, `EXPIRED` (waits for its deletion), `ORPHAN` (no manifest names it), or `UNKNOWN`
-        without a checkpoint.
-    ref : SegmentRef or None
-        What the manifest says of a live one.
-    sst_bytes, filter_bytes : int or None
-        Sizes found; None where the file is missing.
-    forgotten : bool
-        Its loss was accepted.
-    """
-
-    query_id: str
-    shard: int
-    name: str
-    standing: str
-    ref: SegmentRef | None
-    sst_bytes: int | None
-    filter_bytes: int | None
-    forgotten: bool
-
-    @property
-    def missing(self) -> bool:
-        """A file that the query may need is not there."""
-        absent = self.sst_bytes is None or self.filter_bytes is None
-        return self.standing == LIVE and absent
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "query_id": self.query_id,
-            "shard": self.shard,
-            "segment": self.name,
-            "standing": self.standing,
-            "ids": self.ref.count if self.ref else None,
-            "start": iso(self.ref.start_ms) if self.ref else None,
-            "end": iso(self.ref.end_ms) if self.ref else None,
-            "sst_bytes": self.sst_bytes,
-            "filter_bytes": self.filter_bytes,
-            "missing": self.missing,
-            "forgotten": self.forgotten,
-        }
 
 
 def open_root(where: str) -> Root:
@@ -123,60 +66,31 @@ def segments(root: Root, known: Snapshot | None, query_id: str | None = None) ->
     root : Root
         The catalog.
     known : Snapshot or None
-        Manifests of one query; the segments of others stay `UNKNOWN`.
+        Manifests of one query; for others there are only advisory copies.
     query_id : str, optional
         Only this query.
     """
-    files = _by_segment(list_catalog(root, query_id or ""))
-    states = known.states if known and query_id in (None, known.query_id) else {}
-    live = {
-        (known.query_id, shard, ref.name): ref
-        for shard, state in states.items()
-        for ref in state.manifest.segments()
-        if known
-    }
-    expired = {
-        (known.query_id, shard, gone.name)
-        for shard, state in states.items()
-        for gone in state.manifest.expired
-        if known
-    }
-    found = []
-    for key in sorted({*files, *live}):
-        kinds = files.get(key, {})
-        if not kinds.keys() & {"segment", "sidecar"} and key not in live:
-            continue
-        if known is None or key[0] != known.query_id:
-            standing = UNKNOWN
-        elif key in live:
-            standing = LIVE
-        else:
-            standing = EXPIRED if key in expired else ORPHAN
-        found.append(
-            Segment(
-                query_id=key[0],
-                shard=key[1],
-                name=key[2],
-                standing=standing,
-                ref=live.get(key),
-                sst_bytes=kinds.get("segment"),
-                filter_bytes=kinds.get("sidecar"),
-                forgotten="tombstone" in kinds,
-            )
-        )
-    return found
+    files = list_catalog(root, query_id or "")
+    return [
+        segment
+        for query in _queries(files)
+        for segment in segments_of(query, memory_of(root, query, known), files)
+    ]
 
 
 def inspect(root: Root, known: Snapshot | None, query_id: str | None = None) -> dict[str, Any]:
-    """Return what a catalog holds: per query, and per shard where the state is known."""
+    """Return what a catalog holds: per query, per shard, per segment."""
     files = list_catalog(root, query_id or "")
-    queries = sorted({f.says.query_id or "" for f in files if f.says.kind == "certificate"})
-    listed = segments(root, known, query_id)
+    queries, listed = [], []
+    for query in _queries(files):
+        memory = memory_of(root, query, known)
+        mine = segments_of(query, memory, files)
+        queries.append(_query(root, query, files, mine, memory))
+        listed += mine
     return {
         "root": root.url(),
-        "as_of": "the checkpoint's last commit" if known else "unknown without --checkpoint",
         "foreign_files": sum(f.says.kind == "foreign" for f in files),
-        "queries": [_query(root, q, files, listed, known) for q in queries],
+        "queries": queries,
         "segments": [segment.to_json() for segment in listed],
     }
 
@@ -245,56 +159,41 @@ def _read(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
     return read_snapshot(spark, checkpoint, root)
 
 
-def _by_segment(files: list[CatalogFile]) -> dict[tuple[str, int, str], dict[str, int]]:
-    found: dict[tuple[str, int, str], dict[str, int]] = defaultdict(dict)
-    for file in files:
-        says = file.says
-        if says.query_id is not None and says.shard is not None and says.segment is not None:
-            found[says.query_id, says.shard, says.segment][says.kind] = file.size_bytes
-    return found
+def _queries(files: list[CatalogFile]) -> list[str]:
+    return sorted({f.says.query_id or "" for f in files if f.says.kind == "certificate"})
 
 
 def _query(
-    root: Root,
-    query_id: str,
-    files: list[CatalogFile],
-    listed: list[Segment],
-    known: Snapshot | None,
+    root: Root, query_id: str, files: list[CatalogFile], mine: list[Segment], memory: Memory
 ) -> dict[str, Any]:
     certificate = load_certificate(root, query_id)
-    mine = [s for s in listed if s.query_id == query_id]
     kinds: dict[str, dict[str, int]] = {}
     for file in files:
         if file.says.query_id == query_id:
             kind = kinds.setdefault(file.says.kind, {"files": 0, "bytes": 0})
             kind["files"] += 1
             kind["bytes"] += file.size_bytes
-    standings: dict[str, int] = {}
-    for segment in mine:
-        standings[segment.standing] = standings.get(segment.standing, 0) + 1
-    states = known.states if known and known.query_id == query_id else {}
     return {
         "query_id": query_id,
+        "as_of": memory.as_of,
         "id": [f"{name} {kind}" for name, kind in certificate.id_columns] if certificate else [],
         "timestamp": certificate.timestamp_source if certificate else None,
         "shards": certificate.shards if certificate else None,
         "files": kinds,
-        "segments": standings,
+        "segments": dict(Counter(segment.standing for segment in mine)),
         "missing": sum(segment.missing for segment in mine),
         "forgotten": sum(segment.forgotten for segment in mine),
-        "state": [_shard(number, state) for number, state in states.items()],
-    }
-
-
-def _shard(number: int, state: ShardState) -> dict[str, Any]:
-    gc_ms = state.clocks.gc_watermark_ms
-    return {
-        "shard": number,
-        "epoch": state.epoch,
-        "buckets": len(state.manifest.buckets),
-        "segments": sum(1 for _ in state.manifest.segments()),
-        "expired": len(state.manifest.expired),
-        "segment_ids": state.manifest.ids,
-        "tail_ids": len(state.tail),
-        "gc_watermark": None if gc_ms <= NEVER_MS // 2 else iso(gc_ms),
+        "state": [
+            {
+                "shard": number,
+                "epoch": shard.epoch,
+                "buckets": len(shard.manifest.buckets),
+                "segments": sum(1 for _ in shard.manifest.segments()),
+                "expired": len(shard.manifest.expired),
+                "segment_ids": shard.manifest.ids,
+                "tail_ids": shard.tail_ids,
+                "gc_watermark": iso(shard.gc_watermark_ms),
+            }
+            for number, shard in sorted(memory.shards.items())
+        ],
     }

@@ -44,8 +44,8 @@ def explain(error: BaseException) -> Failure:
     text = str(error)
     ours = _OURS.search(text)
     if ours:
-        kind = _class(ours.group(1))
-        return Failure(ours.group(2).strip(), _exit_code(kind), kind.__name__)
+        raised = _class(ours.group(1))
+        return Failure(ours.group(2).strip(), _exit_code(raised), raised.__name__)
     if any(sign in text for sign in _MEMORY):
         return Failure(
             "Spark ran out of memory; give a larger --driver-memory or fewer --files-per-trigger.",

@@ -122,13 +122,14 @@ class Clocks:
         same_run = run_id == self.run_id and self.now_ms != NEVER_MS
         elapsed_ms = max(0, now_ms - self.now_ms) if same_run else 0
         query_time_ms = self.query_time_ms + elapsed_ms
-        sources = self._hear(heard, query_time_ms, now_ms, policy)
+        newest_ms = max([self.newest_ms, *(h.newest_ms for h in heard.values())])
+        sources = self._hear(heard, query_time_ms, now_ms, newest_ms, policy)
         clocks = replace(
             self,
             run_id=run_id,
             now_ms=now_ms,
             query_time_ms=query_time_ms,
-            newest_ms=max([self.newest_ms, *(h.newest_ms for h in heard.values())]),
+            newest_ms=newest_ms,
             sources=sources,
         )
         idle = clocks.idle_sources(policy)
@@ -137,7 +138,12 @@ class Clocks:
         return clocks._with_watermarks(low_ms, min(low_ms, now_ms), policy)
 
     def _hear(
-        self, heard: Mapping[str, Heard], query_time_ms: int, now_ms: int, policy: Policy
+        self,
+        heard: Mapping[str, Heard],
+        query_time_ms: int,
+        now_ms: int,
+        newest_ms: int,
+        policy: Policy,
     ) -> dict[str, SourceClock]:
         sources: dict[str, SourceClock] = {}
         for name, clock in self.sources.items():
@@ -156,18 +162,21 @@ class Clocks:
                 trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
             else:
                 # Only clamped or substituted times: they do not advance the clock, unless the
-                # partition has sent nothing else for so long that it would hold back for ever.
+                # partition has sent nothing else for so long that it would hold back for ever:
+                # then it goes with the fastest clock, or with now where it has no times at all.
                 trusted_at_ms, time_ms = old.trusted_at_ms, old.time_ms
                 patience_ms = policy.idle_timeout_ms
                 if patience_ms is not None and query_time_ms - trusted_at_ms >= patience_ms:
-                    stand_in_ms = now_ms if h.newest_ms == NEVER_MS else self.late_watermark_ms
+                    stand_in_ms = now_ms if h.newest_ms == NEVER_MS else newest_ms
                     time_ms = max(time_ms, stand_in_ms)
             sources[name] = SourceClock(time_ms, query_time_ms, trusted_at_ms)
         return sources
 
     def _advance_processing_time(self, now_ms: int, run_id: str, policy: Policy) -> Clocks:
         time_ms = self.effective_now(now_ms)
-        clocks = replace(self, run_id=run_id, now_ms=time_ms, newest_ms=time_ms)
+        # Within a run the highest is kept, so that a fall is seen that comes in small steps.
+        now_ms = max(now_ms, self.now_ms) if run_id == self.run_id else now_ms
+        clocks = replace(self, run_id=run_id, now_ms=now_ms, newest_ms=time_ms)
         return clocks._with_watermarks(time_ms, time_ms, policy)
 
     def _with_watermarks(self, low_ms: int, bound_ms: int, policy: Policy) -> Clocks:
@@ -180,8 +189,8 @@ class Clocks:
         )
 
     def effective_now(self, now_ms: int) -> int:
-        """Processing time of a micro-batch: never behind the last one's."""
-        return max(now_ms, self.now_ms)
+        """Processing time of a micro-batch: never behind the last one's, of any run."""
+        return max(now_ms, self.newest_ms)
 
     def check_jump(self, *, now_ms: int, worker_now_ms: int, run_id: str, policy: Policy) -> None:
         """Refuse a processing time that cannot be right.

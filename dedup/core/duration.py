@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from fractions import Fraction
 
 from dedup.errors import ConfigError
 
@@ -26,7 +27,7 @@ _ALIASES = {
     "d": "day",
     "w": "week",
 }
-_TERM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+_TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
 #: Longer than any pair of timestamps that Spark can hold (years 1 to 9999).
 MAX_DURATION_MS = 10_000 * 366 * 86_400_000
 
@@ -80,7 +81,7 @@ def duration_ms(value: str | timedelta, *, option: str) -> int:
 
 def _parse(text: str, option: str) -> int:
     position = 0
-    total_ms = 0.0
+    total_ms = Fraction(0)
     body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE)
     while position < len(body):
         term = _TERM.match(body, position)
@@ -90,11 +91,11 @@ def _parse(text: str, option: str) -> int:
                 f"{option}={text!r} is not a duration; write it as Spark does, for example "
                 f"'7 days' or '1 hour 30 minutes' (units: {', '.join(MS_PER_UNIT)})."
             )
-        total_ms += float(term.group(1)) * unit_ms
+        total_ms += Fraction(term.group(1)) * unit_ms
         position = term.end()
     if not body.strip():
         raise ConfigError(f"{option}={text!r} is empty; give a duration such as '7 days'.")
-    if total_ms != int(total_ms):
+    if total_ms.denominator != 1:
         raise ConfigError(f"{option}={text!r} is finer than a millisecond; round it.")
     return int(total_ms)
 

@@ -194,7 +194,9 @@ class SplitBlockFilter:
         return b"".join((header[:60], struct.pack("<I", zlib.crc32(header[:60])), bitset.data))
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, *, hash_key_id: int) -> SplitBlockFilter:
+    def from_bytes(
+        cls, data: bytes | memoryview, *, hash_key_id: int, check_bits: bool = True
+    ) -> SplitBlockFilter:
         """Return the filter of these bytes with a bitset of its own, aligned and writable.
 
         Raises
@@ -202,7 +204,7 @@ class SplitBlockFilter:
         FilterDamaged
             As `from_buffer`.
         """
-        view = cls.from_buffer(data, hash_key_id=hash_key_id)
+        view = cls.from_buffer(data, hash_key_id=hash_key_id, check_bits=check_bits)
         view.bits = view.bits.astype(np.uint32, copy=True)
         return view
 

@@ -41,7 +41,7 @@ class Question:
     first_ms, last_ms : int64 array, shape (u,)
         Range of the effective timestamps of the ID's records.
     own_first_ms, own_last_ms : int64 array, shape (u,)
-        Range of the timestamps that the records carried themselves.
+        Range of the timestamps that the records carried themselves, as far as it is known.
     """
 
     keys: Keys

@@ -29,6 +29,9 @@ FLAG_NULL_ID = 1
 FLAG_FUTURE = 2
 FLAG_NULL_TIME = 4
 
+#: Later than every timestamp.
+_FOREVER_MS = -NEVER_MS
+
 Int64s = npt.NDArray[np.int64]
 
 
@@ -214,9 +217,12 @@ def _judge_identified(
     keys = records.keys if whole else records.keys.take(some)
     times, is_late = times_ms[some], late[some]
     own_ms = records.times_ms[some] if policy.event_time else times
+    # A time in the future was not carried over; a copy may have been taken under it before the
+    # clock was set back.
+    own_last_ms = np.where((records.flags[some] & FLAG_FUTURE) != 0, _FOREVER_MS, own_ms)
     hashes = kernel.hash64(keys.data, keys.offsets, epoch.hash_key)
     first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
-    question = _question(keys, hashes, first, times, own_ms)
+    question = _question(keys, hashes, first, times, own_ms, own_last_ms)
     lap("hash")
     memory = recall(state, question, policy, store, hash_key=epoch.hash_key, lap=lap)
     droppable = is_late if policy.late == "drop" else np.zeros(len(some), np.bool_)
@@ -250,19 +256,20 @@ def _question(
     first: Int64s,
     times_ms: Int64s,
     own_ms: Int64s,
+    own_last_ms: Int64s,
 ) -> Question:
     n = len(first)
     distinct = np.flatnonzero(first == np.arange(n))
     if len(distinct) == n:
-        return Question(keys, hashes, times_ms, times_ms, own_ms, own_ms)
+        return Question(keys, hashes, times_ms, times_ms, own_ms, own_last_ms)
     position = np.zeros(n, np.int64)
     position[distinct] = np.arange(len(distinct))
     group = position[first]
     ranges = []
-    for column in (times_ms, own_ms):
-        low, high = column[distinct], column[distinct]
-        np.minimum.at(low, group, column)
-        np.maximum.at(high, group, column)
+    for lowest, highest in ((times_ms, times_ms), (own_ms, own_last_ms)):
+        low, high = lowest[distinct], highest[distinct]
+        np.minimum.at(low, group, lowest)
+        np.maximum.at(high, group, highest)
         ranges += [low, high]
     return Question(keys.take(distinct), hashes[distinct], *ranges)
 
@@ -283,11 +290,11 @@ def _count_records(
     counts["null_timestamp"] = int(np.count_nonzero(records.flags & FLAG_NULL_TIME))
     counts["returned_from_idle"] = 0
     if records.sources is not None and records.source_hashes is not None:
-        returned = [
-            records.source_hashes[name]
-            for name in base.idle_sources(policy)
-            if name in records.source_hashes
-        ]
+        away = base.idle_sources(policy)
+        if policy.idle_timeout_ms is not None:
+            # Idle ones are forgotten once the GC watermark has passed them.
+            away |= records.source_hashes.keys() - base.sources.keys()
+        returned = [number for name, number in records.source_hashes.items() if name in away]
         if returned:
             from_idle = np.isin(records.sources, np.array(returned, np.uint64))
             counts["returned_from_idle"] = int(np.count_nonzero(from_idle & late))

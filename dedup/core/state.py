@@ -11,8 +11,8 @@ Layout, little-endian::
     20  4   CRC-32 of bytes 0..20
     24      head, tail, then f times: u32 length, filter slice (see dedup.core.filter)
 
-Damage to the head or the tail stops the query: they are the truth. Filter slices carry their own
-checksums and are only a cache of the sidecars: a damaged one is left out.
+Damage to the head or the tail stops the query: they are the truth. Filter slices are only a cache
+of the sidecars: one that is not, byte for byte, what the manifest says of its segment is left out.
 """
 
 from __future__ import annotations
@@ -116,19 +116,28 @@ class ShardState:
             raise StateError.damaged("the checksum of its manifest and tail is wrong")
         head = json.loads(zlib.decompress(body[:head_bytes]))
         names: list[str] = head["slices"]
+        manifest = Manifest.from_json(head["manifest"])
         return ShardState(
             epoch=head["epoch"],
             bucket_ms=head["bucket_ms"],
             clocks=Clocks.from_json(head["clocks"]),
-            manifest=Manifest.from_json(head["manifest"]),
+            manifest=manifest,
             tail=Tail.from_bytes(body[head_bytes:]),
-            slices=_slices(view[_SIZE + len(body) :], names[:count], hash_key_id),
+            slices=_slices(view[_SIZE + len(body) :], names[:count], manifest, hash_key_id),
             forgotten=head["forgotten"],
             stray_files=(head["stray_files"][0], head["stray_files"][1]),
         )
 
 
-def _slices(data: memoryview, names: list[str], hash_key_id: int) -> dict[str, SplitBlockFilter]:
+def _slices(
+    data: memoryview, names: list[str], manifest: Manifest, hash_key_id: int
+) -> dict[str, SplitBlockFilter]:
+    """The slices that are whole, and those of their segments.
+
+    Lengths are not covered by a checksum: after a damaged one a slice may be read under the name
+    of another, which would answer "not seen".
+    """
+    checksums = {segment.name: segment.filter_crc32 for segment in manifest.segments()}
     slices: dict[str, SplitBlockFilter] = {}
     position = 0
     for name in names:
@@ -136,9 +145,11 @@ def _slices(data: memoryview, names: list[str], hash_key_id: int) -> dict[str, S
             break
         (length,) = _CRC.unpack_from(data, position)
         position += _CRC.size
-        with suppress(FilterDamaged):
-            slices[name] = SplitBlockFilter.from_bytes(
-                data[position : position + length], hash_key_id=hash_key_id
-            )
+        piece = data[position : position + length]
+        if zlib.crc32(piece) == checksums.get(name):
+            with suppress(FilterDamaged):
+                slices[name] = SplitBlockFilter.from_bytes(
+                    piece, hash_key_id=hash_key_id, check_bits=False
+                )
         position += length
     return slices

@@ -196,7 +196,8 @@ class Upkeep:
         for name, piece in reversed(list(self.state.slices.items())):
             if name not in live:
                 continue
-            room_bytes -= piece.nbytes
+            # With its length, and its name in the head.
+            room_bytes -= piece.nbytes + 4 + len(name) + len('"",')
             if room_bytes < 0:
                 break
             kept[name] = piece

@@ -65,7 +65,8 @@ def _numbered(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_numbered(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_numbered(field.type)) for field in kind])
+        # All nullable: fields of a null struct are null whatever their own type says.
+        return pa.struct([(field.name, _numbered(field.type)) for field in kind])
     if pa.types.is_temporal(kind):
         return pa.int64() if kind.bit_width == 64 else pa.int32()
     return kind

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -175,14 +175,12 @@ class Query:
         options = {"catalog": str(self.catalog), **self.options}
         return self.then(self.before(self.source()).transform(dedup_by_id(self.id, **options)))
 
-    def run(self, each: Callable[[DataFrame, int], Any] | None = None) -> Run:
-        """Run until the input is exhausted; `each` is called in `foreachBatch` beforehand."""
+    def run(self, read: Callable[[DataFrame], list[Any]] | None = None) -> Run:
+        """Run until the input is exhausted; `read` is what each micro-batch is kept as."""
         run = Run()
 
         def sink(df: DataFrame, batch: int) -> None:
-            if each is not None:
-                each(df, batch)
-            run.rows[batch] = df.toArrow().to_pylist()
+            run.rows[batch] = read(df) if read else df.toArrow().to_pylist()
 
         writer = self.result().writeStream.foreachBatch(sink)
         query = (
@@ -299,6 +297,22 @@ class Oracle:
                 for row in run.rows[batch]
             )
             assert told == self.verdicts(table), f"micro-batch {batch}"
+
+
+def shown(df: DataFrame) -> list[str]:
+    """Rows as text that tells NaN, -0.0 and every other value apart, sorted.
+
+    Through a worker, because `toArrow` of Spark 4.3 fails on null structs with non-null fields.
+    """
+
+    def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            texts = [repr(row) for row in batch.to_pylist()]
+            yield pyarrow.RecordBatch.from_pydict({"text": texts})
+
+    return sorted(row.text for row in df.mapInArrow(show, "text string").collect())
 
 
 def row_set(rows: Iterable[dict[str, Any]]) -> Counter[str]:

@@ -59,6 +59,7 @@ def test_what_is_there(filled: Filled) -> None:
     (query,) = body["queries"]
     assert query["query_id"] == filled.known.query_id
     assert query["id"] == ["id string"]
+    assert query["as_of"] == "batch 2"
     assert query["files"]["segment"]["files"] == sum(query["segments"].values())
     assert query["segments"]["live"] == len(filled.live) > 0
     state = query["state"][0]
@@ -80,9 +81,17 @@ def test_orphans_and_missing_files_are_told_apart(filled: Filled) -> None:
 def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
     code, body = command("inspect", str(filled.job.output / "_catalog"))
     assert code == OK
-    assert set(body["queries"][0]["segments"]) == {"unknown"}
-    assert "--checkpoint" in body["as_of"]
-    assert body["queries"][0]["state"] == []
+    (query,) = body["queries"]
+    assert set(query["segments"]) <= {"listed", "unknown"}
+    assert "tail unknown: give --checkpoint" in query["as_of"]
+    assert query["state"][0]["tail_ids"] is None
+    listed = {s["segment"]: s["ids"] for s in body["segments"] if s["standing"] == "listed"}
+    assert {s.name for s in filled.live} <= set(listed)
+    for advice in (filled.job.output / "_catalog").rglob("manifest.json"):
+        advice.write_bytes(b"{}")
+    (query,) = command("inspect", str(filled.job.output / "_catalog"))[1]["queries"]
+    assert set(query["segments"]) == {"unknown"}
+    assert query["as_of"] == "unknown: give --checkpoint"
 
 
 def test_tables(filled: Filled) -> None:

@@ -204,7 +204,8 @@ class Driver:
         assert clocks.low_watermark_ms >= base.low_watermark_ms
         shortest_ms = min(policy.horizon_ms for policy in self.policies)
         assert clocks.gc_watermark_ms <= max(clocks.late_watermark_ms - shortest_ms, NEVER_MS)
-        oldest = max(0, self.batch - policy.retain_epochs)
+        retained = min(policy.retain_epochs for policy in self.policies)
+        oldest = max(0, self.batch - retained)
         for earlier in [*self.history[oldest:], state]:
             for segment in earlier.manifest.segments():
                 assert self.lives(segment), "a state that Spark can roll back to is whole"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,7 +55,8 @@ class MemoryStore:
         name = f"s{self.written:06d}"
         self.written += 1
         made = SplitBlockFilter.build(hashes, fpr, hash_key_id=KEY_ID)
-        ref = SegmentRef(name, start_ms, end_ms, len(keys), len(keys), 0, made.nbytes, 0)
+        crc = zlib.crc32(made.to_bytes())
+        ref = SegmentRef(name, start_ms, end_ms, len(keys), len(keys), 0, made.nbytes, crc)
         self.segments[name] = (ref, entries)
         self.filters[name] = made
         return ref, made

@@ -6,67 +6,23 @@ from dataclasses import replace
 
 import pytest
 from core_driver import Driver, Rec
-from hypothesis import HealthCheck, given, settings
+from core_traces import BUDGETS, batches, policies, traces
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.policy import Policy
 
-IDS = [b"a", b"b", b"c", b"d", b"e", b"f"]
-TRACES = settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
-#: Tiny budgets seal in every micro-batch; the large one keeps everything in the tail.
-budgets = st.sampled_from([0, 64, 400, 1 << 20])
-
-
-@st.composite
-def policies(draw: st.DrawFn, *, stable: bool = False) -> Policy:
-    horizon_ms = draw(st.integers(1, 80))
-    return Policy(
-        horizon_ms=horizon_ms,
-        bucket_ms=draw(st.integers(1, horizon_ms)),
-        event_time=True,
-        lateness_ms=draw(st.integers(0, 60)),
-        late=draw(st.sampled_from(["emit", "drop"])),
-        stable_timestamps=stable,
-        idle_timeout_ms=draw(st.sampled_from([None, 0, 100])),
-        state_budget_bytes=draw(budgets),
-        keep_expired_ms=0,
-        retain_epochs=draw(st.integers(0, 3)),
-    )
+def stable(trace: list[list[Rec]]) -> list[list[Rec]]:
+    """The trace with every copy of an ID at the time of its first one."""
+    own: dict[bytes, int | None] = {}
+    return [
+        [r if r.id is None else replace(r, time_ms=own.setdefault(r.id, r.time_ms)) for r in recs]
+        for recs in trace
+    ]
 
 
-@st.composite
-def batches(draw: st.DrawFn) -> list[list[Rec]]:
-    """Micro-batches of disordered records round a clock that moves on, and sometimes leaps."""
-    base = draw(st.integers(-50, 50))
-    result = []
-    for _ in range(draw(st.integers(1, 8))):
-        base += draw(st.sampled_from([0, 5, 20, 60, 300]))
-        result.append(
-            draw(
-                st.lists(
-                    st.builds(
-                        Rec,
-                        st.sampled_from([*IDS, None]),
-                        st.one_of(
-                            st.integers(base - 200, base + 10),
-                            st.just(base),
-                            st.just(base + 100_000),
-                        ),
-                        st.sampled_from(["p", "q"]),
-                    ),
-                    max_size=12,
-                )
-            )
-        )
-    return result
-
-
-@TRACES
+@traces(300)
 @given(policies(), batches(), st.data())
 def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
     driver = Driver(policy)
@@ -76,38 +32,48 @@ def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject)
         driver.feed(recs, now_ms)
 
 
-@TRACES
+@traces(300)
 @given(policies(), batches(), st.data())
 def test_options_changed_on_restart(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
     driver = Driver(policy)
     now_ms = 0
-    for number, recs in enumerate(trace):
+    for recs in trace:
         if data.draw(st.booleans()):
-            driver.run_id = f"run-{number}"
+            driver.restart()
             driver.policy = data.draw(policies())
         now_ms += data.draw(st.sampled_from([10, 100, 400]))
         driver.feed(recs, now_ms)
 
 
-@TRACES
+@traces(300)
 @given(policies(stable=True), batches(), st.data())
 def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
     driver = Driver(policy)
-    own: dict[bytes, int] = {}
     now_ms = 0
-    for recs in trace:
-        stable = [
-            rec if rec.id is None else replace(rec, time_ms=own.setdefault(rec.id, rec.time_ms))
-            for rec in recs
-        ]
+    for recs in stable(trace):
         now_ms += data.draw(st.sampled_from([0, 10, 100, 400]))
-        driver.feed(stable, now_ms)
+        driver.feed(recs, now_ms)
 
 
-@TRACES
-@given(st.integers(1, 60), st.integers(1, 8), budgets, batches(), st.data())
+@traces(200)
+@given(policies(stable=True), batches(), st.data())
+def test_stable_timestamps_with_options_changed_on_restart(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
+    driver = Driver(policy)
+    now_ms = 0
+    for recs in stable(trace):
+        if data.draw(st.booleans()):
+            driver.restart()
+            driver.policy = data.draw(policies(stable=True))
+        now_ms += data.draw(st.sampled_from([10, 100, 400]))
+        driver.feed(recs, now_ms)
+
+
+@traces(300)
+@given(st.integers(1, 60), st.integers(1, 8), BUDGETS, batches(), st.data())
 def test_processing_time(
     horizon_ms: int, buckets: int, budget: int, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
@@ -122,6 +88,36 @@ def test_processing_time(
     now_ms = 1_000
     for recs in trace:
         now_ms += data.draw(st.integers(-30, 90))
+        driver.feed(recs, now_ms)
+
+
+@traces(200)
+@given(policies(), batches(), st.data())
+def test_rolled_back_as_far_as_spark_can(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
+    """The second future differs from the first, whose segments are orphans now."""
+    driver = Driver(policy)
+    now_ms = 0
+    for recs in trace:
+        back = data.draw(st.integers(0, min(driver.batch, policy.retain_epochs)))
+        if back:
+            driver.roll_back(back)
+            driver.restart()
+        now_ms += data.draw(st.sampled_from([10, 100, 400]))
+        driver.feed(recs, now_ms)
+
+
+@traces(100)
+@given(policies(stable=True), batches(nulls=False), st.data())
+def test_the_clock_of_the_driver_is_set_back(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
+    """What was a record's own time in one micro-batch lies in the future in the next."""
+    driver = Driver(policy)
+    now_ms = 0
+    for recs in stable(trace):
+        now_ms += data.draw(st.sampled_from([-400, -60, 10, 100, 400]))
         driver.feed(recs, now_ms)
 
 

@@ -1,0 +1,187 @@
+"""What is known of a catalog's shards: from Spark state for certain, or by advisory copies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dedup.catalog.advisory import read_advisory
+from dedup.catalog.certificate import load_certificate
+from dedup.catalog.inspect import CatalogFile
+from dedup.catalog.root import Root
+from dedup.cli.figures import iso
+from dedup.core.clocks import NEVER_MS
+
+if TYPE_CHECKING:
+    from dedup.core.manifest import Manifest
+    from dedup.core.ports import SegmentRef
+    from dedup.spark.state_reader import Snapshot
+
+#: What becomes of a segment; only the manifest in Spark state tells for certain.
+LIVE, EXPIRED, ORPHAN = "live", "expired", "orphan"
+#: Without a checkpoint: the advisory manifest names it, or does not.
+LISTED, UNKNOWN = "listed", "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A shard as of a micro-batch.
+
+    Parameters
+    ----------
+    epoch : int
+        The micro-batch.
+    manifest : Manifest
+        Its segments.
+    tail_ids : int or None
+        IDs in Spark state; None where only the advisory copy was read.
+    gc_watermark_ms : int or None
+        None likewise, or before the first.
+    """
+
+    epoch: int
+    manifest: Manifest
+    tail_ids: int | None = None
+    gc_watermark_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The shards of one query, and whether Spark state told of them."""
+
+    certain: bool
+    shards: Mapping[int, Shard]
+
+    @property
+    def as_of(self) -> str:
+        """What the answers rest on."""
+        if self.certain:
+            return f"batch {max((s.epoch for s in self.shards.values()), default=-1)}"
+        if not self.shards:
+            return "unknown: give --checkpoint"
+        newest = max(shard.epoch for shard in self.shards.values())
+        return f"batch {newest} by the advisory manifests, tail unknown: give --checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment that the catalog or a manifest names.
+
+    Parameters
+    ----------
+    query_id, shard, name
+        Where it is.
+    standing : str
+        `LIVE`, `EXPIRED` (waits for its deletion) or `ORPHAN` (no manifest names it); without a
+        checkpoint `LISTED` or `UNKNOWN`.
+    ref : SegmentRef or None
+        What the manifest says of a live or listed one.
+    sst_bytes, filter_bytes : int or None
+        Sizes found; None where the file is missing.
+    forgotten : bool
+        Its loss was accepted.
+    """
+
+    query_id: str
+    shard: int
+    name: str
+    standing: str
+    ref: SegmentRef | None
+    sst_bytes: int | None
+    filter_bytes: int | None
+    forgotten: bool
+
+    @property
+    def missing(self) -> bool:
+        """A file that the query may need is not there."""
+        absent = self.sst_bytes is None or self.filter_bytes is None
+        return self.standing in (LIVE, LISTED) and absent
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "query_id": self.query_id,
+            "shard": self.shard,
+            "segment": self.name,
+            "standing": self.standing,
+            "ids": self.ref.count if self.ref else None,
+            "start": iso(self.ref.start_ms) if self.ref else None,
+            "end": iso(self.ref.end_ms) if self.ref else None,
+            "sst_bytes": self.sst_bytes,
+            "filter_bytes": self.filter_bytes,
+            "missing": self.missing,
+            "forgotten": self.forgotten,
+        }
+
+
+def memory_of(root: Root, query_id: str, known: Snapshot | None) -> Memory:
+    """Return what is known of a query: `known` where it is the same query, else advice."""
+    if known is not None and known.query_id == query_id:
+        return Memory(
+            certain=True,
+            shards={
+                number: Shard(
+                    epoch=state.epoch,
+                    manifest=state.manifest,
+                    tail_ids=len(state.tail),
+                    gc_watermark_ms=_past_never(state.clocks.gc_watermark_ms),
+                )
+                for number, state in known.states.items()
+            },
+        )
+    certificate = load_certificate(root, query_id)
+    shards = {}
+    for number in range(certificate.shards if certificate else 0):
+        advice = read_advisory(root, query_id, number)
+        if advice is not None:
+            shards[number] = Shard(epoch=advice.epoch, manifest=advice.manifest)
+    return Memory(certain=False, shards=shards)
+
+
+def segments_of(query_id: str, memory: Memory, files: list[CatalogFile]) -> list[Segment]:
+    """List a query's segments, those included that only a manifest names."""
+    sizes: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
+    for file in files:
+        says = file.says
+        if says.query_id == query_id and says.shard is not None and says.segment is not None:
+            sizes[says.shard, says.segment][says.kind] = file.size_bytes
+    live = {
+        (number, ref.name): ref
+        for number, shard in memory.shards.items()
+        for ref in shard.manifest.segments()
+    }
+    expired = {
+        (number, gone.name)
+        for number, shard in memory.shards.items()
+        for gone in shard.manifest.expired
+    }
+    found = []
+    for key in sorted({*sizes, *live}):
+        kinds = sizes.get(key, {})
+        if not kinds.keys() & {"segment", "sidecar"} and key not in live:
+            continue
+        if key in live:
+            standing = LIVE if memory.certain else LISTED
+        elif memory.certain:
+            standing = EXPIRED if key in expired else ORPHAN
+        else:
+            standing = UNKNOWN
+        found.append(
+            Segment(
+                query_id=query_id,
+                shard=key[0],
+                name=key[1],
+                standing=standing,
+                ref=live.get(key),
+                sst_bytes=kinds.get("segment"),
+                filter_bytes=kinds.get("sidecar"),
+                forgotten="tombstone" in kinds,
+            )
+        )
+    return found
+
+
+def _past_never(time_ms: int) -> int | None:
+    return None if time_ms <= NEVER_MS // 2 else time_ms

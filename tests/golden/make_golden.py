@@ -1,0 +1,91 @@
+"""Makes the golden checkpoint and catalog that later versions must be able to read.
+
+    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python tests/golden/make_golden.py tests/golden/v1
+
+Run it only for a new format version, into a new folder; the old ones stay.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from dedup import dedup_by_id
+
+ROWS, BATCHES = 1500, 6
+HOUR_MS = 3_600_000
+START_MS = 1_767_225_600_000
+OPTIONS: dict[str, Any] = {"horizon": "3 hours", "lateness": "10 minutes", "buckets": 3}
+
+
+def new_ids(first_batch: int, last_batch: int) -> list[str]:
+    """IDs that these micro-batches let through: all but the tenths that repeat the last hour's."""
+    values = range(first_batch * ROWS, (last_batch + 1) * ROWS)
+    return [f"golden-{v}" for v in values if v < ROWS or v % 10]
+
+
+def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int:
+    """Go on from the checkpoint until a micro-batch is done; the last one that was."""
+    ticks = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", ROWS)
+        .option("numPartitions", 2)
+        .option("startTimestamp", START_MS)
+        .option("advanceMillisPerBatch", HOUR_MS)
+        .load()
+    )
+    v = F.col("value")
+    number = F.when((v % 10 == 0) & (v >= ROWS), v - ROWS + 1).otherwise(v)
+    events = ticks.select(F.concat(F.lit("golden-"), number).alias("id"), "timestamp")
+    unique = events.transform(
+        dedup_by_id(
+            "id",
+            timestamp="timestamp",
+            catalog=str(target / "catalog"),
+            state_budget_bytes=32 << 10,
+            **OPTIONS,
+        )
+    )
+    query = (
+        unique.writeStream.format("parquet")
+        .option("path", output)
+        .option("checkpointLocation", str(target / "checkpoint"))
+        .trigger(processingTime="1 second")
+        .start()
+    )
+    while query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < until_batch:
+        time.sleep(0.1)
+    query.stop()
+    if query.exception() is not None:
+        raise query.exception()
+    return max(int(path.name) for path in (target / "checkpoint" / "commits").glob("[0-9]*"))
+
+
+def main() -> None:
+    target = Path(sys.argv[1]).resolve()
+    shutil.rmtree(target, ignore_errors=True)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    with tempfile.TemporaryDirectory() as output:
+        last_batch = run(spark, target, output, BATCHES - 1)
+    (target / "made.json").write_text(
+        json.dumps({"last_batch": last_batch, "pyspark": spark.version}) + "\n"
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

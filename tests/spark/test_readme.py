@@ -1,0 +1,77 @@
+"""Every snippet of the README runs, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_python(tmp_path: Path) -> None:
+    """The example, then what builds on it; the console shows that every ID came once."""
+    parts = snippets("python")
+    assert len(parts) >= 2
+    example, *rest = parts
+    # A listener that is added before the query starts sees its first micro-batch.
+    start = example.index("query = ")
+    program = example[:start] + "\n".join(rest) + example[start:]
+    done = run([sys.executable, "-c", program], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ids = re.findall(r"\|(order-\d+)\|", done.stdout)
+    assert ids
+    assert len(ids) == len(set(ids))
+    assert re.search(r"^\d+ [1-9]\d* \d+$", done.stdout, re.MULTILINE), "the listener reported"
+    assert (tmp_path / "orders" / "catalog").is_dir()
+
+
+def test_shell(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    lines = ["order_id,amount", *(f"o-{i % 40},{i}" for i in range(100))]
+    (tmp_path / "events" / "one.csv").write_text("\n".join(lines) + "\n")
+    commands = [
+        line for part in snippets("sh") for line in part.splitlines() if line.startswith("dedup ")
+    ]
+    assert commands
+    for command in commands:
+        done = run([sys.executable, "-m", "dedup.cli.main", *shlex.split(command)[1:]], tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+    unique = list((tmp_path / "unique").glob("batch=*/*.csv*"))
+    assert unique
+
+
+def test_options_table_names_real_options() -> None:
+    from inspect import signature
+
+    from dedup import dedup_by_id
+
+    table = README.read_text().split("## Options")[1].split("\n## ")[0]
+    named = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named
+    assert named <= set(signature(dedup_by_id).parameters)
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)(.*?)\)", README.read_text()))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (README.parent / link).exists()

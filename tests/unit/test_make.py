@@ -1,0 +1,82 @@
+"""`make` says in one line what is missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("make") is None or not (ROOT / "Makefile").exists(), reason="needs make"
+)
+
+
+def make(*arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, (done.stdout + done.stderr).strip().split("\n")
+
+
+def fake(folder: Path, name: str, line: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_alone_it_prints_help() -> None:
+    code, lines = make()
+    assert code == 0
+    assert {line.split()[1] for line in lines} >= {"demo", "test", "lint", "bench", "wheel"}
+
+
+def test_no_java(tmp_path: Path) -> None:
+    code, lines = make("java", f"JAVA_HOME={tmp_path}")
+    assert code != 0
+    assert len(lines) == 1
+    assert f"JAVA_HOME={tmp_path} holds no working Java" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "good"), [("1.8.0_291", False), ("11.0.2", False), ("17", True), ("25.0.1", True)]
+)
+def test_java_version(tmp_path: Path, version: str, good: bool) -> None:
+    fake(tmp_path, "bin/java", f"echo 'openjdk version \"{version}\" 2025-01-01' >&2")
+    code, lines = make("java", f"JAVA_HOME={tmp_path}")
+    assert (code == 0) == good
+    assert good or (len(lines) == 1 and "Java 17 or newer is needed" in lines[0])
+
+
+def test_python_is_too_old_or_absent(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    old = fake(tmp_path, "python", 'case "$2" in *exit*) exit 1;; *) echo 3.9;; esac')
+    for python, message in (
+        (str(old), f"Python 3.11 or newer is needed and {old} is 3.9"),
+        ("/no/python", "PYTHON=/no/python does not run"),
+        ("", "Python 3.11 or newer is needed and none was found"),
+    ):
+        code, lines = make(f"{venv}/.ready-test", f"VENV={venv}", f"PYTHON={python}")
+        assert code != 0
+        assert len(lines) == 1
+        assert message in lines[0]
+    assert not venv.exists()
+
+
+def test_a_python_without_venv(tmp_path: Path) -> None:
+    line = f'case "$2" in *ensurepip*) exit 1;; *) exec "{sys.executable}" "$@";; esac'
+    python = fake(tmp_path, "python", line)
+    venv = tmp_path / "venv"
+    code, lines = make(f"{venv}/.ready-test", f"VENV={venv}", f"PYTHON={python}")
+    assert code != 0
+    assert "install its venv module" in lines[0]
