@@ -66,12 +66,15 @@ class Policy:
     @property
     def closed_slice_fpr(self) -> float:
         """Target of the one filter of a closed bucket: half the union's, over those probed."""
-        if self.stable_timestamps:
-            return self.fpr / 2
-        reach_ms = self.horizon_ms + min(self.lateness_ms, self.horizon_ms)
-        return self.fpr / 2 / (1 + -(-reach_ms // self.bucket_ms))
+        # A closed bucket ends at or behind the late watermark, and no record is judged before it.
+        return self.fpr / 2 / self._probed(self.horizon_ms)
 
     @property
     def open_slice_fpr(self) -> float:
-        """Target of each filter of a bucket that still grows: the other half, over 16 of them."""
-        return self.fpr / 2 / MAX_OPEN_SEGMENTS
+        """Target of each filter of a bucket that still grows: the other half, over all of them."""
+        reach_ms = min(self.lateness_ms, self.horizon_ms)
+        return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
+
+    def _probed(self, reach_ms: int) -> int:
+        """Buckets that one lookup probes within so long a time."""
+        return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)

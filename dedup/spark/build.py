@@ -215,8 +215,10 @@ def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
     body_columns = len(df.columns) + len(known.helpers)
     ids = [known.resolve(column, "id") for column in _several(options.id)]
     sources = [known.resolve(c, "source_partition") for c in _several(options.source_partition)]
-    for resolved in (*ids, *sources):
+    for resolved in ids:
         columns.check_id_type(resolved)
+    for resolved in sources:
+        columns.check_id_type(resolved, "source_partition")
     time_column, time_source, id_time = None, "processing time", None
     if isinstance(options.timestamp, IdTime):
         if len(ids) != 1 or not isinstance(ids[0].kind, T.StringType):
@@ -285,7 +287,7 @@ def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options)
 
 
 def _several(given: _Columns) -> Iterator[ColumnOrName]:
-    if isinstance(given, (str, Column)):
-        yield given
-    else:
+    if isinstance(given, Iterable) and not isinstance(given, (str, Column)):
         yield from given
+    else:
+        yield given

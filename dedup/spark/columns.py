@@ -134,17 +134,17 @@ def missing_column(given: str, existing: Sequence[str], option: str) -> str:
     return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
 
 
-def check_id_type(resolved: Resolved) -> None:
-    """Refuse an ID column whose type has no byte identity."""
+def check_id_type(resolved: Resolved, what: str = "ID") -> None:
+    """Refuse a column of an ID or source partition whose type has no byte identity."""
     kind = resolved.kind
     text = kind.simpleString()
     if isinstance(kind, T.StringType):
         collation = getattr(kind, "collation", "UTF8_BINARY")
         if collation not in ("UTF8_BINARY", None):
             raise ConfigError(
-                f"ID column {resolved.name!r} has collation {collation}, in which different bytes "
-                "can be equal. Give the ID in one form: "
-                f"F.lower({resolved.name!r}) or a cast to UTF8_BINARY."
+                f"{what} column {resolved.name!r} has collation {collation}, in which different "
+                f"bytes can be equal. Say which: F.col({resolved.name!r}).cast('string') compares "
+                "bytes, F.lower(...) of that ignores case."
             )
         return
     if isinstance(kind, _FIXED_WIDTH) or text.startswith("time("):
@@ -155,7 +155,7 @@ def check_id_type(resolved: Resolved) -> None:
         reason = "it is nested; name its fields instead, or F.to_json(...) of it"
     else:
         reason = "the type has no byte identity; cast it to string or binary"
-    raise ConfigError(f"ID column {resolved.name!r} is {text}: {reason}.")
+    raise ConfigError(f"{what} column {resolved.name!r} is {text}: {reason}.")
 
 
 def check_time_type(resolved: Resolved) -> None:

@@ -1,24 +1,24 @@
 """Keyed hash of whole rows over a canonical encoding: the last resort of arrival order.
 
 Equal rows hash equal whatever their physical layout: every NaN is one value, -0.0 equals 0.0, map
-entries are sorted, nulls are tagged. Flat columns are hashed as arrays; nested ones value by
-value, which only rows that tie in ID, timestamp and order columns ever pay for.
+entries are sorted, nulls are tagged. Built bottom up from arrays: a list is hashed over its
+elements' hashes, a struct over its fields', a map over its sorted entries'.
 """
 
 from __future__ import annotations
-
-import struct
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.keys import Keys
 from dedup.spark.identity import encode_ids
 
 UInt64s = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+
+#: Hash of a null; values reach it with probability 2^-64.
+_NULL = np.uint64(0)
 
 
 def hash_rows(table: pa.Table, key: bytes) -> UInt64s:
@@ -30,77 +30,70 @@ def hash_rows(table: pa.Table, key: bytes) -> UInt64s:
     key : bytes
         16 bytes.
     """
-    columns = [_hash_column(_one_chunk(column), key) for column in table.columns]
-    if not columns:
-        return np.zeros(table.num_rows, np.uint64)
-    matrix = np.stack(columns, axis=1).astype("<u8")
-    rows = np.ascontiguousarray(matrix).view(np.uint8).reshape(-1)
-    offsets = np.arange(table.num_rows + 1, dtype=np.int64) * (8 * len(columns))
-    return kernel.hash64(rows, offsets, key)
+    columns = [hash_values(_one_chunk(column), key) for column in table.columns]
+    return _hash_together(columns, table.num_rows, key)
+
+
+def hash_values(values: pa.Array, key: bytes) -> UInt64s:
+    """Hash of each value of an array of any type, uint64, shape (n,)."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), _NULL)
+    if pa.types.is_struct(kind):
+        fields = [hash_values(field, key) for field in values.flatten()]
+        hashes = _hash_together(fields, len(values), key)
+    elif pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        if pa.types.is_map(kind):
+            values = _entries(values)
+        lengths = np.diff(values.offsets.to_numpy()).astype(np.int64)
+        lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0  # `flatten` skips them too
+        elements = hash_values(values.flatten(), key)
+        if pa.types.is_map(kind):
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+            elements = elements[np.lexsort((elements, owner))]
+        hashes = _hash_runs(elements, lengths, key)
+    else:
+        if pa.types.is_floating(kind):
+            values = _canonical_floats(values)
+        keys = encode_ids([values]).keys
+        hashes = kernel.hash64(keys.data, keys.offsets, key)
+    if values.null_count:
+        hashes[values.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return hashes
+
+
+def _entries(maps: pa.MapArray) -> pa.ListArray:
+    """The same values as lists of key-value structs, without a copy."""
+    pairs = pa.StructArray.from_arrays([maps.keys, maps.items], ["key", "value"])
+    buffers = maps.buffers()[:2]
+    return pa.Array.from_buffers(
+        pa.list_(pairs.type), len(maps), buffers, offset=maps.offset, children=[pairs]
+    )
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _hash_column(column: pa.Array, key: bytes) -> UInt64s:
-    if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
-        column = column.cast(_numbered(column.type))
-        keys = Keys.from_list([canonical_bytes(value) for value in column.to_pylist()])
-        return kernel.hash64(keys.data, keys.offsets, key)
-    if pa.types.is_floating(column.type):
-        column = _canonical_floats(column)
-    ids = encode_ids([column, pa.nulls(len(column), pa.int8())])
-    hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)
-    hashes[ids.null] = 0
-    return hashes
+def _hash_together(columns: list[UInt64s], rows: int, key: bytes) -> UInt64s:
+    """Hash of each row of hashes."""
+    if not columns:
+        return np.zeros(rows, np.uint64)
+    matrix = np.ascontiguousarray(np.stack(columns, axis=1))
+    return _hash_runs(matrix.reshape(-1), np.full(rows, len(columns), np.int64), key)
 
 
-def _numbered(kind: pa.DataType) -> pa.DataType:
-    """The type with numbers for times: Python's end at the years 1 and 9999 of each zone."""
-    if pa.types.is_map(kind):
-        return pa.map_(_numbered(kind.key_type), _numbered(kind.item_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_numbered(kind.value_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_numbered(kind.value_type))
-    if pa.types.is_struct(kind):
-        # All nullable: fields of a null struct are null whatever their own type says.
-        return pa.struct([(field.name, _numbered(field.type)) for field in kind])
-    if pa.types.is_temporal(kind):
-        return pa.int64() if kind.bit_width == 64 else pa.int32()
-    return kind
+def _hash_runs(hashes: UInt64s, lengths: Int64s, key: bytes) -> UInt64s:
+    """Hash of each run of hashes, the runs one after another."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths * 8, out=offsets[1:])
+    return kernel.hash64(hashes.astype("<u8").view(np.uint8), offsets, key)
 
 
 def _canonical_floats(column: pa.Array) -> pa.Array:
+    """The bits of the values as doubles, with one NaN and one zero."""
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).copy()
     values[np.isnan(values)] = np.nan
     values += 0.0  # -0.0 + 0.0 is 0.0
     null = column.is_null().to_numpy(zero_copy_only=False)
     return pa.array(values.view(np.int64), pa.int64(), mask=null)
-
-
-def canonical_bytes(value: Any) -> bytes:
-    """Canonical bytes of one nested value as `pyarrow` gives it to Python."""
-    if value is None:
-        return b"N"
-    if isinstance(value, float):
-        value = 0.0 if value == 0 else value
-        return b"F" + (b"nan" if value != value else struct.pack("<d", value))
-    if isinstance(value, dict):
-        fields = [canonical_bytes(k) + canonical_bytes(v) for k, v in value.items()]
-        return _framed(b"S", fields)
-    if isinstance(value, list):
-        items = [canonical_bytes(item) for item in value]
-        is_map = bool(value) and all(isinstance(item, tuple) for item in value)
-        return _framed(b"L", sorted(items) if is_map else items)
-    if isinstance(value, tuple):
-        return _framed(b"T", [canonical_bytes(item) for item in value])
-    if isinstance(value, bytes):
-        return _framed(b"B", [value])
-    return _framed(type(value).__name__.encode(), [repr(value).encode()])
-
-
-def _framed(tag: bytes, parts: list[bytes]) -> bytes:
-    body = b"".join(struct.pack("<I", len(part)) + part for part in parts)
-    return struct.pack("<B", len(tag)) + tag + struct.pack("<I", len(parts)) + body

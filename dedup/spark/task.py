@@ -56,11 +56,21 @@ class Task:
         shuffle = context.getLocalProperty("spark.sql.shuffle.partitions")
         return Task(
             query_id=context.getLocalProperty("sql.streaming.queryId") or _BATCH_QUERY,
-            run_id=context.getLocalProperty("spark.jobGroup.id") or str(uuid.uuid4()),
+            run_id=_run_id(context.getLocalProperty("spark.jobGroup.id")),
             epoch=int(batch_id) if batch_id is not None else 0,
             attempt_id=context.taskAttemptId(),
             partitions=int(pinned or shuffle or 200),
         )
+
+
+def _run_id(job_group: str | None) -> str:
+    """The query's run: Spark's job group on a stream, unless a sink set one of its own."""
+    if job_group is None:
+        return str(uuid.uuid4())
+    try:
+        return str(uuid.UUID(job_group))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, job_group))
 
 
 def worker_now_ms() -> int:

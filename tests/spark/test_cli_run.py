@@ -91,7 +91,7 @@ def test_inferred_columns(job: Job) -> None:
 
 
 def test_reader_options(job: Job) -> None:
-    job.files.text("1.csv", 'id;x\na;"1\n2"\na;3\n')
+    job.files.text("1.csv", 'id;x\na;"1\n2"\na;"1\n2"\n')
     job(read_options=(("multiLine", "true"), ("sep", ";")))
     written = {p.read_text() for p in job.output.glob("batch=0/*")}
     # A task without rows leaves a header.

@@ -319,6 +319,22 @@ def test_columns_that_spark_cannot_carry_are_refused_by_name(
         frame.transform(dedup_by_id("id", horizon="1 day"))
 
 
+def test_the_advice_of_a_refusal_works(spark: SparkSession) -> None:
+    frame = spark.sql(
+        """SELECT 'ID' collate UTF8_LCASE AS a, 1.5d AS b, struct(1 AS x, '2' AS y) AS c
+           UNION ALL SELECT 'id', 1.5d, struct(1, '2')"""
+    )
+    bytes_of_a = F.col("a").cast("string")
+    for given, count in (
+        (bytes_of_a, 2), (F.lower(bytes_of_a), 1), (F.col("b").cast("string"), 1),
+        (F.col("b").cast("decimal(5,2)"), 1), (["c.x", "c.y"], 1), (F.to_json("c"), 1),
+    ):  # fmt: skip
+        assert frame.transform(dedup_by_id(given, horizon="1 day")).count() == count
+    odd = spark.sql("SELECT 1 AS id, make_interval(1, 2) AS i, interval 1 year AS y, null AS n")
+    cast = odd.select("id", *(F.col(c).cast("string") for c in ("i", "y", "n")))
+    assert cast.transform(dedup_by_id("id", horizon="1 day")).count() == 1
+
+
 def test_what_is_refused_spark_cannot_carry_either(spark: SparkSession) -> None:
     """Each refusal has a reason: the day Spark carries a type, this fails."""
     for sql in ("make_interval(1, 2)", "interval 1 year", "named_struct('a', 1, 'a', 2)"):

@@ -71,9 +71,7 @@ class Driver:
     def feed(self, recs: Sequence[Rec], now_ms: int | None = None) -> list[Verdict]:
         """Run one micro-batch, check it against the oracle, return its verdicts."""
         self.now_ms = self.now_ms if now_ms is None else now_ms
-        base = ShardState.from_bytes(
-            self.state.to_bytes(), hash_key_id=hash_key_id(self.hash_key)
-        )
+        base = ShardState.from_bytes(self.state.to_bytes(), hash_key_id=hash_key_id(self.hash_key))
         records = self._records(recs)
         epoch = Epoch(
             number=self.batch,

@@ -1,0 +1,366 @@
+"""What can be known before a query starts is refused on the driver, with what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupStateTimeout
+from support import SCHEMA, Query, run_python, trace
+
+from dedup import dedup_by_id, time_from_id
+from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    return Query(spark, tmp_path, {}).source()
+
+
+@pytest.fixture
+def batch(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], SCHEMA)
+
+
+def refused(message: str, error: type[DedupError] = ConfigError) -> Any:
+    return pytest.raises(error, match=re.compile(message, re.S))
+
+
+def made(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with their columns, which cannot be made before there is a session."""
+    return {name: value() if callable(value) else value for name, value in options.items()}
+
+
+# --- columns
+
+
+def test_a_missing_column_is_answered_with_the_nearest_names(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "event_id string, event_time timestamp, kind string")
+    with refused(
+        "id='evnt_id': there is no such column. Did you mean 'event_id'.*"
+        "Columns: event_id, event_time, kind"
+    ):
+        frame.transform(dedup_by_id("evnt_id", horizon="1 day"))
+    with refused("timestamp='event_tme': there is no such column. Did you mean 'event_time'"):
+        frame.transform(dedup_by_id("event_id", horizon="1 day", timestamp="event_tme"))
+    with refused("order_by='zzz': there is no such column. Columns: event_id, event_time, kind"):
+        frame.transform(dedup_by_id("event_id", horizon="1 day", order_by=["kind", "zzz"]))
+    with refused("source_partition='knd'.*Did you mean 'kind'"):
+        frame.transform(
+            dedup_by_id("event_id", horizon="1 day", timestamp="event_time", source_partition="knd")
+        )
+    for missing in (F.col("nope"), "kind.nope", F.lower("nope")):
+        with refused(r"id cannot be resolved against the columns \['event_id', .*"):
+            frame.transform(dedup_by_id(missing, horizon="1 day"))
+
+
+def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
+    batch.transform(dedup_by_id("ID", horizon="1 day", timestamp="Ts"))
+    batch.transform(dedup_by_id("`id`", horizon="1 day"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timestamp": "id"}, r"timestamp column 'id' is string; .* F.to_timestamp\('id'\)"),
+        ({"timestamp": "at"}, r"timestamp column 'at' is bigint; .* F.timestamp_millis\('at'\)"),
+        ({"timestamp": lambda: F.to_date("ts")}, "is date; a timestamp is needed"),
+        ({"timestamp": 5}, "timestamp=5 is neither a column name nor a Column .it is a int"),
+        ({"order_by": lambda: F.array("n")}, r"order_by column 'array\(n\)' is array<bigint>, which has no"),
+        ({"timestamp": "ts", "source_partition": lambda: F.array("src")},
+         r"source_partition column 'array\(src\)' is array<string>: it is nested"),
+        ({"order_by": 5}, "order_by=5 is neither a column name nor a Column"),
+        ({"verdict": "n"}, "verdict='n' is already a column; choose another name"),
+        ({"verdict": "SRC"}, "verdict='SRC' is already a column"),
+    ],
+)  # fmt: skip
+def test_columns_of_the_wrong_kind(batch: DataFrame, options: Any, message: str) -> None:
+    with refused(message):
+        batch.transform(dedup_by_id("id", horizon="1 day", **made(options)))
+
+
+def test_a_time_in_the_id_needs_an_id_that_can_hold_it(batch: DataFrame) -> None:
+    uuid7 = time_from_id("uuid7")
+    for given in (["id", "src"], "n"):
+        with refused("time_from_id.'uuid7'. needs an ID of one string column"):
+            batch.transform(dedup_by_id(given, horizon="1 day", timestamp=uuid7))
+    with refused("time_from_id.'uuid8'.: the known scheme is 'uuid7'"):
+        time_from_id("uuid8")
+
+
+def test_no_id_at_all(batch: DataFrame) -> None:
+    with refused(r"id=\[\] names no column"):
+        dedup_by_id([], horizon="1 day")
+    with refused("id=5 is neither a column name nor a Column"):
+        batch.transform(dedup_by_id(5, horizon="1 day"))  # type: ignore[arg-type]
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    "option", ["horizon", "lateness", "max_future", "idle_timeout", "keep_expired", "bucket_length"]
+)
+def test_bad_durations_name_their_option(option: str) -> None:
+    for value, why in (
+        ("1 month", "is not a duration; write it as Spark does, for example '7 days'"),
+        ("tomorrow", "is not a duration"),
+        ("", "is empty"),
+        ("-1 day", "is not a duration"),
+        ("1", "is not a duration"),
+        ("0.5 milliseconds", "is finer than a millisecond; round it"),
+        ("20000 weeks 600000 weeks", "must lie between 0 and ten thousand years"),
+        (timedelta(days=-1), "must lie between 0"),
+        (timedelta(microseconds=1), "is finer than a millisecond"),
+        (7, "is not a duration; give text such as '7 days' or a timedelta"),
+    ):
+        with refused(f"{option}={re.escape(repr(value))} {why}"):
+            dedup_by_id("id", **{"horizon": "1 day", "timestamp": "ts", option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"horizon": "0 seconds"}, "horizon='0 seconds' must be at least a millisecond"),
+        ({"horizon": None}, "horizon=None is not a duration"),
+        ({"horizon": "1 hour", "bucket_length": "2 hours"},
+         r"bucket_length='2 hours' must be .* at most the horizon \(1 hour\): an ID may occur only"),
+        ({"horizon": "1 hour", "bucket_length": "0 seconds"}, "bucket_length='0 seconds' must be"),
+        ({"horizon": "1 hour", "bucket_length": "1 second"},
+         "makes more than 1000 buckets per horizon .1 hour.; every lookup probes them all"),
+        ({"buckets": 0}, "buckets=0 must be 1 to 1000; 8 is best"),
+        ({"buckets": 1001}, "buckets=1001 must be 1 to 1000"),
+        ({"late": "keep"}, r"late='keep' must be one of \('emit', 'drop'\)"),
+        ({"null_ids": "skip"}, r"null_ids='skip' must be one of \('emit', 'drop', 'error'\)"),
+        ({"null_timestamps": "drop"}, r"null_timestamps='drop' must be one of \('error', 'now'\)"),
+        ({"fpr": 0}, "fpr=0 must lie between 0 and 1"),
+        ({"fpr": 1.0}, "fpr=1.0 must lie between 0 and 1"),
+        ({"fpr": float("nan")}, "fpr=nan must lie between 0 and 1"),
+        ({"shards": 0}, "shards=0 must be at least 1"),
+        ({"state_budget_bytes": 1000}, "state_budget_bytes=1000 must be at least 16384"),
+        ({"cache_bytes": 0}, "cache_bytes=0 must be at least 1"),
+        ({"max_shard_batch_bytes": 0}, "max_shard_batch_bytes=0 must be at least 1"),
+        ({"lateness": "1 hour"}, "lateness='1 hour' needs a timestamp column; without"),
+        ({"stable_timestamps": True}, "stable_timestamps=True needs a timestamp column"),
+        ({"source_partition": "src"}, "source_partition='src' needs a timestamp column"),
+        ({"source_partition": lambda: F.col("src")},
+         "source_partition=Column.* needs a timestamp column"),
+        ({"catalog": ""}, "the catalog's path is empty"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_work(spark: SparkSession, options: Any, message: str) -> None:
+    with refused(message):
+        dedup_by_id("id", **{"horizon": "1 day", **made(options)})
+
+
+# --- the catalog
+
+
+def test_a_stream_needs_a_catalog(stream: DataFrame) -> None:
+    with refused("A stream needs catalog=: a path or URI.*such as"):
+        stream.transform(dedup_by_id("id", horizon="1 day"))
+
+
+def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    with refused(
+        f"catalog={file}/catalog cannot be written: .*check that the catalog root", CatalogError
+    ):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog=file / "catalog"))
+    with refused("cannot be written", CatalogError):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog=str(file)))
+    assert file.read_text() == "in the way"
+    with refused("cannot use 'nowhere://bucket/x' as catalog.*give a local path, a URI"):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog="nowhere://bucket/x"))
+
+
+def test_the_check_leaves_nothing_behind(stream: DataFrame, tmp_path: Path) -> None:
+    stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "catalog"))
+    assert list((tmp_path / "catalog").rglob("*")) == []
+
+
+def test_a_local_catalog_on_a_cluster(
+    spark: SparkSession, stream: DataFrame, tmp_path: Path
+) -> None:
+    """The session is told that its master is a cluster; `local-cluster` is the real thing."""
+    spark.conf.set("spark.master", "yarn")
+    with refused(
+        f"catalog={tmp_path}/c is a local path, but Spark runs on yarn: .*shared_local=True"
+    ):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    with refused("is a local path"):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog=f"file://{tmp_path}/c"))
+    with refused("is a local path"):
+        stream.transform(
+            dedup_by_id(
+                "id", horizon="1 day", catalog=lambda: (pafs.LocalFileSystem(), str(tmp_path))
+            )
+        )
+    stream.transform(
+        dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", shared_local=True)
+    )
+
+
+@pytest.mark.slow
+def test_a_real_cluster(tmp_path: Path) -> None:
+    """Executors in processes of their own: refused without, works with `shared_local`."""
+    told = run_python(
+        """
+import sys, json
+from pathlib import Path
+from pyspark.sql import SparkSession
+from dedup.errors import ConfigError
+from support import Query
+folder = Path(sys.argv[1])
+spark = (SparkSession.builder.master("local-cluster[2,1,1024]")
+    .config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
+    .config("spark.executorEnv.PYTHONPATH", ":".join(p for p in sys.path if p))
+    .config("spark.log.level", "OFF").getOrCreate())
+options = {"horizon": "1 day", "timestamp": "ts", "verdict": "verdict",
+           "state_budget_bytes": 1 << 14}
+query = Query(spark, folder, options)
+fill = [f"f{n}@0" for n in range(1500)]
+query.add("a@0", *fill).add("a@5", *fill).add("b@7", "a@7")
+try:
+    query.result()
+except ConfigError as error:
+    refusal = str(error)
+options["shared_local"] = True
+run = query.run()
+told = [[t for t in batch if not t.startswith("f")] for batch in run.told()]
+print(json.dumps([refusal, told, sum(m.segments_written for m in run.metrics)]))
+""",
+        tmp_path,
+    )
+    assert "is a local path, but Spark runs on local-cluster[2,1,1024]" in told[0]
+    assert told[1] == [["a@0 unique"], ["a@5 duplicate"], ["a@7 duplicate", "b@7 unique"]]
+    assert told[2] > 0
+
+
+def test_a_catalog_from_a_function(spark: SparkSession, tmp_path: Path) -> None:
+    """It is called in every worker; a closure will do."""
+    where = str(tmp_path / "elsewhere")
+
+    def catalog() -> tuple[pafs.FileSystem, str]:
+        return pafs.LocalFileSystem(), where
+
+    run = trace(spark, tmp_path, [["a@0"], ["a@1", "b@1"]], horizon="1 day", catalog=catalog)
+    assert run.told() == [["a@0 unique"], ["a@1 duplicate", "b@1 unique"]]
+    assert len(list(Path(where).rglob("catalog.json"))) == 1
+
+
+# --- the session and the query
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.sql.streaming.unsupportedOperationCheck",
+        "spark.sql.streaming.statefulOperator.useStrictDistribution",
+        "spark.sql.streaming.stateStore.commitValidation.enabled",
+    ],
+)
+def test_settings_that_break_the_guarantee(
+    spark: SparkSession, stream: DataFrame, tmp_path: Path, name: str
+) -> None:
+    spark.conf.set(name, "false")
+    with refused(f"{name}=false: .* Set it to true"):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    spark.conf.set(name, "true")
+    stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+
+
+def test_too_many_partitions_for_a_local_master(
+    spark: SparkSession, stream: DataFrame, tmp_path: Path
+) -> None:
+    def warned(**options: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            stream.transform(
+                dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", **options)
+            )
+        return [str(w.message) for w in caught if issubclass(w.category, DedupWarning)]
+
+    assert warned() == []
+    assert warned(shards=8) == []
+    (text,) = warned(shards=9)
+    assert text.startswith("shards=9 on a local master with 2 cores: each of them costs")
+    spark.conf.set("spark.sql.shuffle.partitions", "200")
+    (text,) = warned(shards=9)
+    assert text.startswith("spark.sql.shuffle.partitions=200 on a local master with 2 cores")
+    assert 'spark.conf.set("spark.sql.shuffle.partitions", "2")' in text
+    spark.conf.set("spark.master", "spark://somewhere:7077")
+    assert warned(shared_local=True) == []
+
+
+def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> None:
+    first = stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    with refused("This query already has a dedup_by_id or another applyInPandasWithState.*"
+                 "Give one composite ID"):  # fmt: skip
+        first.transform(dedup_by_id("n", horizon="1 day", catalog=tmp_path / "d", metrics="b"))
+    with refused("already has"):
+        first.where("n > 5").withColumn("m", F.lit(1)).transform(
+            dedup_by_id("n", horizon="1 day", catalog=tmp_path / "d", metrics="b")
+        )
+    # Spark itself sees the two of a union, when the query starts.
+    second = stream.transform(
+        dedup_by_id("id", horizon="1 day", catalog=tmp_path / "d", metrics="b")
+    )
+    with pytest.raises(Exception, match="Multiple applyInPandasWithStates are not supported"):
+        (
+            first.unionAll(second)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "ck"))
+            .start()
+        )
+
+
+def test_after_an_operator_of_the_users_own(stream: DataFrame, tmp_path: Path) -> None:
+    def own(key: Any, frames: Any, state: Any) -> Any:
+        yield from frames
+
+    stateful = stream.groupBy("id").applyInPandasWithState(
+        own, SCHEMA, "n long", "append", GroupStateTimeout.NoTimeout
+    )
+    with refused("already has a dedup_by_id or another applyInPandasWithState"):
+        stateful.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+
+
+def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
+    operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c")
+    marked = stream.withWatermark("ts", "1 hour")
+    with refused(
+        r"withWatermark\('ts', ...\) is declared before dedup_by_id.* Declare it after: .*"
+        r"withWatermark\('ts', ...\)"
+    ):
+        marked.transform(operator)
+    with refused(r"withWatermark\('time', ...\)"):
+        marked.withColumnRenamed("ts", "time").transform(operator)
+    with refused("is declared before dedup_by_id"):
+        marked.drop("ts").transform(operator)
+    stream.transform(operator).withWatermark("ts", "1 hour")
+
+
+def test_batches_are_spared_the_checks_of_streams(
+    spark: SparkSession, batch: DataFrame, tmp_path: Path
+) -> None:
+    """No catalog, no state: nothing there can be missing or in the way."""
+    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+    once = batch.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "no"))
+    assert once.transform(dedup_by_id("n", horizon="1 day", metrics="b")).count() == 0
+    assert not os.path.exists(tmp_path / "no")
+
+
+def test_errors_are_of_few_kinds(batch: DataFrame) -> None:
+    with pytest.raises(ValueError, match="must lie between") as caught:
+        dedup_by_id("id", horizon="1 day", fpr=2)
+    assert isinstance(caught.value, DedupError)
