@@ -23,8 +23,9 @@ from dedup.cli.run_options import RunOptions
 from dedup.core.duration import format_ms
 from dedup.errors import ConfigError
 
-#: So small that most IDs must leave Spark state for segments.
-_STATE_BUDGET_BYTES = 256 << 10
+#: So small that most IDs must leave Spark state for segments: 256 KiB at the default size.
+_STATE_BYTES_PER_EVENT = 0.65
+_FEWEST_EVENTS = 50_000
 _REDELIVERED = 20_000
 #: Above the filters' target for the union of all, which is 1 %.
 _FPR_LIMIT = 0.02
@@ -69,8 +70,8 @@ def demo(
     dict
         ``status`` is ``ok``, ``wrong`` or ``interrupted``; ``checks`` lists every figure.
     """
-    if events < 10_000:
-        raise ConfigError(f"--events {events} is too few to fill segments; give 10000 or more.")
+    if events < _FEWEST_EVENTS:
+        raise ConfigError(f"--events {events} fills no segments; give {_FEWEST_EVENTS} or more.")
     if folder is None:
         scratch = Path(tempfile.mkdtemp(prefix="dedup-demo-"))
         try:
@@ -107,7 +108,7 @@ def _demo(
         output=folder / "output",
         duplicates=folder / "duplicates",
         files_per_trigger=made.FILES_PER_TRIGGER,
-        state_budget_bytes=_STATE_BUDGET_BYTES,
+        state_budget_bytes=int(events * _STATE_BYTES_PER_EVENT),
         driver_memory="1g",
     )
     first = run(options, talk, stop=stop)
@@ -124,8 +125,8 @@ def _demo(
 
     good = all(check.good for check in checks)
     if show is not None:
-        show.print(table(first.figures, "first run"))
         show.print(_check_table(checks))
+        show.print(table(first.figures, "first run"))
         verdict = "Every figure is right." if good else "SOME FIGURES ARE WRONG."
         show.print(f"{verdict} {time.monotonic() - begin_s:.0f} s.")
     return {
@@ -184,7 +185,7 @@ def _output_checks(options: RunOptions, stream: made.Stream, truth: made.Truth) 
     duplicates = _read(options.duplicates) if options.duplicates else output.slice(0, 0)
     return [
         _equal("rows in the output", output.num_rows, truth.emitted),
-        _equal("IDs twice within the horizon", repeats, 0),
+        _equal("IDs twice in a horizon", repeats, 0),
         _equal("IDs missing from the output", missing, 0),
         _equal("rows in the side output", duplicates.num_rows, truth.duplicate),
     ]
@@ -216,7 +217,9 @@ def _check_table(checks: list[Check]) -> Any:
     from rich import box
     from rich.table import Table
 
-    rows = Table(title="checked", box=box.SIMPLE, title_justify="left")
+    rows = Table(
+        title="checked", box=box.SIMPLE, title_justify="left", padding=(0, 1), pad_edge=False
+    )
     rows.add_column("", no_wrap=True)
     rows.add_column("figure", no_wrap=True)
     rows.add_column("is", justify="right", no_wrap=True)

@@ -84,6 +84,8 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.files.ignoreMissingFiles": "false",
         # Folder names such as code=007 stay as they are.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        # Spark's default, INT96, loses years before 1677 and after 2262 in most other readers.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Without it Spark sorts every micro-batch to write unique rows and duplicates apart.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",

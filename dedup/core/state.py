@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from dedup.core.clocks import Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
@@ -66,6 +68,14 @@ class ShardState:
     slices: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     forgotten: int = 0
     stray_files: tuple[int, int] = (0, 0)
+
+    @property
+    def live_buckets(self) -> int:
+        """Buckets that hold an ID, in segments or in the tail."""
+        starts = {bucket.start_ms for bucket in self.manifest.buckets}
+        if len(self.tail):
+            starts |= set(np.unique(self.tail.bucket_starts(self.bucket_ms)).tolist())
+        return len(starts)
 
     def to_bytes(self) -> bytes:
         """The state row, as the module describes it."""

@@ -213,7 +213,7 @@ def _counters(
         "live_ids": manifest.ids + len(state.tail),
         "tail_ids": len(state.tail),
         "segments": sum(1 for _ in manifest.segments()),
-        "buckets": len(manifest.buckets),
+        "buckets": state.live_buckets,
         "segments_pending": len(manifest.expired),
         "segments_forgotten": state.forgotten,
         "filter_state_bytes": sum(piece.nbytes for piece in state.slices.values()),

@@ -15,7 +15,7 @@ _RUN = [sys.executable, "-m", "dedup.cli.main", "run"]
 
 
 def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
-    for number in range(12):
+    for number in range(8):
         files.text(f"{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
     output = tmp_path / "out"
     command = [
@@ -38,7 +38,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     assert (body["status"], body["exit_code"]) == ("interrupted", 130)
     assert "left for the next run" in err
     assert "Traceback" not in err
-    assert len(list(output.glob("batch=*"))) < 12
+    assert len(list(output.glob("batch=*"))) < 8
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -48,8 +48,33 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     assert body["records_in"] == body["unique"] + body["duplicate"]
     lines = [line for p in output.glob("batch=*/*.csv") for line in p.read_text().split("\n")[1:]]
     ids = sorted(line.split(",")[0] for line in lines if line)
-    assert ids == sorted(["a", *(f"k{n}" for n in range(12))])
+    assert ids == sorted(["a", *(f"k{n}" for n in range(8))])
     # What Spark and its workers print belongs in the log.
     assert "WARN" not in done.stderr
     assert "\x1b" not in done.stderr + done.stdout
     assert (output / "_dedup.log").stat().st_size > 0
+
+
+def test_demo(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dedup.cli.main", "demo", "--events", "50000"]
+    done = subprocess.run(
+        [*command, "--folder", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every figure is right." in done.stdout
+    assert "WRONG" not in done.stdout
+    assert max(len(line.rstrip()) for line in done.stdout.split("\n")) <= 80
+    assert "\u2026" not in done.stdout
+    again = subprocess.run(
+        [*command, "--folder", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert again.returncode == 2
+    assert "is not empty" in again.stderr

@@ -8,10 +8,12 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from spark_support import Job
@@ -73,6 +75,17 @@ def test_formats(job: Job, file_format: str) -> None:
     assert sorted(row[0] for row in job.rows(kind)) == [f"k{i}" for i in range(7)]
     files = [p.name for p in job.output.glob("batch=*/*")]
     assert all(name.endswith(file_format) for name in files)
+
+
+def test_parquet_times_read_back_elsewhere(job: Job) -> None:
+    moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)]
+    path = job.files.folder / "1.parquet"
+    pq.write_table(
+        pa.table({"id": [1, 2], "t": pa.array(moments, pa.timestamp("us", "UTC"))}), path
+    )
+    job()
+    table = ds.dataset(job.output, format="parquet").to_table()
+    assert sorted(table.column("t").to_pylist()) == moments
 
 
 def test_typed_columns(job: Job) -> None:

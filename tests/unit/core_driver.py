@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from memory_store import HASH_KEY, MemoryStore
 
 from dedup.core.arrival import Verdict
@@ -31,6 +32,14 @@ from dedup.core.shard import (
 from dedup.core.state import ShardState
 
 MAX_FUTURE_MS = 50
+YEAR_MS = 365 * 86_400_000
+IN_2099_MS = 4_070_908_800_000
+EVENT = Policy(horizon_ms=60, bucket_ms=10, event_time=True, keep_expired_ms=0, retain_epochs=0)
+PROCESSING = replace(EVENT, event_time=False)
+
+#: Everything in segments after each micro-batch, or everything in the tail.
+SEALED_OR_NOT = pytest.mark.parametrize("budget", [0, 1 << 20], ids=["sealed", "tail"])
+STABLE_OR_NOT = pytest.mark.parametrize("stable", [False, True], ids=["any", "stable"])
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,8 @@ class Driver:
     batch: int = 0
     run_id: str = "run-1"
     now_ms: int = 0
+    #: How far the worker's clock is ahead of the driver's.
+    worker_ahead_ms: int = 0
     hash_key: bytes = HASH_KEY
     passed: list[Passed] = field(default_factory=list)
     policies: list[Policy] = field(default_factory=list)
@@ -77,7 +88,7 @@ class Driver:
             number=self.batch,
             run_id=self.run_id,
             now_ms=self.now_ms,
-            worker_now_ms=self.now_ms,
+            worker_now_ms=self.now_ms + self.worker_ahead_ms,
             shard=self.shard,
             hash_key=self.hash_key,
         )
@@ -207,3 +218,14 @@ class Driver:
         for earlier in [*self.history[oldest:], state]:
             for segment in earlier.manifest.segments():
                 assert self.lives(segment), "a state that Spark can roll back to is whole"
+
+
+def drive(policy: Policy = EVENT, **changes: Any) -> Driver:
+    """A driver of a policy with some changes."""
+    return Driver(replace(policy, **changes), now_ms=10_000)
+
+
+def watermarks(driver: Driver) -> tuple[int, int]:
+    """Late watermark and GC watermark that the next micro-batch works under."""
+    clocks = driver.state.clocks
+    return clocks.late_watermark_ms, clocks.gc_watermark_ms

@@ -26,7 +26,9 @@ class MemoryStore:
     filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     accepted: set[str] = field(default_factory=set)
+    deleted: list[str] = field(default_factory=list)
     lookups: int = 0
+    reads: int = 0
     written: int = 0
 
     def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
@@ -41,6 +43,7 @@ class MemoryStore:
 
     def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
         self._check(seg)
+        self.reads += 1
         entries = self.segments[seg.name][1]
         keys = Keys.from_list(list(entries))
         hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
@@ -62,6 +65,7 @@ class MemoryStore:
         return ref, made
 
     def delete(self, names: Sequence[str]) -> int:
+        self.deleted += names
         return sum(self.segments.pop(name, None) is not None for name in names)
 
     def forgotten(self, seg: SegmentRef) -> bool:

@@ -1,0 +1,99 @@
+"""Faults inside the group function: tasks that fail once, at a chosen point of a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+#: Every point at which the group function can be made to fail, in the order in which it passes
+#: them; "kill" ends the worker as SIGKILL does.
+POINTS = (
+    "certificate", "start", "frames", "read", "hash", "tail", "probe", "lookup", "judge",
+    "sidecar", "segment", "upkeep", "advisory", "before state", "after state", "write", "yield",
+    "kill",
+)  # fmt: skip
+
+
+def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]:
+    """`dedup_stream`, made to fail once at a point in each of the given micro-batches.
+
+    The first task that gets there fails; a file in `marks` tells that it did.
+    """
+    folder = str(marks)
+
+    # Shipped to the workers by value: all that it needs is imported inside.
+    def stream(plan: Any, key: Any, frames: Any, state: Any) -> Iterator[Any]:
+        import os
+        import signal
+        from contextlib import ExitStack
+        from unittest.mock import patch
+
+        from dedup.catalog.root import Root
+        from dedup.spark import group, task
+
+        chosen = points.get(task.Task.current().epoch)
+
+        def strike(here: str) -> None:
+            if here != chosen:
+                return
+            try:
+                os.close(os.open(f"{folder}/{here}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            if here == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError(f"made to fail at {here}")
+
+        lap, put_file = group.Stopwatch.lap, Root.put_file
+        create, advise = task.create_or_check, group.write_advisory
+
+        def put_and_strike(self: Any, name: str, path: Any) -> None:
+            put_file(self, name, path)
+            strike("sidecar" if name.endswith(".filter") else "segment")
+
+        def advise_and_strike(*given: Any) -> None:
+            advise(*given)
+            strike("advisory")
+
+        def create_and_strike(*given: Any) -> Any:
+            made = create(*given)
+            strike("certificate")
+            return made
+
+        def lap_and_strike(self: Any, stage: str) -> None:
+            lap(self, stage)
+            if stage != "write" or updated:
+                strike(stage)
+
+        updated: list[bool] = []
+
+        class State:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(state, name)
+
+            def update(self, value: Any) -> None:
+                strike("before state")
+                state.update(value)
+                updated.append(True)
+                strike("after state")
+                strike("kill")
+
+        def struck() -> Iterator[Any]:
+            for frame in frames:
+                yield frame
+                strike("frames")
+
+        with ExitStack() as stack:
+            for where, name, instead in (
+                (group.Stopwatch, "lap", lap_and_strike),
+                (Root, "put_file", put_and_strike),
+                (task, "create_or_check", create_and_strike),
+                (group, "write_advisory", advise_and_strike),
+            ):
+                stack.enter_context(patch.object(where, name, instead))
+            strike("start")
+            yield from group.dedup_stream(plan, key, struck(), State())
+            strike("yield")
+
+    return stream

@@ -1,0 +1,470 @@
+"""Whatever runs again, runs again from the same state: the same rows go on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from faults import POINTS, failing
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from support import (
+    ARROW,
+    BASE,
+    Oracle,
+    Query,
+    Run,
+    finish,
+    forget_commits,
+    roll_back,
+    row_set,
+    run_python,
+    seeded,
+)
+
+import dedup.spark.build
+from dedup import kernel
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import derive_keys
+from dedup.catalog.root import Root
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.core.keys import Keys
+
+HORIZON_S, LATENESS_S = 300, 60
+#: Small enough that every micro-batch writes segments.
+OPTIONS: dict[str, Any] = {
+    "timestamp": "ts", "horizon": f"{HORIZON_S} seconds", "bucket_length": "60 seconds",
+    "lateness": f"{LATENESS_S} seconds", "verdict": "verdict", "state_budget_bytes": 16 << 10,
+    "keep_expired": "0 seconds",
+}  # fmt: skip
+
+
+def tables(batches: int, rows: int = 800) -> list[pa.Table]:
+    return seeded(batches=batches, rows=rows, ids=rows * batches // 2, step_s=60, spread_s=150)
+
+
+def query(spark: SparkSession, folder: Path, given: list[pa.Table], **options: Any) -> Query:
+    made = Query(spark, folder, OPTIONS | options)
+    for table in given:
+        made.add_table(table)
+    return made
+
+
+def total(run: Run, name: str) -> int:
+    return sum(getattr(m, name) for m in run.metrics)
+
+
+@pytest.fixture(scope="module")
+def done(_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
+    """Twenty micro-batches at their end; tests go on from copies."""
+    session = _session.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    given = tables(20)
+    made = query(session, tmp_path_factory.mktemp("done"), given)
+    run = made.run()
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+    return made, run
+
+
+def test_the_run_under_test_is_worth_it(done: tuple[Query, Run]) -> None:
+    """Segments were written, merged, read, and expired; some records were late."""
+    _, run = done
+    assert len(run.metrics) == 20
+    for name in (
+        "segments_written", "segments_merged", "segments_expired", "segments_pending",
+        "filter_true_positive", "filter_negative", "catalog_reads", "views_built", "late",
+    ):  # fmt: skip
+        assert total(run, name) > 10, name
+    assert max(m.state_bytes for m in run.metrics) <= 2 * (16 << 10)
+    assert max(m.segments for m in run.metrics) > 10
+
+
+@pytest.mark.parametrize(
+    "first",
+    [0, 8, 13, 19, *(pytest.param(k, marks=pytest.mark.slow) for k in range(20) if k not in (0, 8, 13, 19))],
+)  # fmt: skip
+def test_a_rollback(done: tuple[Query, Run], tmp_path: Path, first: int) -> None:
+    """The checkpoint's logs end at a micro-batch; the states after it are still there."""
+    finished, run = done
+    again = finished.copy(tmp_path)
+    roll_back(again.checkpoint, first)
+    replayed = again.run()
+    assert sorted(replayed.rows) == list(range(first, 20))
+    for batch, rows in replayed.rows.items():
+        assert row_set(rows) == row_set(run.rows[batch]), f"micro-batch {batch}"
+    assert [m.live_ids for m in replayed.metrics] == [m.live_ids for m in run.metrics[first:]]
+    # What the first run left behind in those micro-batches is nobody's now.
+    if first < 19:
+        assert max(m.orphan_files for m in replayed.metrics) > 0
+
+
+def test_the_commit_log_alone_is_lost(done: tuple[Query, Run], tmp_path: Path) -> None:
+    finished, run = done
+    again = finished.copy(tmp_path)
+    forget_commits(again.checkpoint, 5)
+    replayed = again.run()
+    assert sorted(replayed.rows) == [19]
+    assert row_set(replayed.rows[19]) == row_set(run.rows[19])
+
+
+def test_tasks_that_fail_once_at_every_point(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    points = dict(enumerate(POINTS))
+    monkeypatch.setattr(dedup.spark.build, "dedup_stream", failing(points, marks))
+    given = tables(len(points) + 1)
+    made = query(spark, tmp_path, given[:-1])
+    run = made.run()
+    assert {path.name for path in marks.iterdir()} == set(POINTS)
+    Oracle(HORIZON_S, LATENESS_S).check(given[:-1], run)
+    monkeypatch.undo()
+    # The segments of failed attempts are there, named by no manifest.
+    made.add_table(given[-1])
+    last = made.run()
+    assert last.metrics[0].orphan_files >= 3
+    run.rows |= last.rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+
+
+def test_a_task_that_fails_for_good_stops_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faults are real: where every attempt fails, so does the query, and goes on later."""
+    given = tables(3)
+    made = query(spark, tmp_path, given[:2])
+    first = made.run()
+    made.add_table(given[2])
+
+    def broken(plan: Any, key: Any, frames: Any, state: Any) -> Any:
+        from dedup.spark import group
+
+        yield from group.dedup_stream(plan, key, frames, state)
+        raise RuntimeError("made to fail for good")
+
+    monkeypatch.setattr(dedup.spark.build, "dedup_stream", broken)
+    with pytest.raises(StreamingQueryException, match="made to fail for good"):
+        made.run()
+    monkeypatch.undo()
+    first.rows |= made.run().rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, first)
+
+
+def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """The function runs twice from the same state and answers the same, row by row."""
+    given = tables(4)
+    made = query(spark, tmp_path, given)
+    seen: list[tuple[Counter[str], Counter[str]]] = []
+
+    def twice(df: DataFrame) -> list[Any]:
+        first, second = df.toArrow().to_pylist(), df.toArrow().to_pylist()
+        seen.append((row_set(first), row_set(second)))
+        return second
+
+    run = made.run(twice)
+    assert len(seen) == 4
+    assert all(first == second for first, second in seen)
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+    assert [m.records_in for m in run.metrics] == [800] * 4
+    assert total(run, "segments_written") > 4
+
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STORES = {
+    "rocksdb v1": {"spark.sql.streaming.stateStore.providerClass": ROCKSDB},
+    "rocksdb v1 changelog": {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "rocksdb v2 changelog": {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    },
+}
+
+
+@pytest.mark.parametrize("store", list(STORES))
+def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> None:
+    """A run, a rollback by two micro-batches, a restart; HDFS-backed state is all other tests."""
+    for name, value in STORES[store].items():
+        spark.conf.set(name, value)
+    given = tables(5)
+    made = query(spark, tmp_path, given[:4])
+    run = made.run()
+    state = made.checkpoint / "state" / "0" / "0"
+    files = [path.name for path in state.iterdir()]
+    v2 = any(re.fullmatch(r"\d+_[0-9a-f-]{36}\.(zip|changelog)", name) for name in files)
+    assert v2 == store.startswith("rocksdb v2"), files
+    assert any(".changelog" in name for name in files) == ("changelog" in store), files
+    roll_back(made.checkpoint, 2)
+    replayed = made.run()
+    assert sorted(replayed.rows) == [2, 3]
+    for batch, rows in replayed.rows.items():
+        assert row_set(rows) == row_set(run.rows[batch])
+    made.add_table(given[4])
+    run.rows |= made.run().rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+
+
+def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """The number of shards is the one of the query's birth; so is that of state partitions."""
+    given = tables(5)
+    made = query(spark, tmp_path, given[:2])
+    run = made.run()
+    for number, (partitions, table) in enumerate(zip((7, 1, 2), given[2:], strict=True)):
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        made.add_table(table)
+        later = made.run()
+        assert list(later.rows) == [2 + number]
+        assert {m.shards for m in later.metrics} == {2}
+        run.rows |= later.rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+    (certificate,) = made.catalog.rglob("catalog.json")
+    assert json.loads(certificate.read_text())["shards"] == 2
+
+
+RESTART = """
+import sys, json
+from pathlib import Path
+from pyspark.sql import SparkSession
+from support import Query
+master, options, folder, files = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+spark = (SparkSession.builder.master(master).config("spark.sql.shuffle.partitions", "2")
+    .config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false")
+    .config("spark.log.level", "OFF").getOrCreate())
+query = Query(spark, folder, options, files_per_batch=3)
+query.input = Path(files)
+run = query.run()
+print(json.dumps({batch: [[r["id"], r["n"], r["verdict"]] for r in rows]
+                  for batch, rows in run.rows.items()}))
+"""
+
+
+def test_a_restart_with_another_core_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Other cores, other splits of the files: the same copies win."""
+    made = Query(spark, tmp_path / "here", OPTIONS, files_per_batch=3)
+    for table in tables(4, rows=300):
+        for copy in range(3):
+            numbers = pa.array(table["n"].to_numpy() + 1_000_000 * copy)
+            made.add_table(table.set_column(4, "n", numbers).cast(ARROW))
+    # Stop after the first micro-batch.
+    later = sorted(made.input.iterdir())[3:]
+    (tmp_path / "later").mkdir()
+    for path in later:
+        path.rename(tmp_path / "later" / path.name)
+    made.run()
+    for path in later:
+        (tmp_path / "later" / path.name).rename(path)
+    there = made.copy(tmp_path / "there")
+    here = made.run()
+    assert made.source().rdd.getNumPartitions if False else True
+    told = run_python(RESTART, "local[1]", json.dumps(OPTIONS), there.folder, made.input)
+    assert sorted(told) == ["1", "2", "3"]
+    for batch, rows in here.rows.items():
+        assert Counter(map(tuple, told[str(batch)])) == Counter(
+            (row["id"], row["n"], row["verdict"]) for row in rows
+        )
+    winners = Counter(
+        row["n"] // 1_000_000 for row in here.all_rows() if row["verdict"] != "duplicate"
+    )
+    assert min(winners[copy] for copy in range(3)) > 20, "each file has copies that won"
+
+
+def stopped(made: Query, *, message: str) -> None:
+    made.add("z@0")
+    with pytest.raises(StreamingQueryException, match=re.compile(message, re.S)):
+        made.run()
+
+
+def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path: Path) -> None:
+    given = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict", "lateness": "1 day"}
+    born = Query(spark, tmp_path / "born", given).add("a@0/s")
+    born.run()
+
+    def changed(name: str, id: Any = "id", **options: Any) -> Query:  # noqa: A002
+        other = born.copy(tmp_path / name)
+        other.input = shutil.copytree(born.input, tmp_path / name / "input")
+        other.id = id
+        other.options |= options
+        return other
+
+    stopped(
+        changed("id", id="src"),
+        message=r"id columns is \(\('id', 'string'\),\) there and \(\('src', 'string'\),\) here",
+    )
+    stopped(changed("ids", id=["id", "src"]), message=r"\('id', 'string'\), \('src', 'string'\)")
+    stopped(
+        changed("time", timestamp=F.timestamp_seconds("at")),
+        message=r"timestamp source is 'column ts timestamp' there and 'column timestamp_seconds\(at\)",
+    )
+    stopped(
+        changed("clock", timestamp=None, lateness=None),
+        message="timestamp source is 'column ts timestamp' there and 'processing time' here",
+    )
+    stopped(changed("shards", shards=3), message="shards is 2 there and 3 here")
+    stopped(
+        changed("stable", stable_timestamps=True),
+        message="stable timestamps is False there and True here",
+    )
+    # Refused, not harmed: with the old options it goes on.
+    refused = changed("back", shards=3)
+    stopped(refused, message="Use the settings of the catalog again")
+    del refused.options["shards"]
+    refused.add("a@1")
+    assert refused.run().told() == [["z@0 unique"], ["a@1 duplicate"]]
+
+
+def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
+    given = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict"}
+    made = Query(spark, tmp_path, given).add("a@0")
+    made.run()
+    shutil.move(made.catalog, tmp_path / "safe")
+    stopped(made, message="The catalog of this query is missing: .*restore it together with the")
+    shutil.rmtree(made.catalog)
+    shutil.move(tmp_path / "safe", made.catalog)
+    made.add("a@1")
+    assert made.run().told() == [["z@0 unique"], ["a@1 duplicate"]]
+
+
+def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would begin anew in silence; the catalog knows better."""
+    given = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict"}
+    made = Query(spark, tmp_path, given).add("a@0").add("b@0")
+    made.run()
+    for checkpoint in (made.checkpoint,):
+        shutil.rmtree(checkpoint / "commits")
+        shutil.rmtree(checkpoint / "state")
+        shutil.rmtree(checkpoint / "sources")
+        for offsets in (checkpoint / "offsets").iterdir():
+            if not offsets.name.endswith(("1", "1.crc")):
+                offsets.unlink()
+    with pytest.raises(StreamingQueryException):
+        made.run()
+
+
+def test_an_orphan_that_holds_a_live_id(
+    spark: SparkSession, tmp_path: Path, done: tuple[Query, Run]
+) -> None:
+    """A zombie wrote a segment with an ID that nobody has emitted: it must not be believed."""
+    finished, _ = done
+    made = finished.copy(tmp_path)
+    made.input = tmp_path / "input"
+    shutil.copytree(finished.input, made.input, dirs_exist_ok=True)
+    at_ms = int(BASE.timestamp()) * 1000 + 1_199_000
+    start_ms = at_ms - at_ms % 60_000
+    query_id = json.loads((made.checkpoint / "metadata").read_text())["id"]
+    key = b"\x00" + b"ghost"
+    keys = Keys.from_list([key])
+    hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
+    for shard in range(2):
+        store = ShardStore(
+            Root(made.catalog), LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
+            query_id=query_id, shard=shard, attempt=Attempt(20, "zombie", 1),
+        )  # fmt: skip
+        segment, _ = store.write_segment(
+            start_ms, start_ms + 60_000, keys, hashes, np.array([at_ms]), 0.01
+        )
+        assert store.lookup(segment, keys, hashes).tolist() == [at_ms]
+    made.add("ghost@1199", "ghost@1199")
+    run = made.run()
+    assert run.told() == [["ghost@1199 duplicate", "ghost@1199 unique"]]
+    assert run.metrics[0].orphan_files == 4
+
+
+def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path) -> None:
+    """Horizon, lateness, buckets, policies and sizing, with segments on the old grid."""
+    fill = [f"f{n}@0" for n in range(1200)]
+    given = {
+        "timestamp": "ts", "horizon": "100 seconds", "verdict": "verdict", "lateness": "100 seconds",
+        "state_budget_bytes": 16 << 10,
+    }  # fmt: skip
+    made = Query(spark, tmp_path, given)
+    made.add("a@0", "b@0", "c@0", *fill)
+    first = made.run()
+    assert total(first, "segments_written") > 0
+
+    def told(*texts: str, **options: Any) -> list[str]:
+        made.options |= options
+        made.add(*texts)
+        (batch,) = made.run().told()
+        return [text for text in batch if not text.startswith("f")]
+
+    assert told("a@150", horizon="300 seconds", buckets=3) == ["a@150 duplicate"]
+    assert told("b@150", "d@150", horizon="50 seconds", bucket_length="7 seconds") == [
+        "b@150 unique", "d@150 unique",
+    ]  # fmt: skip
+    assert told("b@170", "e@40", lateness="10 seconds", late="drop", fpr=0.1) == [
+        "b@170 duplicate", "e@40 late",
+    ]  # fmt: skip
+    # Now the watermark is 160; horizon, lateness and policy back as they were.
+    assert told("d@159", "e@41", "-@0", **given, late="emit", null_ids="drop") == [
+        "-@0 null_id", "d@159 duplicate", "e@41 late",
+    ]  # fmt: skip
+    assert told("e@200", state_budget_bytes=1 << 20, max_future="1 second") == ["e@200 duplicate"]
+
+
+def test_expired_segments_are_deleted_when_spark_cannot_roll_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    given = tables(12, rows=600)
+    made = query(
+        spark, tmp_path, given, horizon="100 seconds", bucket_length="50 seconds",
+        lateness="20 seconds",
+    )  # fmt: skip
+    run = made.run()
+    assert total(run, "segments_deleted") > 4
+    last = run.metrics[-1]
+    files = [*made.catalog.rglob("*.sst")]
+    assert len(files) == last.segments + last.segments_pending
+    assert len(files) == total(run, "segments_written") - total(run, "segments_deleted")
+    assert len([*made.catalog.rglob("*.filter")]) == len(files)
+    # As far back as Spark keeps its logs, everything that a manifest names is there.
+    again = made.copy(tmp_path / "again")
+    roll_back(again.checkpoint, 10)
+    replayed = again.run()
+    for batch in (10, 11):
+        assert row_set(replayed.rows[batch]) == row_set(run.rows[batch])
+    Oracle(100, 20).check(given, run)
+
+
+def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    given = {"timestamp": "ts", "horizon": "1 day", "verdict": "v", "catalog": str(tmp_path / "c")}
+    for name in ("one", "two"):
+        made = Query(spark, tmp_path / name, given).add("a@0").add("a@1")
+        assert made.run().told("v") == [["a@0 unique"], ["a@1 duplicate"]]
+    assert len([*(tmp_path / "c").glob("*/catalog.json")]) == 2
+
+
+def test_a_stop_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
+    """`stop` interrupts tasks; whatever they were doing, nothing is lost or repeated."""
+    given = tables(6)
+    made = query(spark, tmp_path, given)
+    emitted: dict[int, Counter[str]] = {}
+
+    def sink(df: DataFrame, batch: int) -> None:
+        rows = row_set(df.toArrow().to_pylist())
+        assert emitted.setdefault(batch, rows) == rows
+
+    def start() -> Any:
+        writer = made.result().writeStream.foreachBatch(sink)
+        return writer.option("checkpointLocation", str(made.checkpoint)).trigger(availableNow=True)
+
+    for _ in range(3):
+        running = start().start()
+        running.awaitTermination(1)
+        running.stop()
+    finish(start().start())
+    assert sorted(emitted) == list(range(6))
+    rows = sum(emitted.values(), Counter())
+    assert sum(rows.values()) == 6 * 800

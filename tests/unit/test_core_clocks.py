@@ -1,0 +1,211 @@
+"""Clocks and watermarks on their own: the formulas, what is remembered, what is forgotten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from core_driver import EVENT, PROCESSING, YEAR_MS
+from core_traces import traces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.core.clocks import IDLE_BATCHES, MAX_CLOCK_SKEW_MS, NEVER_MS, Clocks, Heard
+from dedup.core.policy import Policy
+from dedup.errors import ClockError
+
+
+def advance(clocks: Clocks, policy: Policy, now_ms: int, **heard: int) -> Clocks:
+    told = {name: Heard(time_ms, 1) for name, time_ms in heard.items()}
+    return clocks.advance(told, now_ms=now_ms, run_id="run", policy=policy)
+
+
+def test_newborn() -> None:
+    clocks = Clocks()
+    assert clocks.late_watermark_ms == clocks.gc_watermark_ms == NEVER_MS
+    assert clocks.holder(EVENT) is None
+    # Durations can be taken off without leaving 64 bits.
+    assert NEVER_MS - 2 * 10_000 * 366 * 86_400_000 > -(1 << 63)
+
+
+def test_the_two_formulas() -> None:
+    policy = replace(EVENT, lateness_ms=7, horizon_ms=100)
+    clocks = advance(Clocks(), policy, 10_000, p=500, q=300)
+    assert clocks.low_watermark_ms == 300
+    assert clocks.late_watermark_ms == 300 - 7
+    assert clocks.gc_watermark_ms == 300 - 7 - 100
+    assert clocks.newest_ms == 500
+    assert clocks.holder(policy) == "q"
+    # now is a bound too.
+    clocks = advance(clocks, policy, 320, p=500, q=400)
+    assert clocks.low_watermark_ms == 400
+    assert (clocks.late_watermark_ms, clocks.gc_watermark_ms) == (313, 213)
+
+
+def test_an_older_time_moves_no_clock_back() -> None:
+    clocks = advance(Clocks(), replace(EVENT, lateness_ms=50), 10_000, p=500)
+    clocks = advance(clocks, replace(EVENT, lateness_ms=50), 10_000, p=460)
+    assert clocks.sources["p"].time_ms == clocks.newest_ms == clocks.low_watermark_ms == 500
+
+
+def test_a_new_partition_that_is_behind_does_not_pull_the_watermark_back() -> None:
+    policy = replace(EVENT, lateness_ms=100)
+    clocks = advance(Clocks(), policy, 10_000, p=500)
+    clocks = advance(clocks, policy, 10_000, p=600, q=450)
+    assert (clocks.low_watermark_ms, clocks.late_watermark_ms) == (500, 400)
+    assert clocks.holder(policy) == "q"
+
+
+def test_a_batch_without_records_changes_nothing_but_time() -> None:
+    clocks = advance(Clocks(), EVENT, 10_000, p=500)
+    later = advance(clocks, EVENT, 11_000)
+    assert later == replace(clocks, now_ms=11_000, query_time_ms=1_000)
+
+
+def test_query_time_counts_within_a_run_only() -> None:
+    clocks = advance(Clocks(), EVENT, 1_000, p=1)
+    clocks = advance(clocks, EVENT, 1_500, p=2)
+    assert clocks.query_time_ms == 500
+    clocks = clocks.advance({}, now_ms=9_000, run_id="other", policy=EVENT)
+    assert clocks.query_time_ms == 500
+    clocks = clocks.advance({}, now_ms=8_000, run_id="other", policy=EVENT)
+    assert clocks.query_time_ms == 500
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_an_idle_partition_is_forgotten_behind_the_gc_watermark(forgotten: bool) -> None:
+    policy = replace(EVENT, idle_timeout_ms=0, horizon_ms=100)
+    clocks = advance(Clocks(), policy, 0, quiet=500, busy=500)
+    busy_ms = 600 + (not forgotten) * -1
+    for _ in range(IDLE_BATCHES):
+        clocks = advance(clocks, policy, 10_000, busy=busy_ms)
+    assert "quiet" in clocks.sources
+    assert clocks.gc_watermark_ms == busy_ms - 100
+    clocks = advance(clocks, policy, 10_000, busy=busy_ms)
+    assert ("quiet" in clocks.sources) == (not forgotten)
+
+
+def test_a_partition_that_speaks_again_starts_its_silence_anew() -> None:
+    policy = replace(EVENT, idle_timeout_ms=0, lateness_ms=1_000)
+    clocks = advance(Clocks(), policy, 0, quiet=500, busy=500)
+    for time_ms in (501, 502):
+        clocks = advance(clocks, policy, time_ms, busy=time_ms)
+    assert clocks.sources["quiet"].others_spoke == 2
+    clocks = advance(clocks, policy, 503, quiet=501)
+    assert clocks.sources["quiet"].others_spoke == 0
+    assert clocks.low_watermark_ms == 501
+
+
+def test_late_times_of_a_partition_do_not_move_its_clock() -> None:
+    policy = replace(EVENT, idle_timeout_ms=100)
+    clocks = advance(Clocks(), policy, 0, p=500, q=500)
+    clocks = advance(clocks, policy, 50, p=600, q=499)
+    assert clocks.sources["q"].time_ms == 500
+    clocks = advance(clocks, policy, 99, p=700, q=499)
+    assert (clocks.low_watermark_ms, clocks.holder(policy)) == (500, "q")
+    clocks = advance(clocks, policy, 100, p=800, q=499)
+    assert clocks.low_watermark_ms == 800
+
+
+def test_substituted_times_are_taken_for_now_after_the_time_out() -> None:
+    policy = replace(EVENT, idle_timeout_ms=100)
+    clocks = Clocks()
+    lows = []
+    for now_ms in (1_000, 1_099, 1_100, 1_150):
+        clocks = advance(clocks, policy, now_ms, only=NEVER_MS)
+        lows.append(clocks.low_watermark_ms)
+    assert lows == [NEVER_MS, NEVER_MS, 1_100, 1_150]
+    assert clocks.newest_ms == NEVER_MS
+
+
+def test_without_a_time_out_substituted_times_never_count() -> None:
+    policy = replace(EVENT, idle_timeout_ms=None)
+    clocks = advance(Clocks(), policy, 0, only=NEVER_MS)
+    clocks = advance(clocks, policy, YEAR_MS, only=NEVER_MS)
+    assert clocks.low_watermark_ms == NEVER_MS
+
+
+def test_heard_of_several_map_tasks_is_added_up() -> None:
+    assert Heard(5, 2).merge(Heard(9, 1)) == Heard(9, 3)
+    assert Heard(5, 2).merge(Heard(NEVER_MS, 4)) == Heard(5, 6)
+
+
+def test_json_round_trip() -> None:
+    clocks = advance(Clocks(), EVENT, 10_000, p=500, q=-300)
+    clocks = advance(clocks, EVENT, 10_100, p=501)
+    assert Clocks.from_json(json.loads(json.dumps(clocks.to_json()))) == clocks
+    assert Clocks.from_json(Clocks().to_json()) == Clocks()
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "worker_now_ms", "run_id", "refused"),
+    [
+        (YEAR_MS, YEAR_MS - MAX_CLOCK_SKEW_MS, "run", False),
+        (YEAR_MS, YEAR_MS - MAX_CLOCK_SKEW_MS - 1, "run", True),
+        (YEAR_MS, YEAR_MS - MAX_CLOCK_SKEW_MS - 1, "other", True),
+        # A replayed micro-batch is of the past.
+        (YEAR_MS, 9 * YEAR_MS, "run", False),
+        (YEAR_MS - MAX_CLOCK_SKEW_MS, YEAR_MS, "run", False),
+        (YEAR_MS - MAX_CLOCK_SKEW_MS - 1, YEAR_MS, "run", True),
+        (0, YEAR_MS, "other", False),
+    ],
+)
+def test_clock_jumps(now_ms: int, worker_now_ms: int, run_id: str, refused: bool) -> None:
+    clocks = advance(Clocks(), PROCESSING, YEAR_MS)
+
+    def check(policy: Policy) -> None:
+        clocks.check_jump(now_ms=now_ms, worker_now_ms=worker_now_ms, run_id=run_id, policy=policy)
+
+    check(EVENT)
+    check(replace(PROCESSING, accept_clock_jump=True))
+    if refused:
+        with pytest.raises(ClockError):
+            check(PROCESSING)
+    else:
+        check(PROCESSING)
+
+
+heard = st.dictionaries(
+    st.sampled_from("pqr"),
+    st.builds(Heard, st.one_of(st.just(NEVER_MS), st.integers(0, 3_000)), st.just(1)),
+)
+
+
+@traces(300)
+@given(
+    st.lists(
+        st.tuples(
+            heard,
+            st.integers(0, 3_000),
+            st.sampled_from(["a", "b"]),
+            st.integers(0, 500),
+            st.integers(1, 500),
+            st.sampled_from([None, 0, 300]),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_watermarks_never_fall_nor_pass_their_formulas(
+    steps: list[tuple[dict[str, Heard], int, str, int, int, int | None]], event_time: bool
+) -> None:
+    clocks = Clocks()
+    for told, now_ms, run_id, lateness_ms, horizon_ms, idle_ms in steps:
+        policy = Policy(
+            horizon_ms=horizon_ms,
+            bucket_ms=horizon_ms,
+            event_time=event_time,
+            lateness_ms=lateness_ms if event_time else 0,
+            idle_timeout_ms=idle_ms,
+        )
+        new = clocks.advance(told, now_ms=now_ms, run_id=run_id, policy=policy)
+        for name in ("low_watermark_ms", "late_watermark_ms", "gc_watermark_ms", "newest_ms"):
+            assert getattr(new, name) >= getattr(clocks, name)
+        if new.late_watermark_ms > clocks.late_watermark_ms:
+            bound_ms = min(new.low_watermark_ms, now_ms) if event_time else new.low_watermark_ms
+            assert new.late_watermark_ms == bound_ms - policy.lateness_ms
+        if new.gc_watermark_ms > clocks.gc_watermark_ms:
+            assert new.gc_watermark_ms == new.late_watermark_ms - horizon_ms
+        assert new.gc_watermark_ms <= new.late_watermark_ms
+        clocks = new

@@ -1,0 +1,126 @@
+"""The manifest: what is live, what is on its way out, and when it may be deleted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dedup.core.manifest import Bucket, Expired, Manifest
+from dedup.core.ports import SegmentRef
+from dedup.errors import StateError
+
+
+def ref(name: str, start_ms: int = 0, end_ms: int = 10, count: int = 1) -> SegmentRef:
+    return SegmentRef(name, start_ms, end_ms, count, 100, 1, 64, 2)
+
+
+def names(manifest: Manifest) -> list[str]:
+    return [segment.name for segment in manifest.segments()]
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    """Buckets [0, 10) with a and b, [10, 20) with c and clamped, [20, 30) with d."""
+    return (
+        Manifest()
+        .with_segments(20, 30, [ref("d", 20, 30)])
+        .with_segments(0, 10, [ref("a")])
+        .with_segments(10, 20, [ref("c", 10, 20)], clamped=True)
+        .with_segments(0, 10, [ref("b", count=3)])
+    )
+
+
+def test_buckets_are_in_order_of_time(manifest: Manifest) -> None:
+    assert [b.range for b in manifest.buckets] == [(0, 10), (10, 20), (20, 30)]
+    assert names(manifest) == ["a", "b", "c", "d"]
+    assert manifest.ids == 6
+    assert manifest.buckets[0].ids == 4
+
+
+def test_a_flag_stays(manifest: Manifest) -> None:
+    grown = manifest.with_segments(10, 20, [ref("e", 10, 20)])
+    assert [b.clamped for b in grown.buckets] == [False, True, False]
+    assert grown.with_segments(0, 10, (), clamped=True).buckets[0].clamped
+
+
+def test_buckets_of_two_grids_are_kept_apart(manifest: Manifest) -> None:
+    other = manifest.with_segments(0, 20, [ref("w", 0, 20)])
+    assert [b.range for b in other.buckets] == [(0, 10), (0, 20), (10, 20), (20, 30)]
+
+
+def test_replacing(manifest: Manifest) -> None:
+    bucket = manifest.buckets[0]
+    merged = manifest.replacing(bucket, bucket.segments, ref("m"), epoch=4, now_ms=99)
+    assert names(merged) == ["m", "c", "d"]
+    assert merged.expired == (Expired("a", 4, 99), Expired("b", 4, 99))
+    assert merged.names() == {"a", "b", "c", "d", "m"}
+
+
+def test_a_bucket_goes_once_its_end_is_at_or_behind_the_watermark(manifest: Manifest) -> None:
+    def expire(gc_ms: int, unclamped_ms: int) -> list[str]:
+        expired = manifest.expire(
+            gc_watermark_ms=gc_ms, unclamped_ms=unclamped_ms, epoch=7, now_ms=50
+        )
+        gone = [e.name for e in expired.expired]
+        assert sorted(gone + names(expired)) == ["a", "b", "c", "d"]
+        assert all((e.epoch, e.since_ms) == (7, 50) for e in expired.expired)
+        return gone
+
+    assert expire(9, 9) == []
+    assert expire(10, 10) == ["a", "b"]
+    assert expire(30, 30) == ["a", "b", "c", "d"]
+    # Buckets with clamped IDs wait for the GC watermark.
+    assert expire(19, 30) == ["a", "b", "d"]
+    assert expire(20, 20) == ["a", "b", "c"]
+
+
+def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
+    expired = manifest.expire(gc_watermark_ms=10, unclamped_ms=10, epoch=7, now_ms=1_000)
+
+    def deletable(epoch: int, now_ms: int) -> list[str]:
+        return expired.deletable(epoch=epoch, now_ms=now_ms, retain_epochs=5, keep_ms=100)
+
+    assert deletable(12, 1_100) == []
+    assert deletable(13, 1_099) == []
+    assert deletable(13, 1_100) == ["a", "b"]
+    assert deletable(13, 0) == []
+    assert expired.forgetting(["a"]).expired == (Expired("b", 7, 1_000),)
+
+
+def test_without_a_lost_segment(manifest: Manifest) -> None:
+    one = manifest.without(ref("a"))
+    assert names(one) == ["b", "c", "d"]
+    assert one.expired == ()
+    assert [b.range for b in one.without(ref("b")).buckets] == [(10, 20), (20, 30)]
+    assert one.without(ref("unknown")) == one
+
+
+def test_json_round_trip(manifest: Manifest) -> None:
+    manifest = manifest.replacing(
+        manifest.buckets[0], manifest.buckets[0].segments, ref("m"), epoch=1, now_ms=-5
+    )
+    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+    assert Manifest.from_json(Manifest().to_json()) == Manifest()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["a", 0, 10, 1, 1, 1, 1],
+        ["a", 0, 10, 1, 1, 1, 1, 1, 1],
+        ["", 0, 10, 1, 1, 1, 1, 1],
+        [1, 0, 10, 1, 1, 1, 1, 1],
+        ["a", 10, 10, 1, 1, 1, 1, 1],
+        ["a", 0, 10, -1, 1, 1, 1, 1],
+        ["a", 0, 10, 1.0, 1, 1, 1, 1],
+        ["a", 0, 10, True, 1, 1, 1, 1],
+    ],
+)
+def test_a_segment_that_is_none(fields: list[object]) -> None:
+    with pytest.raises(StateError, match="is no segment"):
+        SegmentRef.from_json(fields)
+
+
+def test_an_empty_bucket() -> None:
+    assert Bucket(0, 10).ids == 0

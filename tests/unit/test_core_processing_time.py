@@ -1,0 +1,100 @@
+"""Processing time: it never falls, and a clock that jumps is refused."""
+
+from __future__ import annotations
+
+import pytest
+from core_driver import (
+    PROCESSING,
+    SEALED_OR_NOT,
+    YEAR_MS,
+    Rec,
+    drive,
+    watermarks,
+)
+
+from dedup.errors import ClockError
+
+X, Y, Z = b"x", b"y", b"z"
+
+
+@SEALED_OR_NOT
+def test_processing_time_never_falls(budget: int) -> None:
+    driver = drive(PROCESSING, state_budget_bytes=budget)
+    driver.feed([Rec(X, 0)], 1_000)
+    assert driver.named([Rec(Y, 0)], 990) == ["UNIQUE"]
+    assert watermarks(driver) == (1_000, 940)
+    # y was taken at 1000, where time stood still.
+    assert driver.named([Rec(Y, 0)], 1_060) == ["DUPLICATE"]
+    assert driver.named([Rec(Y, 0)], 1_061) == ["UNIQUE"]
+
+
+def test_nothing_is_late_in_processing_time() -> None:
+    driver = drive(PROCESSING)
+    driver.feed([Rec(X, 0)], 1_000)
+    driver.feed([Rec(Y, 0), Rec(Z, 9_999_999)], 5_000)
+    assert (driver.count("late"), driver.count("future")) == (0, 0)
+
+
+def test_a_year_ahead_of_the_workers_clock_is_refused() -> None:
+    driver = drive(PROCESSING)
+    driver.feed([Rec(X, 0)], 1_000)
+    driver.worker_ahead_ms = -YEAR_MS
+    with pytest.raises(
+        ClockError, match=r"1971-01-01 00:00:02\.000 .* 1970-01-01 00:00:02\.000"
+    ) as e:
+        driver.feed([Rec(X, 0)], YEAR_MS + 2_000)
+    assert "accept_clock_jump=True" in str(e.value)
+    assert driver.batch == 1
+    driver.worker_ahead_ms = -60_000
+    assert driver.named([Rec(X, 0)], 61_000) == ["UNIQUE"]
+    driver.worker_ahead_ms = -60_001
+    with pytest.raises(ClockError):
+        driver.feed([Rec(X, 0)], 62_000)
+
+
+def test_a_fall_of_a_year_within_a_run_is_refused() -> None:
+    driver = drive(PROCESSING)
+    driver.feed([Rec(X, 0)], YEAR_MS)
+    with pytest.raises(ClockError, match=r"1971-01-01 00:00:00\.000 to 1970-01-01 00:00:05\.000"):
+        driver.feed([Rec(X, 0)], 5_000)
+    assert driver.named([Rec(Y, 0)], YEAR_MS - 60_000) == ["UNIQUE"]
+    # In small steps as well.
+    with pytest.raises(ClockError):
+        driver.feed([Rec(Y, 0)], YEAR_MS - 60_001)
+
+
+def test_the_first_batch_of_a_run_is_no_jump() -> None:
+    driver = drive(PROCESSING)
+    driver.feed([Rec(X, 0)], 2 * YEAR_MS)
+    driver.restart()
+    assert driver.named([Rec(X, 0), Rec(Y, 0)], YEAR_MS) == ["DUPLICATE", "UNIQUE"]
+    # Time stands still, and the run goes on.
+    assert driver.named([Rec(Y, 0), Rec(Z, 0)], YEAR_MS + 10_000) == ["DUPLICATE", "UNIQUE"]
+    assert watermarks(driver)[0] == 2 * YEAR_MS
+    with pytest.raises(ClockError):
+        driver.feed([], YEAR_MS - 60_000)
+    driver.restart()
+    assert driver.named([Rec(Y, 0)], 2 * YEAR_MS + 61) == ["UNIQUE"]
+
+
+def test_a_gap_without_micro_batches_is_no_jump() -> None:
+    driver = drive(PROCESSING)
+    driver.feed([Rec(X, 0)], 1_000)
+    assert driver.named([Rec(X, 0)], YEAR_MS) == ["UNIQUE"]
+
+
+def test_a_jump_that_the_user_accepts() -> None:
+    driver = drive(PROCESSING, accept_clock_jump=True)
+    driver.worker_ahead_ms = -YEAR_MS
+    driver.feed([Rec(X, 0)], YEAR_MS)
+    driver.worker_ahead_ms = 0
+    assert driver.named([Rec(X, 0), Rec(Y, 0)], 1_000) == ["DUPLICATE", "UNIQUE"]
+    assert driver.state.clocks.effective_now(2_000) == YEAR_MS
+
+
+def test_jumps_are_no_matter_in_event_time() -> None:
+    driver = drive()
+    driver.feed([Rec(X, 100)], YEAR_MS)
+    driver.worker_ahead_ms = -YEAR_MS
+    assert driver.named([Rec(X, 100)], YEAR_MS) == ["DUPLICATE"]
+    assert driver.named([Rec(X, 100)], 1_000) == ["DUPLICATE"]

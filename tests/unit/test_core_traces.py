@@ -1,0 +1,193 @@
+"""Traces that broke earlier drafts: thresholds, backfills, restarts, orphans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from core_driver import (
+    IN_2099_MS,
+    PROCESSING,
+    SEALED_OR_NOT,
+    STABLE_OR_NOT,
+    Rec,
+    drive,
+    watermarks,
+)
+from memory_store import HASH_KEY
+
+from dedup import kernel
+from dedup.core.clocks import NEVER_MS
+from dedup.core.keys import Keys
+
+X, Y, Z = b"x", b"y", b"z"
+
+
+@SEALED_OR_NOT
+def test_memory_outlives_the_late_watermark_by_a_horizon(budget: int) -> None:
+    driver = drive(lateness_ms=60, state_budget_bytes=budget)
+    assert driver.named([Rec(X, 0)]) == ["UNIQUE"]
+    assert driver.named([Rec(Y, 75)]) == ["UNIQUE"]
+    assert watermarks(driver) == (15, -45)
+    # Not late, and 20 after the first: one threshold would have dropped [0, 10) at 15.
+    assert driver.named([Rec(X, 20)]) == ["DUPLICATE"]
+
+
+@SEALED_OR_NOT
+def test_a_late_record_is_judged_at_the_late_watermark(budget: int) -> None:
+    driver = drive(state_budget_bytes=budget)
+    driver.feed([Rec(X, 0), Rec(Z, 15)])
+    driver.feed([Rec(Y, 75)])
+    # Clamped to 75: 75 from the first x, 60 from the first z.
+    assert driver.named([Rec(X, 20), Rec(Z, 20)]) == ["LATE", "DUPLICATE"]
+    assert driver.named([Rec(X, 20)]) == ["DUPLICATE"]
+
+
+@pytest.mark.parametrize(("age", "verdict"), [(60, "DUPLICATE"), (61, "UNIQUE")])
+@SEALED_OR_NOT
+def test_an_age_of_exactly_the_horizon_is_a_duplicate(budget: int, age: int, verdict: str) -> None:
+    driver = drive(state_budget_bytes=budget, lateness_ms=200)
+    driver.feed([Rec(X, 1_000), Rec(Y, 1_000 + age)])
+    assert driver.named([Rec(X, 1_000 + age), Rec(Y, 1_000)]) == [verdict, verdict]
+    driver = drive(PROCESSING, state_budget_bytes=budget)
+    driver.feed([Rec(X, 0)], 1_000)
+    assert driver.named([Rec(X, 0)], 1_000 + age) == [verdict]
+
+
+@SEALED_OR_NOT
+def test_a_duplicate_does_not_prolong_an_ids_life(budget: int) -> None:
+    driver = drive(PROCESSING, state_budget_bytes=budget)
+    verdicts = [driver.named([Rec(X, 0)], now)[0] for now in (100, 140, 161)]
+    assert verdicts == ["UNIQUE", "DUPLICATE", "UNIQUE"]
+
+
+@pytest.mark.parametrize("late", ["emit", "drop"])
+@STABLE_OR_NOT
+@SEALED_OR_NOT
+def test_backfill_of_ten_horizons_in_one_batch(budget: int, stable: bool, late: str) -> None:
+    driver = drive(late=late, state_budget_bytes=budget, stable_timestamps=stable)
+    driver.feed([Rec(b"before", 0)])
+    first = [Rec(b"%d" % t, t) for t in range(600)]
+    verdicts = driver.named([*first, *first])
+    assert verdicts == ["UNIQUE"] * 600 + ["DUPLICATE"] * 600
+    late_ms, gc_ms = watermarks(driver)
+    assert (late_ms, gc_ms) == (599, 539)
+    forgotten_ms = late_ms if stable and late == "drop" else gc_ms
+    # What is behind already is neither kept nor written.
+    assert driver.state.tail.times_ms.tolist() == (
+        list(range(forgotten_ms - forgotten_ms % 10, 600)) if budget else []
+    )
+    starts = {ref.start_ms for ref, _ in driver.store.segments.values()}
+    assert starts - {0} == (
+        set() if budget else set(range(forgotten_ms - forgotten_ms % 10, 600, 10))
+    )
+    assert driver.named([Rec(b"599", 599)]) == ["DUPLICATE"]
+
+
+@SEALED_OR_NOT
+def test_ids_further_apart_than_the_horizon_pass_twice_in_one_batch(budget: int) -> None:
+    driver = drive(state_budget_bytes=budget)
+    verdicts = driver.named([Rec(X, t) for t in (300, 0, 60, 61, 121, 122)])
+    assert verdicts == ["UNIQUE", "UNIQUE", "DUPLICATE", "UNIQUE", "DUPLICATE", "UNIQUE"]
+    assert driver.named([Rec(X, 360)]) == ["DUPLICATE"]
+
+
+@SEALED_OR_NOT
+def test_the_watermarks_of_a_batch_apply_to_the_next(budget: int) -> None:
+    driver = drive(late="drop", state_budget_bytes=budget)
+    assert watermarks(driver) == (NEVER_MS, NEVER_MS)
+    assert driver.named([Rec(X, 0), Rec(Y, 500)]) == ["UNIQUE", "UNIQUE"]
+    assert driver.named([Rec(Z, 499), Rec(b"w", 900), Rec(b"v", 501)]) == [
+        "LATE",
+        "UNIQUE",
+        "UNIQUE",
+    ]
+    assert driver.named([Rec(b"u", 899), Rec(b"t", 900)]) == ["LATE", "UNIQUE"]
+
+
+@SEALED_OR_NOT
+def test_watermarks_do_not_fall_with_a_longer_lateness_or_horizon(budget: int) -> None:
+    driver = drive(lateness_ms=10, state_budget_bytes=budget)
+    driver.feed([Rec(X, 500)])
+    assert watermarks(driver) == (490, 430)
+    driver.retune(lateness_ms=1_000, horizon_ms=5_000)
+    driver.feed([Rec(Y, 501)])
+    assert watermarks(driver) == (490, 430)
+    assert driver.named([Rec(Z, 489)]) == ["LATE"]
+    driver.retune(lateness_ms=0, horizon_ms=100)
+    driver.feed([Rec(b"w", 520)])
+    assert watermarks(driver) == (520, 430)
+
+
+@pytest.mark.parametrize("new_bucket_ms", [1, 7, 40])
+def test_the_tail_is_sealed_under_the_grid_that_it_was_taken_on(new_bucket_ms: int) -> None:
+    driver = drive(horizon_ms=10, bucket_ms=5, lateness_ms=200)
+    driver.feed([Rec(X, t) for t in (0, 11, 22)])
+    assert len(driver.state.tail) == 3
+    # In one bucket of the new grid x would occur twice.
+    driver.retune(horizon_ms=40, bucket_ms=new_bucket_ms)
+    driver.feed([Rec(Y, 23)])
+    assert [b.range for b in driver.state.manifest.buckets] == [(0, 5), (10, 15), (20, 25)]
+    assert list(driver.state.tail.keys) == [Y]
+    assert driver.named([Rec(X, 62), Rec(X, 63)]) == ["DUPLICATE", "UNIQUE"]
+
+
+def test_a_lookup_takes_segments_of_every_grid() -> None:
+    driver = drive(horizon_ms=30, bucket_ms=10, lateness_ms=500, state_budget_bytes=0)
+    driver.feed([Rec(X, 9), Rec(Y, 25)])
+    driver.retune(horizon_ms=60, bucket_ms=7)
+    driver.feed([Rec(Z, 30)])
+    driver.retune(horizon_ms=40, bucket_ms=40)
+    assert driver.named([Rec(X, 49), Rec(X, 50), Rec(Y, 65), Rec(Z, 70), Rec(Z, 71)]) == [
+        "DUPLICATE",
+        "UNIQUE",
+        "DUPLICATE",
+        "DUPLICATE",
+        "UNIQUE",
+    ]
+
+
+def test_an_orphan_segment_with_a_live_id_is_not_believed() -> None:
+    driver = drive(state_budget_bytes=0)
+    driver.feed([Rec(X, 100)])
+    keys = Keys.from_list([Y, X])
+    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+    driver.store.write_segment(100, 110, keys, hashes, np.array([100, 109]), 0.01)
+    assert driver.named([Rec(X, 160), Rec(X, 161), Rec(Y, 101)]) == [
+        "DUPLICATE",
+        "UNIQUE",
+        "UNIQUE",
+    ]
+
+
+def test_the_future_that_was_rolled_back_never_happened() -> None:
+    driver = drive(state_budget_bytes=0, retain_epochs=5)
+    driver.feed([Rec(X, 100)])
+    driver.feed([Rec(Y, 110)])
+    driver.feed([Rec(Z, 500)])
+    driver.roll_back(2)
+    driver.restart()
+    assert driver.named([Rec(Z, 100), Rec(Y, 100), Rec(X, 100)]) == [
+        "UNIQUE",
+        "UNIQUE",
+        "DUPLICATE",
+    ]
+
+
+@SEALED_OR_NOT
+def test_null_ids_meet_nobody(budget: int) -> None:
+    driver = drive(state_budget_bytes=budget)
+    names = [Rec(None, 100), Rec(b"", 100), Rec(None, 100), Rec(b"", 100)]
+    assert driver.named(names) == ["NULL_ID", "UNIQUE", "NULL_ID", "DUPLICATE"]
+    assert driver.named([Rec(None, 100), Rec(b"", 100)]) == ["NULL_ID", "DUPLICATE"]
+    # They tell the time all the same.
+    driver.feed([Rec(None, 300)])
+    assert watermarks(driver) == (300, 240)
+
+
+def test_counts_add_up() -> None:
+    driver = drive(late="drop")
+    driver.feed([Rec(X, 100), Rec(X, 100), Rec(Y, 200), Rec(None, 0)])
+    driver.feed([Rec(Z, 0), Rec(Y, 0), Rec(b"w", 200), Rec(None, None), Rec(b"v", IN_2099_MS)])
+    counts = {n: driver.count(n) for n in ("records_in", "unique", "duplicate", "late", "null_id")}
+    assert counts == {"records_in": 5, "unique": 2, "duplicate": 1, "late": 1, "null_id": 1}
+    assert (driver.count("future"), driver.count("null_timestamp")) == (1, 1)
