@@ -225,5 +225,6 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
     rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
     for name, value in plan.items():
-        rows.add_row(name, " ".join(value) if name == "id" else str(value))
+        shown = "default" if value in (None, {}) else value
+        rows.add_row(name, " ".join(value) if name == "id" else str(shown))
     Console().print(rows)

@@ -88,7 +88,8 @@ class Columns:
             (only,) = selected.schema.fields
         except Exception as error:
             raise ConfigError(
-                f"{option} cannot be resolved against the columns {self.df.columns}: {error}"
+                f"{option} cannot be resolved against the columns {self.df.columns}: "
+                f"{_first_line(error)}"
             ) from error
         name = self._plain(only.name)
         if (
@@ -120,6 +121,11 @@ class Columns:
         if "." in name or "`" in name:
             return f"{HELPER_PREFIX}column_{self.df.columns.index(name)}"
         return name
+
+
+def _first_line(error: Exception) -> str:
+    """What Spark says, without the plan and the JVM's stack that may follow."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _same_column(given: Column, name: str) -> bool:

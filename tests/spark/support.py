@@ -214,6 +214,12 @@ def finish(query: StreamingQuery, metrics: str = "dedup") -> list[BatchMetrics]:
     return [one for one in found if one is not None]
 
 
+def splits(query: Query) -> int:
+    """Into how many map tasks a micro-batch's files are cut."""
+    paths = sorted(map(str, query.input.iterdir()))[: query.files_per_batch]
+    return query.spark.read.schema(query.schema).parquet(*paths).rdd.getNumPartitions()
+
+
 def trace(
     spark: SparkSession, folder: Path, batches: Sequence[Sequence[str]], **options: Any
 ) -> Run:
@@ -230,7 +236,7 @@ def trace(
 
 def forget_commits(checkpoint: Path, first: int) -> None:
     """As if the driver had died before it could log that micro-batch `first` was done."""
-    _delete_from(checkpoint / "commits", first)
+    assert _delete_from(checkpoint / "commits", first), "there is nothing to forget"
 
 
 def roll_back(checkpoint: Path, first: int) -> None:
@@ -238,19 +244,19 @@ def roll_back(checkpoint: Path, first: int) -> None:
 
     The state of all micro-batches stays where it is.
     """
-    _delete_from(checkpoint / "commits", first)
+    forget_commits(checkpoint, first)
     _delete_from(checkpoint / "offsets", first + 1)
     _delete_from(checkpoint / "sources" / "0", first + 1)
 
 
-def _delete_from(log: Path, first: int) -> None:
+def _delete_from(log: Path, first: int) -> int:
     deleted = 0
     for path in log.iterdir():
         number = re.fullmatch(r"\.?(\d+)(?:\.compact)?(?:\.crc)?", path.name)
         if number and int(number[1]) >= first:
             path.unlink()
             deleted += 1
-    assert deleted, f"{log} holds nothing from {first} on"
+    return deleted
 
 
 # --- the oracle

@@ -1,0 +1,123 @@
+"""The operator through Spark Connect: nothing in it needs the JVM of a classic session."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from support import run_python
+
+JARS = Path(pyspark.__file__).parent / "jars"
+
+CODE = """
+import json, sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession, functions as F
+from dedup import dedup_by_id
+from dedup.errors import ConfigError
+from dedup.spark.metrics import from_progress
+from support import SCHEMA, Query, seeded
+
+folder = Path(sys.argv[1])
+spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.log.level", "OFF").getOrCreate())
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+spark.conf.set("spark.sql.session.timeZone", "UTC")
+told = {"module": type(spark).__module__}
+
+query = Query(spark, folder, {"timestamp": "ts", "horizon": "1 hour", "lateness": "1 hour",
+                              "verdict": "verdict", "state_budget_bytes": 1 << 14,
+                              "order_by": F.col("n") + 0, "source_partition": "src"})
+
+def run():
+    writer = query.result().writeStream.format("parquet").trigger(availableNow=True)
+    running = writer.option("checkpointLocation", str(query.checkpoint)).start(str(folder / "out"))
+    assert running.awaitTermination(120)
+    found = [from_progress(p) for p in running.recentProgress]
+    return [[m.batch_id, m.records_in, m.unique, m.duplicate, m.segments_written > 0]
+            for m in found if m]
+
+for table in seeded(batches=3, rows=900, ids=1200, step_s=60, spread_s=60):
+    query.add_table(table)
+told["stream"] = run()
+query.add("new.id@200", "new.id@201")
+told["restart"] = run()
+rows = spark.read.parquet(str(folder / "out")).groupBy("verdict").count().collect()
+told["verdicts"] = {row["verdict"]: row["count"] for row in rows}
+source = spark.read.schema(SCHEMA).parquet(str(query.input))
+told["distinct"] = source.select("id").distinct().count()
+told["rows"] = source.count()
+for given in ("id", F.col("id"), ["id"], F.lower("id")):
+    kept = source.transform(dedup_by_id(given, horizon="1 hour", timestamp="ts"))
+    told.setdefault("batch", []).append(kept.count())
+dotted = source.withColumnRenamed("id", "user.id")
+told["dotted"] = dotted.transform(dedup_by_id("user.id", horizon="1 hour")).count()
+told["columns"] = dotted.transform(dedup_by_id("user.id", horizon="1 hour")).columns
+
+def refusal(frame, given="id", **options):
+    try:
+        frame.transform(dedup_by_id(given, horizon="1 hour", **options)).schema
+    except ConfigError as error:
+        return str(error)
+
+stream = query.source()
+catalog = {"catalog": str(folder / "other")}
+told["refusals"] = [
+    refusal(source, "idd"),
+    refusal(source, F.col("nope")),
+    refusal(source, timestamp="id"),
+    refusal(source.withColumn("x", F.make_interval(F.lit(1)))),
+    refusal(stream),
+    refusal(stream.withWatermark("ts", "1 hour"), **catalog),
+    refusal(stream.transform(dedup_by_id("id", horizon="1 hour", **catalog)), "n", **catalog),
+]
+spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+told["refusals"].append(refusal(stream, **catalog))
+print(json.dumps(told))
+spark.stop()
+"""
+
+
+def why_not() -> str | None:
+    missing = [name for name in ("grpc", "grpc_status", "google.rpc", "zstandard") if find_spec(name) is None]
+    if missing:
+        return f"Spark Connect needs {', '.join(missing)}: pip install 'pyspark[connect]'"
+    if not any(JARS.glob("spark-connect_*.jar")):
+        return f"{JARS} has no spark-connect jar"
+    return None
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
+    told: dict[str, Any] = run_python(CODE, tmp_path, timeout_s=280)
+    assert told["module"].startswith("pyspark.sql.connect")
+    assert [batch[:2] for batch in told["stream"]] == [[0, 900], [1, 900], [2, 900]]
+    assert all(n == unique + duplicate for _, n, unique, duplicate, _ in told["stream"])
+    assert any(wrote for *_, wrote in told["stream"])
+    assert [batch[:4] for batch in told["restart"]] == [[3, 2, 1, 1]]
+    assert told["verdicts"] == {
+        "unique": told["distinct"],
+        "duplicate": told["rows"] - told["distinct"],
+    }
+    assert told["batch"] == [told["distinct"]] * 4
+    assert told["dotted"] == told["distinct"]
+    assert told["columns"] == ["user.id", "at", "ts", "src", "n"]
+    for refusal, message in zip(
+        told["refusals"],
+        (
+            "id='idd': there is no such column. Did you mean 'id'",
+            "id cannot be resolved against the columns",
+            "timestamp column 'id' is string",
+            "Column 'x' is interval, which Spark cannot hand to Python",
+            "A stream needs catalog=",
+            "withWatermark('ts', ...) is declared before dedup_by_id",
+            "This query already has a dedup_by_id",
+            "spark.sql.streaming.unsupportedOperationCheck=false",
+        ),
+        strict=True,
+    ):
+        assert message in str(refusal)
+        assert "\tat " not in refusal, "no stack of the JVM's"

@@ -1,0 +1,275 @@
+"""Packed bytes depend on the rows and nothing else (invariant 6). No Spark session is started."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support import run_python
+
+from dedup.catalog.certificate import derive_keys, slot_keys
+from dedup.core.policy import Policy
+from dedup.core.shard import FLAG_NULL_ID
+from dedup.spark import pack, wire
+from dedup.spark.pack import Packer
+from dedup.spark.plan import Plan
+from dedup.spark.task import Layout
+
+BASE = datetime(2024, 1, 1, tzinfo=UTC)
+SHARDS = 3
+
+
+def plan(**changes: Any) -> Plan:
+    given: dict[str, Any] = {
+        "id_columns": (("id", "id", "string"),),
+        "time_column": "ts",
+        "time_source": "column ts timestamp",
+        "id_time": None,
+        "now_column": "now",
+        "source_columns": (),
+        "order_columns": (),
+        "user_columns": 10,
+        "body_columns": 10,
+        "null_ids": "emit",
+        "null_timestamps": "now",
+        "max_future_ms": 600_000,
+        "shards": SHARDS,
+        "verdict_column": None,
+        "policy": Policy(horizon_ms=86_400_000, bucket_ms=3_600_000, event_time=True),
+        "root": None,
+        "cache_dir": None,
+        "cache_bytes": 1,
+        "max_shard_batch_bytes": 1 << 30,
+    }
+    return Plan(**(given | changes))
+
+
+def layout() -> Layout:
+    return Layout(slot_keys(SHARDS, 2), *derive_keys("some query"))
+
+
+def rows(count: int) -> pa.RecordBatch:
+    """Rows of many types; every third value is null."""
+
+    def column(kind: pa.DataType, value: Any) -> pa.Array:
+        return pa.array([None if n % 3 == 2 else value(n) for n in range(count)], kind)
+
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": column(pa.string(), lambda n: f"id-{n // 2}"),
+            "ts": column(pa.timestamp("us", "UTC"), lambda n: BASE + timedelta(seconds=n)),
+            "flag": column(pa.bool_(), lambda n: n % 2 == 0),
+            "small": column(pa.int8(), lambda n: n % 100),
+            "price": column(pa.decimal128(38, 10), lambda n: Decimal(n) / 8),
+            "real": column(pa.float64(), lambda n: n / 3),
+            "list": column(pa.list_(pa.string()), lambda n: ["x" * (n % 5), None]),
+            "map": column(pa.map_(pa.string(), pa.int32()), lambda n: [("k", n), ("l", None)]),
+            "struct": column(
+                pa.struct([("a", pa.int16()), ("b", pa.binary())]), lambda n: {"a": n, "b": None}
+            ),
+            "nothing": column(pa.date32(), lambda n: None),
+            "now": pa.array([BASE + timedelta(days=1)] * count, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def packed(batches: list[pa.RecordBatch], made: Plan | None = None) -> list[dict[str, Any]]:
+    packer = Packer(made or plan(), layout())
+    sent = []
+    for batch in batches:
+        packer.add(batch)
+        if packer.full:
+            sent += list(packer.flush())
+    sent += [*packer.flush(), packer.control_rows()]
+    return [row for batch in sent for row in batch.to_pylist()]
+
+
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory of their own."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    (copy,) = pa.ipc.open_stream(pa.py_buffer(sink.getvalue().to_pybytes()))
+    return copy
+
+
+def garbled(column: pa.Array, rng: np.random.Generator) -> pa.Array:
+    """The same column with other bytes where it is null."""
+    if pa.types.is_struct(column.type):
+        children = [garbled(column.field(i), rng) for i in range(column.type.num_fields)]
+        return pa.StructArray.from_arrays(
+            children, fields=list(column.type), mask=column.is_null()
+        )
+    if not pa.types.is_primitive(column.type) and not pa.types.is_decimal(column.type):
+        return column
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if valid.all():
+        return column
+    bits, values = (np.frombuffer(b, np.uint8).copy() for b in column.buffers())
+    if pa.types.is_boolean(column.type):
+        held = np.unpackbits(values, bitorder="little")
+        held[: len(valid)][~valid] = rng.integers(0, 2, (~valid).sum())
+        held[len(valid) :] = 1
+        values = np.packbits(held, bitorder="little")
+    else:
+        width = column.type.bit_width // 8
+        held = values[: len(valid) * width].reshape(-1, width)
+        held[~valid] = rng.integers(1, 255, ((~valid).sum(), width))
+    held = np.unpackbits(bits, bitorder="little")
+    held[len(valid) :] = 1
+    bits = np.packbits(held, bitorder="little")
+    return pa.Array.from_buffers(
+        column.type, len(column), [pa.py_buffer(bits), pa.py_buffer(values)]
+    )
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    batch = rows(1001)
+    wide = pa.concat_batches([rows(13), batch, rows(5)])
+    rng = np.random.default_rng(0)
+    poisoned = pa.RecordBatch.from_arrays(
+        [garbled(column, rng) for column in batch.columns], schema=batch.schema
+    )
+    assert poisoned.equals(batch)
+    assert poisoned["price"].buffers()[1] != batch["price"].buffers()[1]
+    expected = packed([batch])
+    for again in (copied(batch), wide.slice(13, 1001), poisoned, batch.take(pa.array(range(1001)))):
+        assert packed([again]) == expected
+
+
+def test_how_rows_come_in_batches_does_not_matter() -> None:
+    """Spark cuts its Arrow batches by bytes; a shard's blobs gather across them."""
+    batch = rows(900)
+    expected = packed([batch])
+    pieces = [batch.slice(start, 100) for start in range(0, 900, 100)]
+    assert packed(pieces) == expected
+    assert packed([copied(piece) for piece in pieces]) == expected
+    assert packed([batch.slice(0, 1), batch.slice(1, 899)]) == expected
+
+
+def test_other_rows_give_other_bytes() -> None:
+    """The comparison above can fail."""
+    batch = rows(300)
+    order = np.arange(300)
+    order[[6, 7]] = order[[7, 6]]
+    assert packed([batch.take(pa.array(order))]) != packed([batch])
+
+
+def test_no_uninitialised_memory_is_sent() -> None:
+    """The C library fills fresh memory with another byte in each process; the bytes agree."""
+    code = """
+import hashlib, json, pyarrow as pa
+from test_operator_pack import digest, packed, rows
+canary = pa.allocate_buffer(4096).to_pybytes()
+print(json.dumps([pa.default_memory_pool().backend_name, digest(packed([rows(777)])),
+                  hashlib.sha256(canary).hexdigest()]))
+"""
+    told = [
+        run_python(code, ARROW_DEFAULT_MEMORY_POOL="system", MALLOC_PERTURB_=str(byte))
+        for byte in (1, 85, 254)
+    ]
+    assert {backend for backend, _, _ in told} == {"system"}
+    if len({canary for _, _, canary in told}) < 3:
+        pytest.skip("this C library does not fill fresh memory (MALLOC_PERTURB_ is glibc's)")
+    assert {found for _, found, _ in told} == {digest(packed([rows(777)]))}
+
+
+def digest(sent: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(repr(sent).encode()).hexdigest()
+
+
+def test_every_row_is_sent_once_and_comes_back() -> None:
+    batch = rows(500)
+    schema = batch.schema
+    sent = packed([batch.slice(0, 200), batch.slice(200)])
+    control = [row for row in sent if row["rows"] == wire.CONTROL]
+    blobs = [row for row in sent if row["rows"] != wire.CONTROL]
+    assert sorted(row["shard"] for row in control) == sorted(layout().slot_keys)
+    assert len({(row["head"], row["body"]) for row in control}) == 1
+    user = pa.schema(list(schema)[:10])
+    back = [wire.read_batch(row["body"], user) for row in blobs]
+    assert [row["rows"] for row in blobs] == [piece.num_rows for piece in back]
+    given = sorted(map(repr, batch.select(range(10)).to_pylist()))
+    assert sorted(map(repr, (row for piece in back for row in piece.to_pylist()))) == given
+    # Copies of an ID meet in one shard; null IDs are dealt out to all.
+    where: dict[str | None, set[int]] = {}
+    for row, piece in zip(blobs, back, strict=True):
+        head = wire.read_batch(row["head"], wire.head_schema(with_sources=False))
+        flags = head["flags"].to_numpy()
+        for name, flag in zip(piece["id"].to_pylist(), flags, strict=True):
+            assert bool(flag & FLAG_NULL_ID) == (name is None)
+            where.setdefault(name, set()).add(row["shard"])
+    assert all(len(shards) == 1 for name, shards in where.items() if name is not None)
+    assert len(where[None]) == SHARDS
+
+
+def test_blobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows each, and by the bytes gathered before any are sent."""
+    monkeypatch.setattr(pack, "MAX_BLOB_ROWS", 50)
+    sent = packed([rows(600)])
+    counts = [row["rows"] for row in sent if row["rows"] != wire.CONTROL]
+    assert max(counts) == 50
+    assert sum(counts) == 600
+    monkeypatch.setattr(pack, "BUFFER_BYTES", 1)
+    packer = Packer(plan(), layout())
+    assert not packer.full
+    packer.add(rows(1))
+    assert packer.full
+
+
+def test_nothing_but_nulls_and_nothing_at_all() -> None:
+    """A map task without rows still tells every shard so."""
+    nothing = packed([])
+    assert [row["rows"] for row in nothing] == [wire.CONTROL] * SHARDS
+    assert {row["body"] for row in nothing} == {None}
+    assert wire.read_heard(nothing[0]["head"]) == {}
+    nulls = rows(9).take(pa.array([2, 2, 5]))
+    counts = [row["rows"] for row in packed([nulls]) if row["rows"] != wire.CONTROL]
+    assert counts == [1, 1, 1]
+
+
+def test_clocks_are_told_per_source_partition() -> None:
+    made = plan(source_columns=("flag", "small"))
+    batch = rows(12)
+    (heard, *others) = (
+        wire.read_heard(row["head"]) for row in packed([batch], made) if row["rows"] == wire.CONTROL
+    )
+    assert all(other == heard for other in others)
+    base_ms = int(BASE.timestamp()) * 1000
+    assert heard["[true,0]"][0].newest_ms == base_ms
+    assert heard["[false,7]"][0].newest_ms == base_ms + 7_000
+    # Null timestamps count as now, which is no clock's word.
+    assert heard["[null,null]"][0].records == 4
+    assert heard["[null,null]"][0].newest_ms < 0
+    assert len({number for _, number in heard.values()}) == len(heard)
+    one = wire.read_heard(packed([batch])[-1]["head"])
+    assert one[""][0].newest_ms == base_ms + 10_000
+    assert one[""][0].records == 12
+    untimed = replace(plan(), policy=Policy(horizon_ms=1, bucket_ms=1), time_column=None)
+    assert wire.read_heard(packed([batch], untimed)[-1]["head"]) == {}
+
+
+def test_times_are_floored_to_milliseconds() -> None:
+    micros = [-1, -1000, -1001, 999, 1000, -62_135_596_800_000_000, 253_402_300_799_999_999]
+    for zone in ("UTC", "Asia/Kolkata", None):
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "id": pa.array(map(str, range(7))),
+                "ts": pa.array(micros, pa.timestamp("us", zone)),
+                "now": pa.array([2**62] * 7, pa.timestamp("us", "UTC")),
+            }
+        )
+        made = plan(user_columns=2, body_columns=2)
+        heads = [
+            wire.read_batch(row["head"], wire.head_schema(with_sources=False))
+            for row in packed([batch], made)
+            if row["rows"] != wire.CONTROL
+        ]
+        times = sorted(t for head in heads for t in head["time_ms"].to_pylist())
+        assert times == sorted([-1, -1, -2, 0, 1, -62_135_596_800_000, 253_402_300_799_999])

@@ -1,0 +1,115 @@
+"""Judging the records of a micro-batch, against a loop over them."""
+
+from __future__ import annotations
+
+import numpy as np
+from core_traces import traces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.core.arrival import Verdict, judge
+from dedup.core.recall import Memory
+
+I64 = np.int64
+
+
+def first_of(ids: list[int]) -> np.ndarray:
+    return np.array([ids.index(i) for i in ids], I64)
+
+
+def memory_of(ids: list[int], entries: list[tuple[int, int]]) -> Memory:
+    """Entries (ID, time) of IDs that occur in the batch, by order of their first records."""
+    order = list(dict.fromkeys(ids))
+    known = [(order.index(i), time_ms) for i, time_ms in entries if i in order]
+    return Memory(
+        np.array([index for index, _ in known], I64),
+        np.array([time_ms for _, time_ms in known], I64),
+    )
+
+
+def loop(
+    ids: list[int],
+    times_ms: list[int],
+    entries: list[tuple[int, int]],
+    droppable: list[bool],
+    horizon_ms: int,
+    rank: list[int],
+) -> list[int]:
+    verdicts = [0] * len(ids)
+    taken = list(entries)
+    for i in sorted(range(len(ids)), key=lambda i: (times_ms[i], rank[i])):
+        if any(ids[i] == j and abs(times_ms[i] - t) <= horizon_ms for j, t in taken):
+            verdicts[i] = Verdict.DUPLICATE
+        elif droppable[i]:
+            verdicts[i] = Verdict.LATE
+        else:
+            taken.append((ids[i], times_ms[i]))
+    return verdicts
+
+
+records = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 40), st.booleans()), max_size=25)
+remembered = st.lists(st.tuples(st.integers(0, 4), st.integers(-20, 60)), max_size=8)
+
+
+@traces(400)
+@given(records, remembered, st.integers(1, 30), st.randoms(use_true_random=False))
+def test_against_a_loop(
+    recs: list[tuple[int, int, bool]], entries: list[tuple[int, int]], horizon_ms: int, random
+) -> None:
+    ids = [i for i, _, _ in recs]
+    times_ms = [t for _, t, _ in recs]
+    droppable = [d for _, _, d in recs]
+    rank = list(range(len(recs)))
+    random.shuffle(rank)
+    asked: list[int] = []
+
+    def tie_rank(index: np.ndarray) -> np.ndarray:
+        asked.extend(index.tolist())
+        return np.array([rank[i] for i in index], I64)
+
+    verdicts = judge(
+        first_of(ids),
+        np.array(times_ms, I64),
+        memory_of(ids, entries),
+        np.array(droppable, np.bool_),
+        horizon_ms,
+        tie_rank,
+    )
+    assert verdicts.dtype == np.uint8
+    assert verdicts.tolist() == loop(ids, times_ms, entries, droppable, horizon_ms, rank)
+    places = list(zip(ids, times_ms, strict=True))
+    assert sorted(asked) == [i for i, p in enumerate(places) if places.count(p) > 1]
+
+
+def judged(
+    times_ms: list[int], droppable: list[bool], rank: list[int], horizon_ms: int = 10
+) -> list[int]:
+    n = len(times_ms)
+    nothing = Memory(np.zeros(0, I64), np.zeros(0, I64))
+    return judge(
+        np.zeros(n, I64),
+        np.array(times_ms, I64),
+        nothing,
+        np.array(droppable, np.bool_),
+        horizon_ms,
+        lambda index: np.array(rank, I64)[index],
+    ).tolist()
+
+
+def test_a_tie_goes_to_the_lowest_rank() -> None:
+    assert judged([5, 5, 5], [False] * 3, [2, 0, 1]) == [1, 0, 1]
+    assert judged([5, 4, 5], [False] * 3, [0, 2, 1]) == [1, 0, 1]
+
+
+def test_what_was_dropped_as_late_is_not_remembered() -> None:
+    assert judged([0, 5, 6], [True, False, True], [0, 1, 2]) == [2, 0, 1]
+
+
+def test_nothing() -> None:
+    assert judged([], [], []) == []
+
+
+def test_times_of_the_years_1_and_9999() -> None:
+    far = [-62_135_596_800_000, 253_402_300_799_999]
+    assert judged(far, [False] * 2, [0, 1], 10_000 * 366 * 86_400_000) == [0, 1]
+    assert judged(far, [False] * 2, [0, 1], far[1] - far[0] - 1) == [0, 0]

@@ -1,0 +1,113 @@
+"""The oracle over a real catalog: segments, sidecars and views on files and RocksDB."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from catalog_support import HASH_KEY, QUERY, RUN, Bench
+from core_driver import Driver, Rec
+from core_traces import batches, policies, traces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.sidecars import LoadedFilters
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.catalog.view import OpenViews
+from dedup.core.policy import Policy
+from dedup.core.ports import SegmentRef
+
+BUDGETS = st.sampled_from([0, 64, 400])
+
+
+@dataclass
+class CatalogDriver(Driver):
+    """A driver whose every attempt has a store of its own, as Spark's tasks have."""
+
+    bench: Bench | None = None
+    hash_key: bytes = HASH_KEY
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.bench is not None
+        self.cache: LocalCache = self.bench.cache()
+        self.views = OpenViews(4)
+        self.sidecars = LoadedFilters(4)
+
+    def attempt(self) -> ShardStore:
+        assert self.bench is not None
+        self.attempts += 1
+        return ShardStore(
+            self.bench.root,
+            self.cache,
+            query_id=QUERY,
+            shard=self.shard,
+            attempt=Attempt(self.batch, RUN, self.attempts),
+            open_views=self.views,
+            loaded_filters=self.sidecars,
+        )
+
+    def ids_of(self, segment: SegmentRef) -> list[bytes]:
+        keys, _, times_ms = self.attempt().read_segment(segment)
+        assert len(keys) == segment.count
+        assert all(segment.start_ms <= t < segment.end_ms for t in times_ms)
+        return list(keys)
+
+    def lives(self, segment: SegmentRef) -> bool:
+        assert self.bench is not None
+        return all(
+            self.bench.file(segment, suffix, self.shard).exists() for suffix in (".sst", ".filter")
+        )
+
+
+def run(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        driver = CatalogDriver(policy, bench=Bench(Path(folder)))
+        now_ms = 0
+        for recs in trace:
+            if data.draw(st.integers(0, 5)) == 0:
+                driver.retune(
+                    bucket_ms=data.draw(st.integers(1, policy.horizon_ms)),
+                    state_budget_bytes=data.draw(BUDGETS),
+                )
+            now_ms += data.draw(st.sampled_from([10, 100, 400]))
+            driver.feed(recs, now_ms)
+
+
+@traces(25)
+@given(policies(budgets=BUDGETS), batches(), st.data())
+def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+    run(policy, trace, data)
+
+
+@traces(15)
+@given(policies(budgets=BUDGETS, stable=True), batches(), st.data())
+def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+    own: dict[bytes, int | None] = {}
+    stable = [
+        [r if r.id is None else replace(r, time_ms=own.setdefault(r.id, r.time_ms)) for r in recs]
+        for recs in trace
+    ]
+    run(policy, stable, data)
+
+
+@pytest.mark.parametrize("budget", [0, 4_000, 20_000])
+def test_a_thousand_ids_over_many_buckets(tmp_path: Path, budget: int) -> None:
+    """Sealed, merged, expired and deleted, with slices in the row or not."""
+    policy = Policy(
+        horizon_ms=400, bucket_ms=50, event_time=True, lateness_ms=100, keep_expired_ms=0,
+        retain_epochs=3, state_budget_bytes=budget,
+    )  # fmt: skip
+    driver = CatalogDriver(policy, bench=Bench(tmp_path))
+    for n in range(25):
+        new = [Rec(b"%08d" % (n * 40 + i), n * 40 + i) for i in range(40)]
+        again = [Rec(b"%08d" % i, i + 300) for i in range(max(0, n * 40 - 310), n * 40 - 270)]
+        names = driver.named([*new, *again], 10_000)
+        assert names == ["UNIQUE"] * 40 + ["DUPLICATE"] * len(again)
+        assert budget == 0 or len(driver.state.to_bytes()) <= budget
+    assert driver.state.manifest.buckets
+    files = list((tmp_path / "root" / QUERY / "shard=00000").glob("*.sst"))
+    assert {s.name for s in driver.state.manifest.segments()} <= {f.stem for f in files}

@@ -1,0 +1,143 @@
+"""Segments damaged at the root: an error, unless their loss was accepted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from core_driver import Driver, Rec, drive
+
+from dedup.core.manifest import Manifest
+from dedup.core.state import ShardState
+from dedup.errors import SegmentDamaged
+
+X, Y, Z = b"x", b"y", b"z"
+
+
+def names(manifest: Manifest) -> list[str]:
+    return [segment.name for segment in manifest.segments()]
+
+
+def with_slices(driver: Driver) -> ShardState:
+    """The state with every filter in the row, as a larger budget has it."""
+    filters = {name: driver.store.filters[name] for name in names(driver.state.manifest)}
+    return replace(driver.state, slices=filters)
+
+
+def two_segments(**changes: object) -> Driver:
+    """x in [0, 10) and y in [20, 30), sealed."""
+    driver = drive(state_budget_bytes=0, lateness_ms=500, **changes)
+    driver.feed([Rec(X, 5), Rec(Y, 25)])
+    assert len(names(driver.state.manifest)) == 2
+    return driver
+
+
+def test_damage_stops_the_query() -> None:
+    driver = two_segments()
+    driver.store.damaged.add(names(driver.state.manifest)[0])
+    with pytest.raises(SegmentDamaged):
+        driver.feed([Rec(X, 6)])
+    # The filter is as lost as the segment where it is not in the state row.
+    with pytest.raises(SegmentDamaged):
+        driver.feed([Rec(Z, 6)])
+    # What cannot be in that bucket is answered.
+    assert driver.named([Rec(Y, 80), Rec(Z, 70)]) == ["DUPLICATE", "UNIQUE"]
+
+
+def test_a_missing_segment_is_damage() -> None:
+    driver = two_segments()
+    driver.store.segments.pop(names(driver.state.manifest)[0])
+    with pytest.raises(SegmentDamaged):
+        driver.feed([Rec(X, 6)])
+
+
+def test_a_filter_in_the_state_row_still_answers_for_a_damaged_segment() -> None:
+    driver = two_segments()
+    driver.policy = drive(state_budget_bytes=1 << 20, lateness_ms=500).policy
+    driver.state = with_slices(driver)
+    driver.store.damaged.update(names(driver.state.manifest))
+    assert driver.named([Rec(Z, 6)]) == ["UNIQUE"]
+    assert (driver.count("filter_negative"), driver.count("filter_false_positive")) == (1, 0)
+    with pytest.raises(SegmentDamaged):
+        driver.feed([Rec(X, 6)])
+
+
+@pytest.mark.parametrize("in_state", [False, True], ids=["sidecar", "slice"])
+def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
+    driver = two_segments()
+    if in_state:
+        driver.state = with_slices(driver)
+    lost, kept = names(driver.state.manifest)
+    driver.store.damaged.add(lost)
+    driver.store.accepted.add(lost)
+    # The duplicate passes, as the user accepted; the oracle must not object.
+    driver.passed = [p for p in driver.passed if p.id != X]
+    assert driver.named([Rec(X, 6), Rec(Y, 26)]) == ["UNIQUE", "DUPLICATE"]
+    assert lost not in names(driver.state.manifest)
+    assert kept in names(driver.state.manifest)
+    assert driver.state.forgotten == 1
+    # It is neither waited for nor deleted, and counted once.
+    assert lost not in driver.state.manifest.names()
+    assert driver.named([Rec(X, 6)]) == ["DUPLICATE"]
+    assert driver.state.forgotten == 1
+
+
+def test_acceptance_of_another_segment_is_none() -> None:
+    driver = two_segments()
+    lost, kept = names(driver.state.manifest)
+    driver.store.damaged.add(lost)
+    driver.store.accepted.add(kept)
+    with pytest.raises(SegmentDamaged):
+        driver.feed([Rec(X, 6)])
+
+
+def closing(parts: int) -> Driver:
+    """[0, 10) in so many segments, about to be closed and merged."""
+    driver = drive(state_budget_bytes=0, horizon_ms=500)
+    for n in range(parts):
+        driver.feed([Rec(b"%d" % n, n)])
+    assert len(driver.state.manifest.buckets[0].segments) == parts
+    return driver
+
+
+def close(driver: Driver) -> None:
+    for n in range(4):
+        driver.feed([Rec(b"later%d" % n, 100 + n)])
+
+
+def test_damage_found_while_merging_stops_the_query() -> None:
+    driver = closing(3)
+    driver.store.damaged.add(names(driver.state.manifest)[1])
+    driver.state = with_slices(driver)
+    driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
+    with pytest.raises(SegmentDamaged):
+        close(driver)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_loss_accepted_while_merging(parts: int) -> None:
+    driver = closing(parts)
+    driver.state = with_slices(driver)
+    driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
+    lost = names(driver.state.manifest)[1]
+    driver.store.damaged.add(lost)
+    driver.store.accepted.add(lost)
+    driver.passed = [p for p in driver.passed if p.id != b"1"]
+    close(driver)
+    (segment,) = driver.state.manifest.buckets[0].segments
+    assert driver.ids_of(segment) == [b"%d" % n for n in range(parts) if n != 1]
+    assert driver.state.forgotten == 1
+    assert lost not in driver.state.manifest.names()
+    assert driver.named([Rec(b"0", 103), Rec(b"1", 103)]) == ["DUPLICATE", "UNIQUE"]
+
+
+def test_all_of_a_bucket_lost_while_merging() -> None:
+    driver = closing(3)
+    driver.state = with_slices(driver)
+    driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
+    driver.store.damaged.update(names(driver.state.manifest))
+    driver.store.accepted.update(names(driver.state.manifest))
+    driver.passed = []
+    close(driver)
+    assert driver.state.manifest.buckets == ()
+    assert driver.state.forgotten == 3

@@ -1,0 +1,144 @@
+"""What a lookup reads: the tail, then filters, then only the segments that may hold an ID."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from core_driver import Driver, Rec, drive
+from memory_store import HASH_KEY, MemoryStore
+
+from dedup import kernel
+from dedup.core.clocks import NEVER_MS
+from dedup.core.keys import Keys
+from dedup.core.policy import Policy
+from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.recall import Memory, Question, recall
+
+
+def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None) -> Memory:
+    """Recall IDs, each with the range of its times."""
+    keys = Keys.from_list([key for key, _, _ in records])
+    first = np.array([low for _, low, _ in records], np.int64)
+    last = np.array([high for _, _, high in records], np.int64)
+    own_first, own_last = (first, last) if own is None else (np.full_like(first, own),) * 2
+    question = Question(
+        keys, kernel.hash64(keys.data, keys.offsets, HASH_KEY), first, last, own_first, own_last
+    )
+    laps: list[str] = []
+    memory = recall(
+        driver.state, question, driver.policy, driver.store, hash_key=HASH_KEY, lap=laps.append
+    )
+    assert laps == ["tail", "probe", "lookup"]
+    return memory
+
+
+def pairs(memory: Memory) -> list[tuple[int, int]]:
+    return sorted(zip(memory.index.tolist(), memory.times_ms.tolist(), strict=True))
+
+
+def driven(*batches: list[Rec], **changes: object) -> Driver:
+    driver = drive(state_budget_bytes=0, lateness_ms=500, **changes)
+    for recs in batches:
+        driver.feed(recs)
+    return driver
+
+
+def test_an_id_that_the_tail_settles_asks_no_filter() -> None:
+    driver = driven([Rec(b"x", 100)])
+    driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
+    driver.feed([Rec(b"y", 100)])
+    memory = ask(driver, (b"y", 60, 140))
+    assert pairs(memory) == [(0, 100)]
+    assert (memory.negative, memory.true_positive, memory.false_positive) == (0, 0, 0)
+    # Settled for none or one of its records only: the filters are asked.
+    memory = ask(driver, (b"y", 60, 161))
+    assert pairs(memory) == [(0, 100)]
+    assert (memory.negative, memory.true_positive, memory.false_positive) == (1, 0, 0)
+
+
+def test_all_entries_round_a_range_are_found() -> None:
+    driver = driven([Rec(b"x", t) for t in (0, 61, 122, 183)])
+    assert pairs(ask(driver, (b"x", 0, 300))) == [(0, 0), (0, 61), (0, 122), (0, 183)]
+    # One entry that settles every record is enough: the newest bucket is asked first.
+    assert pairs(ask(driver, (b"x", 130, 140))) == [(0, 183)]
+    lookups = driver.store.lookups
+    assert pairs(ask(driver, (b"x", 62, 62))) == [(0, 122)]
+    assert driver.store.lookups == lookups + 1
+
+
+def test_only_buckets_within_the_horizon_are_probed() -> None:
+    driver = driven([Rec(b"x", t) for t in (0, 61, 122, 183)])
+    # With its last millisecond [180, 190) reaches to 249, and [0, 10) with its first to -60.
+    assert ask(driver, (b"x", 249, 249)).true_positive == 1
+    assert ask(driver, (b"x", 250, 250)).negative == 1
+    assert ask(driver, (b"x", -60, -60)).true_positive == 1
+    assert ask(driver, (b"x", -61, -61)).negative == 1
+
+
+def test_stable_times_probe_one_bucket_and_flagged_ones() -> None:
+    driver = driven([Rec(b"x", 100), Rec(b"y", 140)], stable_timestamps=True)
+    assert pairs(ask(driver, (b"x", 109, 109))) == [(0, 100)]
+    assert pairs(ask(driver, (b"x", 110, 110))) == []
+    assert pairs(ask(driver, (b"x", 130, 130), own=100)) == [(0, 100)]
+    flagged = replace(driver.state.manifest.buckets[0], clamped=True)
+    others = driver.state.manifest.buckets[1:]
+    manifest = replace(driver.state.manifest, buckets=(flagged, *others))
+    driver.state = replace(driver.state, manifest=manifest)
+    assert pairs(ask(driver, (b"x", 130, 130))) == [(0, 100)]
+    assert pairs(ask(driver, (b"y", 150, 150))) == []
+
+
+class AlwaysMaybe(MemoryStore):
+    """Filters that say yes to everything."""
+
+    def write_segment(self, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]
+        ref, made = super().write_segment(*args, **kwargs)  # type: ignore[arg-type]
+        made.bits[:] = 0xFFFFFFFF
+        return ref, made
+
+
+def test_filters_only_save_reads() -> None:
+    driver = drive(state_budget_bytes=0, lateness_ms=500)
+    driver.store = AlwaysMaybe()
+    driver.feed([Rec(b"x", 100), Rec(b"z", 150)])
+    memory = ask(driver, (b"x", 100, 100), (b"y", 100, 100))
+    assert pairs(memory) == [(0, 100)]
+    assert (memory.negative, memory.true_positive, memory.false_positive) == (0, 1, 1)
+
+
+class Counting(MemoryStore):
+    asked: list[tuple[str, str]]
+
+    def segment_filter(self, seg: SegmentRef):  # type: ignore[no-untyped-def]
+        self.asked.append(("filter", seg.name))
+        return super().segment_filter(seg)
+
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+        assert len(keys) == len(hashes) > 0
+        self.asked.append(("lookup", seg.name))
+        return super().lookup(seg, keys, hashes)
+
+
+@pytest.mark.parametrize("in_state", [False, True])
+def test_sidecars_serve_only_where_the_row_has_no_slice(in_state: bool) -> None:
+    driver = drive(state_budget_bytes=0, lateness_ms=500)
+    store = driver.store = Counting()
+    store.asked = []
+    driver.feed([Rec(b"x", 100), Rec(b"z", 150)])
+    names = [s.name for s in driver.state.manifest.segments()]
+    if in_state:
+        driver.state = replace(driver.state, slices={n: store.filters[n] for n in names})
+    store.asked.clear()
+    ask(driver, (b"x", 100, 100))
+    filters = [] if in_state else [("filter", names[1]), ("filter", names[0])]
+    assert store.asked == [*filters, ("lookup", names[0])]
+
+
+def test_nothing_is_asked_of_an_empty_memory() -> None:
+    driver = Driver(Policy(horizon_ms=60, bucket_ms=10, event_time=True))
+    memory = ask(driver, (b"x", NEVER_MS, 0))
+    assert pairs(memory) == []
+    assert memory.negative == 1
+    assert len(ask(driver).index) == 0

@@ -1,0 +1,183 @@
+"""The state row: round trip, and damage that is either noticed or harmless."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from core_driver import Driver, Rec, drive
+from memory_store import KEY_ID
+
+from dedup.core.state import MAGIC, VERSION, ShardState
+from dedup.errors import StateError
+
+HEADER_BYTES = 24
+
+
+def content(state: ShardState) -> dict[str, Any]:
+    """All that a state says, comparable, without its filters."""
+    return {
+        "epoch": state.epoch,
+        "bucket_ms": state.bucket_ms,
+        "clocks": state.clocks,
+        "manifest": state.manifest,
+        "keys": list(state.tail.keys),
+        "times": state.tail.times_ms.tolist(),
+        "clamped": state.tail.clamped.tolist(),
+        "forgotten": state.forgotten,
+        "stray": state.stray_files,
+    }
+
+
+def filters(state: ShardState) -> dict[str, bytes]:
+    return {name: piece.to_bytes() for name, piece in state.slices.items()}
+
+
+def read(data: bytes) -> ShardState:
+    return ShardState.from_bytes(data, hash_key_id=KEY_ID)
+
+
+@pytest.fixture(scope="module")
+def state() -> ShardState:
+    """A small one with everything in it: three slices, expired segments, a tail, two sources."""
+    driver: Driver = drive(state_budget_bytes=0, lateness_ms=40, retain_epochs=9)
+    driver.feed([Rec(b"a", 5, "p"), Rec(b"b", 15, "q"), Rec(b"old", 1, "q")])
+    driver.feed([Rec(b"c", 5, "p"), Rec(b"d", 115, "p"), Rec(b"e", 118, "q"), Rec(b"f", 125, "q")])
+    driver.feed([Rec(b"g", 161, "p"), Rec(b"h", 162, "q")])
+    driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
+    driver.feed([Rec(b"tail", 171, "p"), Rec(b"", 20, "q")])
+    made = driver.state
+    slices = {
+        segment.name: driver.store.filters[segment.name] for segment in made.manifest.segments()
+    }
+    assert len(slices) >= 3
+    assert made.manifest.expired
+    assert len(made.tail) == 2
+    return replace(made, slices=slices, forgotten=2, stray_files=(3, 4))
+
+
+def test_round_trip(state: ShardState) -> None:
+    again = read(state.to_bytes())
+    assert content(again) == content(state)
+    assert filters(again) == filters(state)
+    assert list(again.slices) == list(state.slices)
+    assert again.to_bytes() == state.to_bytes()
+
+
+def test_newborn_round_trip() -> None:
+    assert content(read(ShardState().to_bytes())) == content(ShardState())
+
+
+def test_every_flipped_byte_is_noticed_or_harmless(state: ShardState) -> None:
+    data = state.to_bytes()
+    wanted, pieces = content(state), filters(state)
+    _, _, _, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
+    truth = HEADER_BYTES + head_bytes + tail_bytes
+    lengths = {
+        data.index(struct.pack("<I", len(piece)) + piece) + byte
+        for piece in pieces.values()
+        for byte in range(4)
+    }
+    lost = 0
+    for at in range(len(data)):
+        # All values where slices are told apart.
+        for flip in range(1, 256) if at in lengths else (0x01, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[at] ^= flip
+            if at < truth:
+                with pytest.raises(StateError):
+                    read(bytes(damaged))
+                continue
+            again = read(bytes(damaged))
+            assert content(again) == wanted
+            assert filters(again).items() <= pieces.items()
+            lost += len(again.slices) < len(pieces)
+    assert lost > len(data) - truth
+
+
+def test_a_length_that_lands_on_the_next_slice_lends_no_name(state: ShardState) -> None:
+    """Filters of another segment would answer "not seen"."""
+    data = state.to_bytes()
+    _, _, _, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
+    at = HEADER_BYTES + head_bytes + tail_bytes
+    one, two, *_ = [len(piece) for piece in filters(state).values()]
+    skipping = data[:at] + struct.pack("<I", one + 4 + two) + data[at + 4 :]
+    again = read(skipping)
+    assert filters(again).items() <= filters(state).items()
+
+
+def test_two_slices_swapped(state: ShardState) -> None:
+    names = list(state.slices)
+    swapped = dict(zip(names, reversed(list(state.slices.values())), strict=True))
+    again = read(replace(state, slices=swapped).to_bytes())
+    assert filters(again).items() <= filters(state).items()
+
+
+def test_a_damaged_slice_alone_is_left_out(state: ShardState) -> None:
+    data = bytearray(state.to_bytes())
+    pieces = list(filters(state).values())
+    data[bytes(data).index(pieces[1]) + 70] ^= 1
+    again = read(bytes(data))
+    first, _, *others = state.slices
+    assert list(again.slices) == [first, *others]
+    assert content(again) == content(state)
+
+
+def test_every_truncation(state: ShardState) -> None:
+    data = state.to_bytes()
+    _, _, _, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
+    truth = HEADER_BYTES + head_bytes + tail_bytes
+    for size in range(len(data)):
+        if size < truth:
+            with pytest.raises(StateError):
+                read(data[:size])
+        else:
+            again = read(data[:size])
+            assert content(again) == content(state)
+            assert filters(again).items() <= filters(state).items()
+
+
+def test_another_hash_key_leaves_the_slices_out(state: ShardState) -> None:
+    again = ShardState.from_bytes(state.to_bytes(), hash_key_id=KEY_ID ^ 1)
+    assert again.slices == {}
+    assert content(again) == content(state)
+
+
+def test_slices_of_segments_that_the_manifest_does_not_name(state: ShardState) -> None:
+    stranger = {"stranger": next(iter(state.slices.values())), **state.slices}
+    assert filters(read(replace(state, slices=stranger).to_bytes())) == filters(state)
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
+def test_an_unknown_version(state: ShardState, version: int) -> None:
+    data = state.to_bytes()
+    header = data[:4] + struct.pack("<H", version) + data[6:20]
+    with pytest.raises(StateError, match=f"format {version};.*reads format {VERSION}"):
+        read(header + struct.pack("<I", zlib.crc32(header)) + data[24:])
+
+
+@pytest.mark.parametrize("data", [b"", b"DD", MAGIC, MAGIC * 6, bytes(100), b"{}" * 50])
+def test_not_ours(data: bytes) -> None:
+    with pytest.raises(StateError, match="Restore the checkpoint"):
+        read(data)
+
+
+def test_layout(state: ShardState) -> None:
+    data = state.to_bytes()
+    magic, version, count, head_bytes, tail_bytes, crc = struct.unpack_from("<4sHHIII", data)
+    assert (magic, version, count) == (b"DDST", 1, len(state.slices))
+    assert struct.unpack_from("<I", data, 20)[0] == zlib.crc32(data[:20])
+    body = data[24 : 24 + head_bytes + tail_bytes]
+    assert crc == zlib.crc32(body)
+    head = json.loads(zlib.decompress(body[:head_bytes]))
+    assert head["slices"] == list(state.slices)
+    assert body[head_bytes:] == state.tail.to_bytes()
+    rest = data[24 + head_bytes + tail_bytes :]
+    for piece in filters(state).values():
+        assert rest[: 4 + len(piece)] == struct.pack("<I", len(piece)) + piece
+        rest = rest[4 + len(piece) :]
+    assert rest == b""
