@@ -199,6 +199,10 @@ def _from_mapping(progress: Mapping[str, Any], name: str) -> BatchMetrics | None
 
 def _as_dict(observed: Any) -> dict[str, Any]:
     values: dict[str, Any] = observed if isinstance(observed, dict) else observed.asDict()
+    if values.keys() == {"values", "schema"}:
+        # Spark Connect, and progress as JSON.
+        names = (column["name"] for column in values["schema"]["fields"])
+        return dict(zip(names, values["values"], strict=True))
     return values
 
 

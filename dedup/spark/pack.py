@@ -54,7 +54,7 @@ class Packer:
     shards: list[Int64s] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
-    seen_rows: int = 0
+    null_ids: int = 0
     schema: pa.Schema | None = None
     heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
 
@@ -92,14 +92,15 @@ class Packer:
         hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
         shards = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
         # Null IDs need no meeting place: they are dealt out in turn.
-        shards[ids.null] = (self.seen_rows + np.flatnonzero(ids.null)) % count
+        nulls = int(ids.null.sum())
+        shards[ids.null] = (self.null_ids + np.arange(nulls)) % count
+        self.null_ids += nulls
         body = batch.select(range(self.plan.body_columns))
         self.schema = body.schema
         self.bodies.append(body)
         self.heads.append(pa.RecordBatch.from_arrays(head, schema=self._head_schema()))
         self.shards.append(shards)
         self.rows += batch.num_rows
-        self.seen_rows += batch.num_rows
         self.nbytes += body.nbytes + self.heads[-1].nbytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:

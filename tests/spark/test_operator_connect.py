@@ -16,7 +16,7 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-from dedup import dedup_by_id
+from dedup import DedupListener, dedup_by_id
 from dedup.errors import ConfigError
 from dedup.spark.metrics import from_progress
 from support import SCHEMA, Query, seeded
@@ -40,11 +40,19 @@ def run():
     return [[m.batch_id, m.records_in, m.unique, m.duplicate, m.segments_written > 0]
             for m in found if m]
 
+heard = []
+listener = DedupListener(lambda m: heard.append([m.batch_id, m.records_in]))
+spark.streams.addListener(listener)
 for table in seeded(batches=3, rows=900, ids=1200, step_s=60, spread_s=60):
     query.add_table(table)
 told["stream"] = run()
 query.add("new.id@200", "new.id@201")
 told["restart"] = run()
+deadline = time.monotonic() + 20
+while len(heard) < 4 and time.monotonic() < deadline:
+    time.sleep(0.1)
+spark.streams.removeListener(listener)
+told["heard"] = heard
 rows = spark.read.parquet(str(folder / "out")).groupBy("verdict").count().collect()
 told["verdicts"] = {row["verdict"]: row["count"] for row in rows}
 source = spark.read.schema(SCHEMA).parquet(str(query.input))
@@ -98,6 +106,7 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
     assert all(n == unique + duplicate for _, n, unique, duplicate, _ in told["stream"])
     assert any(wrote for *_, wrote in told["stream"])
     assert [batch[:4] for batch in told["restart"]] == [[3, 2, 1, 1]]
+    assert told["heard"] == [batch[:2] for batch in told["stream"] + told["restart"]]
     assert told["verdicts"] == {
         "unique": told["distinct"],
         "duplicate": told["rows"] - told["distinct"],

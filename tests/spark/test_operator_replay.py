@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from support import (
     ARROW,
     BASE,
+    SCHEMA,
     Oracle,
     Query,
     Run,
@@ -80,6 +81,7 @@ def test_the_run_under_test_is_worth_it(done: tuple[Query, Run]) -> None:
     """Segments were written, merged, read, and expired; some records were late."""
     _, run = done
     assert len(run.metrics) == 20
+    assert all(m.records_in == m.unique + m.duplicate + m.late == 800 for m in run.metrics)
     for name in (
         "segments_written", "segments_merged", "segments_expired", "segments_pending",
         "filter_true_positive", "filter_negative", "catalog_reads", "views_built", "late",
@@ -407,6 +409,16 @@ def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path)
         "-@0 null_id", "d@159 duplicate", "e@41 late",
     ]  # fmt: skip
     assert told("e@200", state_budget_bytes=1 << 20, max_future="1 second") == ["e@200 duplicate"]
+
+
+def test_a_payload_column_added_on_restart(spark: SparkSession, tmp_path: Path) -> None:
+    made = Query(spark, tmp_path, PLAIN).add("a@0")
+    made.run()
+    made.add("a@1", "b@1")
+    made.schema = SCHEMA + ", more array<int>"
+    run = made.run()
+    assert run.told() == [["a@1 duplicate", "b@1 unique"]]
+    assert {row["more"] for row in run.all_rows()} == {None}
 
 
 def test_expired_segments_are_deleted_when_spark_cannot_roll_back(

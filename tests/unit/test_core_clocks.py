@@ -86,6 +86,17 @@ def test_an_idle_partition_is_forgotten_behind_the_gc_watermark(forgotten: bool)
     assert ("quiet" in clocks.sources) == (not forgotten)
 
 
+def test_a_partition_that_came_late_holds_back_until_it_is_idle() -> None:
+    policy = replace(EVENT, idle_timeout_ms=100)
+    clocks = advance(Clocks(), policy, 10_000, p=500)
+    clocks = advance(clocks, policy, 10_010, p=501, q=3)
+    lows = []
+    for now_ms in (10_050, 10_060, 10_080, 10_110):
+        clocks = advance(clocks, policy, now_ms, p=now_ms - 9_000)
+        lows.append(clocks.low_watermark_ms)
+    assert lows == [500, 500, 500, 1_110]
+
+
 def test_a_partition_that_speaks_again_starts_its_silence_anew() -> None:
     policy = replace(EVENT, idle_timeout_ms=0, lateness_ms=1_000)
     clocks = advance(Clocks(), policy, 0, quiet=500, busy=500)

@@ -54,6 +54,23 @@ def test_an_age_of_exactly_the_horizon_is_a_duplicate(budget: int, age: int, ver
 
 
 @SEALED_OR_NOT
+def test_what_was_dropped_as_late_is_not_remembered(budget: int) -> None:
+    driver = drive(late="drop", state_budget_bytes=budget)
+    driver.feed([Rec(Y, 75)])
+    assert driver.named([Rec(X, 20)]) == ["LATE"]
+    assert driver.named([Rec(X, 76)]) == ["UNIQUE"]
+
+
+@SEALED_OR_NOT
+def test_an_entry_just_too_far_does_not_hide_a_near_one(budget: int) -> None:
+    driver = drive(lateness_ms=500, state_budget_bytes=budget)
+    driver.feed([Rec(X, 161), Rec(X, 60)])
+    assert driver.named([Rec(X, 100)]) == ["DUPLICATE"]
+    assert driver.named([Rec(Y, 0), Rec(Y, 101)]) == ["UNIQUE", "UNIQUE"]
+    assert driver.named([Rec(Y, 61)]) == ["DUPLICATE"]
+
+
+@SEALED_OR_NOT
 def test_a_duplicate_does_not_prolong_an_ids_life(budget: int) -> None:
     driver = drive(PROCESSING, state_budget_bytes=budget)
     verdicts = [driver.named([Rec(X, 0)], now)[0] for now in (100, 140, 161)]

@@ -187,13 +187,17 @@ def test_slices_stay_within_the_budget_newest_first() -> None:
     assert driver.named([Rec(b"%d-1" % n, n * 25) for n in range(0, 60, 9)]) == ["DUPLICATE"] * 7
 
 
-def test_with_room_all_live_filters_are_in_the_row() -> None:
-    driver = drive(state_budget_bytes=20_000, horizon_ms=500)
-    for n in range(30):
-        driver.feed([Rec(b"%d-%d" % (n, i), n * 10) for i in range(40)])
+def test_with_room_the_live_filters_are_in_the_row_and_no_others() -> None:
+    driver = drive(state_budget_bytes=16_000, horizon_ms=100, bucket_ms=50)
+    merged = expired = 0
+    for n in range(40):
+        driver.feed([Rec(b"%d-%d" % (n, i), n * 5) for i in range(200)])
         live = {s.name for s in driver.state.manifest.segments()}
         assert set(driver.state.slices) == live
-    assert live
+        merged += driver.count("segments_merged")
+        expired += driver.count("segments_expired")
+    assert merged
+    assert expired
 
 
 @pytest.mark.parametrize("lateness_ms", [0, 100, 400, 800])

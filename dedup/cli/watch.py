@@ -1,0 +1,77 @@
+"""What a running query has completed, collected for the progress line and the figures."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dedup.cli.figures import Figures
+from dedup.cli.file_log import files_taken
+from dedup.cli.progress import Reporter
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from dedup.spark.metrics import BatchMetrics
+
+
+class Watch:
+    """Collects a query's micro-batches and reports them."""
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        before: int,
+        listed: int,
+        goes_on: frozenset[str],
+        reporter: Reporter,
+    ) -> None:
+        self.reporter = reporter
+        self._goes_on = goes_on
+        self._checkpoint = checkpoint
+        self._before = before
+        self._total = max(0, listed - before)
+        self._batches: dict[int, BatchMetrics] = {}
+        self._done: set[int] = set()
+        self._files = 0
+        self._start_s = time.monotonic()
+
+    @property
+    def figures(self) -> Figures:
+        """Figures so far."""
+        batches = [self._batches[key] for key in sorted(self._batches)]
+        return Figures.of(
+            batches,
+            goes_on=self._goes_on,
+            files=self._files,
+            seconds=time.monotonic() - self._start_s,
+        )
+
+    def look(self, query: StreamingQuery) -> None:
+        """Take in what the query has completed since the last look."""
+        from dedup.spark.metrics import from_progress
+
+        last = query.lastProgress
+        if last is not None and last.batchId not in self._done:
+            for progress in query.recentProgress:
+                self._done.add(progress.batchId)
+                metrics = from_progress(progress)
+                if metrics is not None:
+                    self._batches[metrics.batch_id] = metrics
+            self._files = self._files_done(query.lastProgress)
+        self.reporter.update(self.figures, max(self._total, self._files))
+
+    def _files_done(self, progress: Any) -> int:
+        end = _log_offset(progress)
+        taken = files_taken(self._checkpoint)
+        return max(0, sum(count for batch, count in taken.items() if batch <= end) - self._before)
+
+
+def _log_offset(progress: Any) -> int:
+    """Last batch of the file source that a progress report covers."""
+    try:
+        return int(json.loads(progress.sources[0].endOffset)["logOffset"])
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return int(progress.batchId)
