@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -253,6 +254,7 @@ def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
         cache_dir=options.cache_dir,
         cache_bytes=options.cache_bytes,
         max_shard_batch_bytes=options.max_shard_batch_bytes,
+        start_id=str(uuid.uuid4()),
     )
 
 

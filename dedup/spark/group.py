@@ -60,7 +60,7 @@ def dedup_stream(
     plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
     """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
-    task = Task.current()
+    task = Task.current(plan)
     has_state = state.exists
     lay = layout(plan, task, has_state=has_state)
     shard = lay.slot_keys.index(int(key[0]))
@@ -125,7 +125,7 @@ def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     """One shard of a batch DataFrame: the same rule, in one pass, with nothing kept."""
-    task = Task.current()
+    task = Task.current(plan)
     lay = layout(plan, task)
     shard = lay.slot_keys.index(int(key[0]))
     watch = Stopwatch()

@@ -18,6 +18,7 @@ from dedup.spark import wire
 from dedup.spark.identity import encode_ids
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.plan import Plan
+from dedup.spark.rowhash import hash_rows
 from dedup.spark.sources import name_sources
 from dedup.spark.task import Layout, Task, layout
 
@@ -33,7 +34,7 @@ Int64s = npt.NDArray[np.int64]
 
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Packed rows of one map task: blobs as they fill, control rows at the end."""
-    packer = Packer(plan, layout(plan, Task.current()))
+    packer = Packer(plan, layout(plan, Task.current(plan)))
     for batch in batches:
         if batch.num_rows:
             packer.add(batch)
@@ -54,7 +55,6 @@ class Packer:
     shards: list[Int64s] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
-    null_ids: int = 0
     schema: pa.Schema | None = None
     heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
 
@@ -91,11 +91,12 @@ class Packer:
         count = len(self.layout.slot_keys)
         hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
         shards = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
-        # Null IDs need no meeting place: they are dealt out in turn.
-        nulls = int(ids.null.sum())
-        shards[ids.null] = (self.null_ids + np.arange(nulls)) % count
-        self.null_ids += nulls
         body = batch.select(range(self.plan.body_columns))
+        if ids.null.any():
+            # By their rows, not in turn: a task that runs again may see them in another order.
+            nulls = pa.Table.from_batches([body.filter(pa.array(ids.null))])
+            spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
+            shards[ids.null] = spread.astype(np.int64)
         self.schema = body.schema
         self.bodies.append(body)
         self.heads.append(pa.RecordBatch.from_arrays(head, schema=self._head_schema()))

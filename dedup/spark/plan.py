@@ -45,6 +45,8 @@ class Plan:
     cache_bytes : int
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
+    start_id : str
+        UUID drawn on the driver whenever the operator is applied.
     """
 
     id_columns: tuple[tuple[str, str, str], ...]
@@ -66,6 +68,7 @@ class Plan:
     cache_dir: str | None
     cache_bytes: int
     max_shard_batch_bytes: int
+    start_id: str
 
     @property
     def streaming(self) -> bool:

@@ -46,7 +46,7 @@ class Task:
     partitions: int
 
     @staticmethod
-    def current() -> Task:
+    def current(plan: Plan) -> Task:
         """The task this worker runs."""
         context = TaskContext.get()
         if context is None:
@@ -54,23 +54,16 @@ class Task:
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         pinned = context.getLocalProperty("spark.sql.streaming.internal.stateStore.partitions")
         shuffle = context.getLocalProperty("spark.sql.shuffle.partitions")
+        # Spark's run ID is its job group, which a sink may have set to anything: the plan's own
+        # ID keeps two starts apart, the job group two queries from one plan.
+        job_group = context.getLocalProperty("spark.jobGroup.id") or ""
         return Task(
             query_id=context.getLocalProperty("sql.streaming.queryId") or _BATCH_QUERY,
-            run_id=_run_id(context.getLocalProperty("spark.jobGroup.id")),
+            run_id=str(uuid.uuid5(uuid.UUID(plan.start_id), job_group)),
             epoch=int(batch_id) if batch_id is not None else 0,
             attempt_id=context.taskAttemptId(),
             partitions=int(pinned or shuffle or 200),
         )
-
-
-def _run_id(job_group: str | None) -> str:
-    """The query's run: Spark's job group on a stream, unless a sink set one of its own."""
-    if job_group is None:
-        return str(uuid.uuid4())
-    try:
-        return str(uuid.UUID(job_group))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, job_group))
 
 
 def worker_now_ms() -> int:
@@ -95,7 +88,8 @@ class Layout:
     filter_key: bytes
 
 
-_checked: dict[tuple[str, str, str], Certificate] = {}
+#: Certificates checked by this process, by root, query, run and all that they fix.
+_checked: dict[tuple[object, ...], Certificate] = {}
 
 
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
@@ -135,7 +129,10 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
 
 def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     assert plan.root is not None
-    cache_key = (plan.root.url(), task.query_id, task.run_id)
+    cache_key = (
+        plan.root.url(), task.query_id, task.run_id,
+        plan.id_columns, plan.time_source, plan.policy.stable_timestamps, plan.shards,
+    )  # fmt: skip
     known = _checked.get(cache_key)
     if known is not None:
         return known

@@ -32,7 +32,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
         from dedup.catalog.root import Root
         from dedup.spark import group, task
 
-        chosen = points.get(task.Task.current().epoch)
+        chosen = points.get(task.Task.current(plan).epoch)
 
         def strike(here: str) -> None:
             if here != chosen:

@@ -74,7 +74,7 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
         ({"timestamp": "at"}, r"timestamp column 'at' is bigint; .* F.timestamp_millis\('at'\)"),
         ({"timestamp": lambda: F.to_date("ts")}, "is date; a timestamp is needed"),
         ({"timestamp": 5}, "timestamp=5 is neither a column name nor a Column .it is a int"),
-        ({"order_by": lambda: F.array("n")}, r"order_by column 'array\(n\)' is array<bigint>, which has no"),
+        ({"order_by": lambda: F.array("n")}, r"order_by column 'array\(n\)' is array<bigint>,"),
         ({"timestamp": "ts", "source_partition": lambda: F.array("src")},
          r"source_partition column 'array\(src\)' is array<string>: it is nested"),
         ({"order_by": 5}, "order_by=5 is neither a column name nor a Column"),
@@ -132,7 +132,7 @@ def test_bad_durations_name_their_option(option: str) -> None:
         ({"horizon": "0 seconds"}, "horizon='0 seconds' must be at least a millisecond"),
         ({"horizon": None}, "horizon=None is not a duration"),
         ({"horizon": "1 hour", "bucket_length": "2 hours"},
-         r"bucket_length='2 hours' must be .* at most the horizon \(1 hour\): an ID may occur only"),
+         r"bucket_length='2 hours' must be .* at most the horizon \(1 hour\): an ID may occur"),
         ({"horizon": "1 hour", "bucket_length": "0 seconds"}, "bucket_length='0 seconds' must be"),
         ({"horizon": "1 hour", "bucket_length": "1 second"},
          "makes more than 1000 buckets per horizon .1 hour.; every lookup probes them all"),
@@ -205,9 +205,7 @@ def test_a_local_catalog_on_a_cluster(
                 "id", horizon="1 day", catalog=lambda: (pafs.LocalFileSystem(), str(tmp_path))
             )
         )
-    stream.transform(
-        dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", shared_local=True)
-    )
+    stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", shared_local=True))
 
 
 @pytest.mark.slow
@@ -285,9 +283,7 @@ def test_too_many_partitions_for_a_local_master(
     def warned(**options: Any) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            stream.transform(
-                dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", **options)
-            )
+            stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", **options))
         return [str(w.message) for w in caught if issubclass(w.category, DedupWarning)]
 
     assert warned() == []

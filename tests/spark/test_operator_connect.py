@@ -90,7 +90,11 @@ spark.stop()
 
 
 def why_not() -> str | None:
-    missing = [name for name in ("grpc", "grpc_status", "google.rpc", "zstandard") if find_spec(name) is None]
+    missing = [
+        name
+        for name in ("grpc", "grpc_status", "google.rpc", "zstandard")
+        if find_spec(name) is None
+    ]
     if missing:
         return f"Spark Connect needs {', '.join(missing)}: pip install 'pyspark[connect]'"
     if not any(JARS.glob("spark-connect_*.jar")):

@@ -103,9 +103,7 @@ def garbled(column: pa.Array, rng: np.random.Generator) -> pa.Array:
     """The same column with other bytes where it is null."""
     if pa.types.is_struct(column.type):
         children = [garbled(column.field(i), rng) for i in range(column.type.num_fields)]
-        return pa.StructArray.from_arrays(
-            children, fields=list(column.type), mask=column.is_null()
-        )
+        return pa.StructArray.from_arrays(children, fields=list(column.type), mask=column.is_null())
     if not pa.types.is_primitive(column.type) and not pa.types.is_decimal(column.type):
         return column
     valid = column.is_valid().to_numpy(zero_copy_only=False)

@@ -242,11 +242,11 @@ import sys, json
 from pathlib import Path
 from pyspark.sql import SparkSession
 from support import Query, splits
-master, options, folder, files = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+master, options, folder, files = sys.argv[1:]
 spark = (SparkSession.builder.master(master).config("spark.sql.shuffle.partitions", "2")
     .config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false")
     .config("spark.log.level", "OFF").getOrCreate())
-query = Query(spark, folder, options, files_per_batch=3)
+query = Query(spark, Path(folder), json.loads(options), files_per_batch=3)
 query.input = Path(files)
 run = query.run()
 told = {batch: [[r["id"], r["n"], r["verdict"]] for r in rows] for batch, rows in run.rows.items()}
@@ -307,7 +307,9 @@ def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path
         changed("id", id="src"),
         r"id columns is \(\('id', 'string'\),\) there and \(\('src', 'string'\),\) here",
     )
-    stopped(changed("ids", id=["id", "src"]), r"and \(\('id', 'string'\), \('src', 'string'\)\) here")
+    stopped(
+        changed("ids", id=["id", "src"]), r"and \(\('id', 'string'\), \('src', 'string'\)\) here"
+    )
     stopped(
         changed("time", timestamp=F.timestamp_seconds("at")),
         r"timestamp source is 'column ts timestamp' there and 'column timestamp_seconds\(at\)",
@@ -383,9 +385,12 @@ def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path)
     """Horizon, lateness, buckets, policies and sizing, with segments on the old grid."""
     fill = [f"f{n}@0" for n in range(1200)]
     given = {
-        "timestamp": "ts", "horizon": "100 seconds", "verdict": "verdict", "lateness": "100 seconds",
+        "timestamp": "ts",
+        "horizon": "100 seconds",
+        "lateness": "100 seconds",
+        "verdict": "verdict",
         "state_budget_bytes": 16 << 10,
-    }  # fmt: skip
+    }
     made = Query(spark, tmp_path, given)
     made.add("a@0", "b@0", "c@0", *fill)
     first = made.run()

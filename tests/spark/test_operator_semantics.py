@@ -308,17 +308,21 @@ def test_stable_timestamps(spark: SparkSession, tmp_path: Path, late: str) -> No
 
 
 def test_a_clamp_at_a_bucket_edge_with_stable_times(spark: SparkSession, tmp_path: Path) -> None:
-    """x@95 is late at watermark 100 and taken as @100: later copies of x@95 must find it."""
+    """Late at watermark 100, records of 95 are taken as @100, into a segment of [100, 120).
+
+    Later copies belong to [80, 100) and, when the watermark is 130, to [120, 140).
+    """
+    late = [f"x{n}@95" for n in range(1500)]
     told = trace(
-        spark, tmp_path, [["w@150"], ["x@95"], ["x@95", "v@180"], ["x@95"]],
+        spark, tmp_path, [["w@150"], late, [*late, "v@180"], late],
         horizon="60 seconds", bucket_length="20 seconds", lateness="50 seconds",
-        stable_timestamps=True,
+        stable_timestamps=True, state_budget_bytes=16 << 10,
     )  # fmt: skip
-    assert told.told()[1:] == [
-        ["x@95 late"],
-        ["v@180 unique", "x@95 duplicate"],
-        ["x@95 duplicate"],
-    ]
+    assert [(m.unique, m.late, m.duplicate) for m in told.metrics] == [
+        (1, 0, 0), (0, 1500, 0), (1, 0, 1500), (0, 0, 1500),
+    ]  # fmt: skip
+    assert told.metrics[1].segments_written == 2
+    assert told.metrics[3].filter_true_positive == 1500
 
 
 def uuid7(seconds: int, tail: int) -> str:
@@ -384,8 +388,9 @@ def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 3), ("a", 1), ("a", 2)], "id string, n int")
     for order in (
         "n", "-n", "cast(n as double)", "cast(n as decimal(38,9))", "cast(n as string)",
-        "cast(cast(n as string) as binary)", "n = 1", "timestamp_seconds(n)", "date_add(date'2024-01-01', n)",
-        "make_dt_interval(n)", "cast(timestamp_seconds(n) as timestamp_ntz)", "make_time(n, 0, 0)",
+        "cast(cast(n as string) as binary)", "n = 1", "timestamp_seconds(n)",
+        "date_add(date'2024-01-01', n)", "make_dt_interval(n)", "make_time(n, 0, 0)",
+        "cast(timestamp_seconds(n) as timestamp_ntz)",
     ):  # fmt: skip
         (kept,) = frame.transform(
             dedup_by_id("id", horizon="1 day", order_by=F.expr(order))

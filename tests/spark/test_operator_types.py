@@ -26,7 +26,7 @@ VALUES = {
     "f32": ("float('NaN')", "float('-0.0')"),
     "f64": ("double('NaN')", "double('-0.0')"),
     "f64_more": ("double('-Infinity')", "5e-324d"),
-    "dec": ("-99999999999999999999999999999999999999BD", "12345678901234567890123456789012345678BD"),
+    "dec": (f"-{'9' * 38}BD", "12345678901234567890123456789012345678BD"),
     "dec_scale": (
         "cast('0.00000000000000000000000000000000000001' as decimal(38,38))",
         "cast('-0.1' as decimal(38,38))",
@@ -40,7 +40,10 @@ VALUES = {
     "ts": ("timestamp'0001-01-01 00:00:00.000001'", "timestamp'9999-12-31 23:59:59.999999'"),
     "ts_old": ("timestamp'1582-10-10 00:00:00'", "timestamp'1969-12-31 23:59:59.999999'"),
     "ntz": ("timestamp_ntz'0001-01-01 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
-    "dt": ("make_dt_interval(-106751991, 4, 0, 54.775807)", "interval '1 02:03:04.000005' day to second"),
+    "dt": (
+        "make_dt_interval(-106751991, 4, 0, 54.775807)",
+        "interval '1 02:03:04.000005' day to second",
+    ),
     "dt_hours": ("interval '5' hour", "interval '-7' hour"),
     "clock": ("time'00:00:00'", "time'23:59:59.999999'"),
     "doc": ("""parse_json('{"a":[1,2.5,null,{"b":"x"}]}')""", "parse_json('null')"),
@@ -77,9 +80,7 @@ def spark(spark: SparkSession) -> Iterator[SparkSession]:
 def typed(spark: SparkSession) -> DataFrame:
     """Three rows: the first values, the second ones, nulls."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    rows = [
-        ", ".join(f"{value[n]} AS {name}" for name, value in VALUES.items()) for n in range(2)
-    ]
+    rows = [", ".join(f"{value[n]} AS {name}" for name, value in VALUES.items()) for n in range(2)]
     rows.append(", ".join(f"null AS {name}" for name in VALUES))
     return spark.sql(
         " UNION ALL ".join(f"SELECT {n} AS id, {row}" for n, row in enumerate(rows))
@@ -119,7 +120,12 @@ def test_times_in_another_session_time_zone(
     spark: SparkSession, typed: DataFrame, zone: str
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
-    columns = ["id", "unix_micros(ts) AS ts", "cast(ntz AS string) AS ntz", "unix_micros(ts_old) AS old"]
+    columns = [
+        "id",
+        "unix_micros(ts) AS ts",
+        "cast(ntz AS string) AS ntz",
+        "unix_micros(ts_old) AS old",
+    ]
     after = typed.unionAll(typed).transform(dedup_by_id(["id", "ts", "ntz"], horizon="1 day"))
     assert sorted(map(str, after.selectExpr(*columns).collect())) == sorted(
         map(str, typed.selectExpr(*columns).collect())
@@ -182,7 +188,7 @@ def test_names_differing_in_case_only(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1, 1), (1, 2), (2, 2)], ["id", "ID"])
     assert frame.transform(dedup_by_id("id", horizon="1 day")).count() == 2
     assert frame.transform(dedup_by_id(["ID", "id"], horizon="1 day")).count() == 3
-    with pytest.raises(ConfigError, match="id='Id': there is no such column. Did you mean"):
+    with pytest.raises(ConfigError, match=r"id='Id': there is no such column\. Did you mean"):
         frame.transform(dedup_by_id("Id", horizon="1 day"))
     spark.conf.set("spark.sql.caseSensitive", "false")
     with pytest.raises(ConfigError, match="Two columns are named 'id'"):
@@ -203,7 +209,7 @@ IDS = {
     "smallint": ["0S", "-1S", "255S"],
     "int": ["0", "-1", "65536", "2147483647"],
     "bigint": ["0L", "-1L", "4294967296L", "9223372036854775807L"],
-    "decimal": ["0BD", "-1BD", "99999999999999999999999999999999999999BD", "18446744073709551616BD"],
+    "decimal": ["0BD", "-1BD", f"{'9' * 38}BD", "18446744073709551616BD"],
     "date": ["date'0001-01-01'", "date'1970-01-01'", "date'9999-12-31'"],
     "timestamp": ["timestamp'1970-01-01 00:00:00'", "timestamp'1970-01-01 00:00:00.000001'",
                   "timestamp'0001-01-01 00:00:00'"],
@@ -233,12 +239,15 @@ def test_composite_ids_with_nulls(spark: SparkSession) -> None:
         ("a", "bc", 1), ("ab", "c", 1), ("abc", "", 1), ("", "abc", 1), ("abc", None, 1),
         (None, "abc", 1), ("", None, None), (None, "", None), (None, None, 1), (None, None, 0),
         ("a", "bc", None), ("a", None, None),
+        # These two run together if lengths are left out: the middle is what parts two columns.
+        ("x\x01\x00\x00\x00\x00\x00y", "z", 0), ("x", "y\x01\x00\x00\x00\x00\x00z", 0),
     ]  # fmt: skip
     frame = spark.createDataFrame([*ids * 2, (None,) * 3, (None,) * 3], "a string, b string, c int")
     kept = frame.transform(dedup_by_id(["a", "b", "c"], horizon="1 day", verdict="v"))
     told = [(*row[:3], row.v) for row in kept.collect()]
     assert sorted(told, key=repr) == sorted(
-        [(*i, v) for i in ids for v in ("unique", "duplicate")] + [(None, None, None, "null_id")] * 2,
+        [(*i, v) for i in ids for v in ("unique", "duplicate")]
+        + [(None, None, None, "null_id")] * 2,
         key=repr,
     )
 
@@ -285,9 +294,7 @@ def test_uuids_and_what_looks_like_them(spark: SparkSession) -> None:
         ("'x' collate UNICODE_CI", "has collation UNICODE_CI"),
     ],
 )
-def test_ids_without_byte_identity_are_refused(
-    spark: SparkSession, sql: str, message: str
-) -> None:
+def test_ids_without_byte_identity_are_refused(spark: SparkSession, sql: str, message: str) -> None:
     frame = spark.sql(f"SELECT {sql} AS id, 1 AS x")
     with pytest.raises(ConfigError) as caught:
         frame.transform(dedup_by_id(["x", "id"], horizon="1 day"))
@@ -321,8 +328,8 @@ def test_columns_that_spark_cannot_carry_are_refused_by_name(
 
 def test_the_advice_of_a_refusal_works(spark: SparkSession) -> None:
     frame = spark.sql(
-        """SELECT 'ID' collate UTF8_LCASE AS a, 1.5d AS b, struct(1 AS x, '2' AS y) AS c
-           UNION ALL SELECT 'id', 1.5d, struct(1, '2')"""
+        """SELECT a collate UTF8_LCASE AS a, 1.5d AS b, struct(1 AS x, '2' AS y) AS c
+           FROM VALUES ('ID'), ('id') AS t(a)"""
     )
     bytes_of_a = F.col("a").cast("string")
     for given, count in (

@@ -68,6 +68,20 @@ def test_an_entry_just_too_far_does_not_hide_a_near_one(budget: int) -> None:
     assert driver.named([Rec(X, 100)]) == ["DUPLICATE"]
     assert driver.named([Rec(Y, 0), Rec(Y, 101)]) == ["UNIQUE", "UNIQUE"]
     assert driver.named([Rec(Y, 61)]) == ["DUPLICATE"]
+    # 161 is near enough to one of two copies only.
+    assert driver.named([Rec(X, 130), Rec(X, 100)]) == ["DUPLICATE", "DUPLICATE"]
+
+
+@SEALED_OR_NOT
+@STABLE_OR_NOT
+def test_every_copy_in_a_batch_is_looked_up(budget: int, stable: bool) -> None:
+    driver = drive(lateness_ms=900, state_budget_bytes=budget, stable_timestamps=stable)
+    driver.feed([Rec(X, 5), Rec(X, 305)])
+    assert driver.named([Rec(X, 200), Rec(X, 6), Rec(X, 306)]) == [
+        "UNIQUE",
+        "DUPLICATE",
+        "DUPLICATE",
+    ]
 
 
 @SEALED_OR_NOT

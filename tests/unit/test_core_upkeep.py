@@ -191,7 +191,7 @@ def test_with_room_the_live_filters_are_in_the_row_and_no_others() -> None:
     driver = drive(state_budget_bytes=16_000, horizon_ms=100, bucket_ms=50)
     merged = expired = 0
     for n in range(40):
-        driver.feed([Rec(b"%d-%d" % (n, i), n * 5) for i in range(200)])
+        driver.feed([Rec(b"%d-%d" % (n, i), n * 8) for i in range(100)])
         live = {s.name for s in driver.state.manifest.segments()}
         assert set(driver.state.slices) == live
         merged += driver.count("segments_merged")
