@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-import resource
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
@@ -23,24 +23,23 @@ from dedup.core.filter import BLOCK_BYTES, HEADER_BYTES, SplitBlockFilter, predi
 from dedup.core.ports import SegmentRef
 from dedup.errors import FilterDamaged
 
-MAX_LOADED_FILTERS = 512
+#: Filters that a process keeps in memory.
+MAX_LOADED_BYTES = 256 << 20
 _REBUILT_SUFFIX = ".rebuilt"
 
 
 class LoadedFilters:
-    """The sidecars that this process has mapped and checked; least recently used go first.
+    """The sidecars that this process has read and checked; least recently used go first.
 
     Parameters
     ----------
-    max_filters
-        Bound, >= 1; each takes one file descriptor. Default: `MAX_LOADED_FILTERS`, or an eighth of
-        the file descriptors that the process may open where that is less.
+    max_bytes
+        Bound of their size, > 0; the newest is kept whatever its size.
     """
 
-    def __init__(self, max_filters: int | None = None) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        allowed = MAX_LOADED_FILTERS if soft == resource.RLIM_INFINITY else max(1, soft // 8)
-        self.max_filters = max_filters or min(MAX_LOADED_FILTERS, allowed)
+    def __init__(self, max_bytes: int = MAX_LOADED_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.nbytes = 0
         self._filters: OrderedDict[str, tuple[int, SplitBlockFilter]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -57,22 +56,29 @@ class LoadedFilters:
             return found
 
     def add(self, path: str, crc: int, loaded: SplitBlockFilter) -> None:
-        """Take a filter in; the mapping of one that goes is closed when nobody uses it any more."""
+        """Take a filter in; one that goes is freed when nobody uses it any more."""
         with self._lock:
+            self._remove(path)
             self._filters[path] = crc, loaded
-            self._filters.move_to_end(path)
-            while len(self._filters) > self.max_filters:
-                self._filters.popitem(last=False)
+            self.nbytes += loaded.nbytes
+            while self.nbytes > self.max_bytes and len(self._filters) > 1:
+                self._remove(next(iter(self._filters)))
 
     def drop(self, path: str) -> None:
         """Let go of a filter, where it is loaded."""
         with self._lock:
-            self._filters.pop(path, None)
+            self._remove(path)
 
     def clear(self) -> None:
         """Let go of all filters."""
         with self._lock:
             self._filters.clear()
+            self.nbytes = 0
+
+    def _remove(self, path: str) -> None:
+        _, gone = self._filters.pop(path, (0, None))
+        if gone is not None:
+            self.nbytes -= gone.nbytes
 
 
 #: Shared by all shards and queries of the process.
@@ -160,9 +166,9 @@ class Sidecars:
         return found
 
     def _checked(self, path: Path, seg: SegmentRef) -> SplitBlockFilter | None:
-        """Map a sidecar whose bytes are those that the manifest vouches for; None otherwise."""
+        """Read a sidecar whose bytes are those that the manifest vouches for; None otherwise."""
         with suppress(OSError, ValueError, FilterDamaged):
-            data = _map(path)
+            data = _read(path)
             if len(data) == seg.filter_bytes and crc32(data) == seg.filter_crc32:
                 found = SplitBlockFilter.from_buffer(
                     data, hash_key_id=self._hash_key_id, check_bits=False
@@ -175,7 +181,7 @@ class Sidecars:
     def _from_rebuilt(self, seg: SegmentRef) -> SplitBlockFilter | None:
         path = self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
         with suppress(OSError, ValueError, FilterDamaged):
-            found = SplitBlockFilter.from_buffer(_map(path), hash_key_id=self._hash_key_id)
+            found = SplitBlockFilter.from_buffer(_read(path), hash_key_id=self._hash_key_id)
             if found.count == seg.count:
                 self._counters.filters_loaded += 1
                 self._cache.touch(path)
@@ -204,6 +210,13 @@ class Sidecars:
         return self._root.url(shard_path(self._query_id, self._shard, name + SIDECAR_SUFFIX))
 
 
-def _map(path: Path) -> mmap.mmap:
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _read(path: Path) -> memoryview:
+    """The file's bytes in memory of our own, aligned to 64 bytes.
+
+    Not mapped: what is checked once must stay as it was, whatever happens to the file.
+    """
+    with open(path, "rb", buffering=0) as file:
+        view = memoryview(pa.allocate_buffer(os.fstat(file.fileno()).st_size))
+        if file.readinto(view) != len(view):
+            raise OSError(f"{path} changed while it was read")
+        return view

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dedup.cli.output_folder import Record, check_query, check_same
+from dedup.cli.output_folder import Record, check_query, check_same, check_unfinished
 from dedup.cli.run_options import VERDICT, RunOptions
 from dedup.cli.source import InputFiles, find_files, read_schema, read_stream
 from dedup.errors import ConfigError
@@ -45,6 +45,7 @@ def resolve(options: RunOptions) -> Job:
     files = find_files(options)
     if record is not None:
         check_same(options, record)
+        check_unfinished(options, record)
         files = replace(
             files,
             pattern=record.pattern,
@@ -73,6 +74,11 @@ def schema_of(spark: SparkSession, job: Job) -> StructType:
     if job.options.duplicates is not None and VERDICT in schema.names:
         raise ConfigError(
             f"INPUT has a column {VERDICT!r}, which --duplicates adds; rename it in the input."
+        )
+    if "batch" in (column.lower() for column in schema.names):
+        raise ConfigError(
+            "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
+            "readers; rename it in the input."
         )
     return schema
 

@@ -42,6 +42,8 @@ class Record:
         See `InputFiles`.
     shards : int
         Shards of the catalog.
+    rules : dict
+        `RunOptions.rules` of the last run.
     query_id : str or None
         Query of the checkpoint; None until its first micro-batch.
     """
@@ -52,6 +54,7 @@ class Record:
     partitioned: bool
     compressed: bool
     shards: int
+    rules: dict[str, Any]
     query_id: str | None = None
 
     def write(self, output: Path) -> None:
@@ -109,6 +112,35 @@ def check_same(options: RunOptions, record: Record) -> None:
                 f"{flag} is {_text(value)} now and was {_text(before.get(name))} in the run that "
                 f"made --output {options.output}; repeat it, or give a new --output."
             )
+
+
+def check_unfinished(options: RunOptions, record: Record) -> None:
+    """Refuse other rules while a micro-batch is published whose commit Spark has yet to write.
+
+    It will run again, and its folder is kept: judged by other rules, its rows and the memory of
+    them would differ.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option and both values.
+    """
+    begun, done = (_last_number(options.checkpoint / log) for log in ("offsets", "commits"))
+    if begun == done or begun not in published_batches(options.output):
+        return
+    for name, value in options.rules().items():
+        if record.rules.get(name) != value:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(
+                f"{flag} is {_text(value)} now and was {_text(record.rules.get(name))} in the run "
+                f"before, which ended inside micro-batch {begun}. Run once more with the options "
+                "of then, so that it can finish; after that change them."
+            )
+
+
+def _last_number(log: Path) -> int:
+    names = log.iterdir() if log.is_dir() else iter(())
+    return max((int(path.name) for path in names if path.name.isdigit()), default=-1)
 
 
 def check_query(options: RunOptions, record: Record | None) -> None:

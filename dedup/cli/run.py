@@ -162,8 +162,10 @@ def _drain(
         partitioned=job.files.partitioned,
         compressed=job.files.compressed,
         shards=job.shards,
+        rules=options.rules(),
     )
-    if job.record is None:
+    record = replace(record, rules=options.rules())
+    if record != job.record:
         record.write(options.output)
     failures: list[Exception] = []
 

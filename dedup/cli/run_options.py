@@ -31,6 +31,8 @@ FIXED = (
     "catalog",
     "checkpoint",
 )
+#: Options that decide what becomes of a record; a later run may change them.
+RULES = ("horizon", "lateness", "late", "null_ids", "duplicates")
 _MEMORY = re.compile(r"\d+[kmgt]", re.IGNORECASE)
 _MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
 _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log")
@@ -241,6 +243,11 @@ class RunOptions:
         """Return what a later run into the same output must repeat."""
         whole = self.to_json()
         return {name: whole[name] for name in FIXED}
+
+    def rules(self) -> dict[str, Any]:
+        """Return what a later run may change, but not between a micro-batch and its replay."""
+        whole = self.to_json()
+        return {name: whole[name] for name in RULES}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` gives an equal object back."""

@@ -87,6 +87,7 @@ class Clocks:
     gc_watermark_ms: int = NEVER_MS
     newest_ms: int = NEVER_MS
     sources: Mapping[str, SourceClock] = field(default_factory=dict)
+    named_by: tuple[str, ...] = ()
 
     def idle_sources(self, policy: Policy) -> frozenset[str]:
         """Source partitions that do not hold the low watermark back now."""
@@ -119,6 +120,10 @@ class Clocks:
         """
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)
+        if self.named_by != policy.source_columns:
+            # Clocks of other columns would never be heard again and hold the watermarks for ever.
+            anew = replace(self, named_by=policy.source_columns, sources={})
+            return anew.advance(heard, now_ms=now_ms, run_id=run_id, policy=policy)
         same_run = run_id == self.run_id and self.now_ms != NEVER_MS
         elapsed_ms = max(0, now_ms - self.now_ms) if same_run else 0
         query_time_ms = self.query_time_ms + elapsed_ms
@@ -219,6 +224,7 @@ class Clocks:
             "late_watermark_ms": self.late_watermark_ms,
             "gc_watermark_ms": self.gc_watermark_ms,
             "newest_ms": self.newest_ms,
+            "named_by": list(self.named_by),
             "sources": {
                 name: [c.time_ms, c.spoke_at_ms, c.trusted_at_ms, c.others_spoke]
                 for name, c in self.sources.items()
@@ -229,4 +235,5 @@ class Clocks:
     def from_json(value: dict[str, Any]) -> Clocks:
         """The clocks that `to_json` wrote."""
         sources = {name: SourceClock(*numbers) for name, numbers in value["sources"].items()}
-        return Clocks(**{**value, "sources": sources})
+        named_by = tuple(value["named_by"])
+        return Clocks(**{**value, "sources": sources, "named_by": named_by})

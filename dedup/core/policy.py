@@ -31,6 +31,8 @@ class Policy:
         What becomes of a record behind the late watermark whose ID is unknown.
     stable_timestamps : bool
         Every copy of a record carries the same timestamp, so only its own bucket is probed.
+    source_columns : tuple of str
+        Names of the columns that identify a source partition.
     idle_timeout_ms : int or None
         Query time after which a silent source partition no longer holds the low watermark.
     fpr : float
@@ -51,6 +53,7 @@ class Policy:
     lateness_ms: int = 0
     late: Literal["emit", "drop"] = "emit"
     stable_timestamps: bool = False
+    source_columns: tuple[str, ...] = ()
     idle_timeout_ms: int | None = 600_000
     fpr: float = 0.01
     state_budget_bytes: int = 1 << 20

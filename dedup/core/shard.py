@@ -23,6 +23,7 @@ from dedup.core.recall import Question, recall
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.core.upkeep import Upkeep
+from dedup.errors import ConfigError
 
 #: Flags of a record, set where it is packed.
 FLAG_NULL_ID = 1
@@ -126,10 +127,13 @@ def process(
     ------
     ClockError
         If the processing time cannot be right (invariant 11).
+    ConfigError
+        If late records would pass whose IDs were forgotten under another option.
     SegmentDamaged
         If a segment that must be read is damaged or missing at the root.
     """
     clocks = state.clocks
+    _check_late(state, policy)
     clocks.check_jump(
         now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
     )
@@ -158,6 +162,16 @@ def process(
     lap("upkeep")
     _count_records(counts, records, verdicts, late, clocks, policy)
     return Outcome(verdicts, state, dict(counts))
+
+
+def _check_late(state: ShardState, policy: Policy) -> None:
+    """Refuse to let late records pass while their IDs may be forgotten already."""
+    if policy.late == "emit" and state.clocks.gc_watermark_ms < state.forgotten_before_ms:
+        raise ConfigError(
+            'late="emit" after late="drop" with stable timestamps: IDs of the last horizon were '
+            "forgotten because late records were dropped anyway; a late copy of one would pass "
+            'again. Stay with late="drop", or begin anew with another checkpoint.'
+        )
 
 
 def _on_grid(
@@ -218,8 +232,10 @@ def _judge_identified(
     times, is_late = times_ms[some], late[some]
     own_ms = records.times_ms[some] if policy.event_time else times
     # A time in the future was not carried over; a copy may have been taken under it before the
-    # clock was set back.
-    own_last_ms = np.where((records.flags[some] & FLAG_FUTURE) != 0, _FOREVER_MS, own_ms)
+    # clock was set back. A null one may be any.
+    flags = records.flags[some]
+    own_last_ms = np.where((flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0, _FOREVER_MS, own_ms)
+    own_ms = np.where((flags & FLAG_NULL_TIME) != 0, NEVER_MS, own_ms)
     hashes = kernel.hash64(keys.data, keys.offsets, epoch.hash_key)
     first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
     question = _question(keys, hashes, first, times, own_ms, own_last_ms)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dedup.core.clocks import Clocks
+from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
 from dedup.core.tail import Tail
@@ -58,6 +58,9 @@ class ShardState:
         Segments whose loss the user accepted, ever.
     stray_files : tuple of two int
         Orphans and foreign files counted when the shard last looked.
+    forgotten_before_ms : int
+        IDs of earlier times may have been forgotten before the GC watermark passed them, because
+        late copies were dropped anyway.
     """
 
     epoch: int = -1
@@ -68,6 +71,7 @@ class ShardState:
     slices: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     forgotten: int = 0
     stray_files: tuple[int, int] = (0, 0)
+    forgotten_before_ms: int = NEVER_MS
 
     @property
     def live_buckets(self) -> int:
@@ -89,6 +93,7 @@ class ShardState:
                     "slices": list(self.slices),
                     "forgotten": self.forgotten,
                     "stray_files": list(self.stray_files),
+                    "forgotten_before_ms": self.forgotten_before_ms,
                 },
                 separators=(",", ":"),
             ).encode(),
@@ -136,6 +141,7 @@ class ShardState:
             slices=_slices(view[_SIZE + len(body) :], names[:count], manifest, hash_key_id),
             forgotten=head["forgotten"],
             stray_files=(head["stray_files"][0], head["stray_files"][1]),
+            forgotten_before_ms=head["forgotten_before_ms"],
         )
 
 

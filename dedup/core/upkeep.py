@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from dedup.core.clocks import NEVER_MS
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.manifest import Bucket, Manifest
@@ -69,7 +70,13 @@ class Upkeep:
         if len(tail):
             ends_ms = tail.bucket_starts(self.state.bucket_ms) + self.state.bucket_ms
             tail = tail.where(ends_ms > np.where(tail.clamped, gc_ms, unclamped_ms))
-        self._update(manifest=manifest, tail=tail)
+        self._update(
+            manifest=manifest,
+            tail=tail,
+            forgotten_before_ms=max(
+                self.state.forgotten_before_ms, NEVER_MS if unclamped_ms == gc_ms else unclamped_ms
+            ),
+        )
 
     def _seal(self) -> None:
         """Write the fullest buckets of the tail until what is left is half of its share.

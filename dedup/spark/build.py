@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -37,6 +37,10 @@ _Columns: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 _HOUR_MS = 3_600_000
 _MIN_BUDGET_BYTES = 16 << 10
 _MAX_BUCKETS = 1000
+_MIN_FPR = 1e-6
+_WHOLE_NUMBERS = (
+    "buckets", "shards", "state_budget_bytes", "cache_bytes", "max_shard_batch_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +89,18 @@ class Options:
         ):
             if getattr(self, option) not in values:
                 raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {values}.")
-        if not 0 < self.fpr < 1:
-            raise ConfigError(f"fpr={self.fpr} must lie between 0 and 1; 0.01 is usual.")
+        for option in _WHOLE_NUMBERS:
+            value = getattr(self, option)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ConfigError(f"{option}={value!r} must be a whole number.")
+        for option in ("stable_timestamps", "accept_clock_jump", "shared_local"):
+            if not isinstance(getattr(self, option), bool):
+                raise ConfigError(f"{option}={getattr(self, option)!r} must be True or False.")
+        if not isinstance(self.fpr, (int, float)) or not _MIN_FPR <= self.fpr < 1:
+            raise ConfigError(
+                f"fpr={self.fpr!r} must lie between 0 and 1, from {_MIN_FPR:g} on; 0.01 is usual, "
+                "and a false positive only costs a read."
+            )
         for option, least in (
             ("state_budget_bytes", _MIN_BUDGET_BYTES),
             ("cache_bytes", 1),
@@ -249,7 +263,9 @@ def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
         max_future_ms=duration_ms(options.max_future, option="max_future"),
         shards=options.shards if df.isStreaming else options.shards or partitions,
         verdict_column=options.verdict,
-        policy=checks.with_retention(spark, policy),
+        policy=replace(
+            checks.with_retention(spark, policy), source_columns=tuple(r.name for r in sources)
+        ),
         root=options.root if df.isStreaming else None,
         cache_dir=options.cache_dir,
         cache_bytes=options.cache_bytes,

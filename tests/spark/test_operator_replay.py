@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from faults import POINTS, failing
+from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from support import (
-    ARROW,
-    BASE,
-    SCHEMA,
-    Oracle,
-    Query,
-    Run,
-    finish,
-    forget_commits,
-    roll_back,
-    row_set,
-    run_python,
-    seeded,
-    splits,
-)
+from small_state import HORIZON_S, LATENESS_S, query, tables, total
+from support import Query, Run, finish, forget_commits, roll_back, row_set
 
 import dedup.spark.build
-from dedup import kernel
-from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, derive_keys
-from dedup.catalog.root import Root
-from dedup.catalog.store import Attempt, ShardStore
-from dedup.core.keys import Keys
-
-HORIZON_S, LATENESS_S = 300, 60
-#: Small enough that every micro-batch writes segments.
-OPTIONS: dict[str, Any] = {
-    "timestamp": "ts", "horizon": f"{HORIZON_S} seconds", "bucket_length": "60 seconds",
-    "lateness": f"{LATENESS_S} seconds", "verdict": "verdict", "state_budget_bytes": 16 << 10,
-    "keep_expired": "0 seconds",
-}  # fmt: skip
-
-
-def tables(batches: int, rows: int = 800) -> list[pa.Table]:
-    return seeded(batches=batches, rows=rows, ids=rows * batches // 2, step_s=60, spread_s=150)
-
-
-def query(spark: SparkSession, folder: Path, given: list[pa.Table], **options: Any) -> Query:
-    made = Query(spark, folder, OPTIONS | options)
-    for table in given:
-        made.add_table(table)
-    return made
-
-
-def total(run: Run, name: str) -> int:
-    return sum(getattr(m, name) for m in run.metrics)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +136,8 @@ def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
 
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
 STORES = {
     "rocksdb v1": {"spark.sql.streaming.stateStore.providerClass": ROCKSDB},
     "rocksdb v1 changelog": {
@@ -218,245 +173,6 @@ def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> 
     made.add_table(given[4])
     run.rows |= made.run().rows
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
-
-
-def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    """The number of shards is the one of the query's birth; so is that of state partitions."""
-    given = tables(5)
-    made = query(spark, tmp_path, given[:2])
-    run = made.run()
-    for number, (partitions, table) in enumerate(zip((7, 1, 2), given[2:], strict=True)):
-        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        made.add_table(table)
-        later = made.run()
-        assert list(later.rows) == [2 + number]
-        assert {m.shards for m in later.metrics} == {2}
-        run.rows |= later.rows
-    Oracle(HORIZON_S, LATENESS_S).check(given, run)
-    (certificate,) = made.catalog.rglob("catalog.json")
-    assert json.loads(certificate.read_text())["shards"] == 2
-
-
-RESTART = """
-import sys, json
-from pathlib import Path
-from pyspark.sql import SparkSession
-from support import Query, splits
-master, options, folder, files = sys.argv[1:]
-spark = (SparkSession.builder.master(master).config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false")
-    .config("spark.log.level", "OFF").getOrCreate())
-query = Query(spark, Path(folder), json.loads(options), files_per_batch=3)
-query.input = Path(files)
-run = query.run()
-told = {batch: [[r["id"], r["n"], r["verdict"]] for r in rows] for batch, rows in run.rows.items()}
-print(json.dumps([splits(query), told]))
-"""
-
-
-def test_a_restart_with_another_core_count(spark: SparkSession, tmp_path: Path) -> None:
-    """Other cores, other splits of the files: the same copies win."""
-    made = Query(spark, tmp_path / "here", OPTIONS, files_per_batch=3)
-    for table in tables(4, rows=300):
-        for copy in range(3):
-            numbers = pa.array(table["n"].to_numpy() + 1_000_000 * copy)
-            made.add_table(table.set_column(4, "n", numbers).cast(ARROW))
-    # Stop after the first micro-batch.
-    later = sorted(made.input.iterdir())[3:]
-    (tmp_path / "later").mkdir()
-    for path in later:
-        path.rename(tmp_path / "later" / path.name)
-    made.run()
-    for path in later:
-        (tmp_path / "later" / path.name).rename(path)
-    there = made.copy(tmp_path / "there")
-    here = made.run()
-    other, told = run_python(RESTART, "local[1]", json.dumps(OPTIONS), there.folder, made.input)
-    assert other != splits(made), "the files are cut as before: this shows nothing"
-    assert sorted(told) == ["1", "2", "3"]
-    for batch, rows in here.rows.items():
-        assert Counter(map(tuple, told[str(batch)])) == Counter(
-            (row["id"], row["n"], row["verdict"]) for row in rows
-        )
-    winners = Counter(
-        row["n"] // 1_000_000 for row in here.all_rows() if row["verdict"] != "duplicate"
-    )
-    assert min(winners[copy] for copy in range(3)) > 20, "each file has copies that won"
-
-
-def stopped(made: Query, message: str) -> None:
-    with pytest.raises(StreamingQueryException, match=re.compile(message, re.S)):
-        made.run()
-
-
-PLAIN = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict", "lateness": "1 day"}
-
-
-def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path: Path) -> None:
-    born = Query(spark, tmp_path / "born", PLAIN).add("a@0/s")
-    born.run()
-    born.add("a@1/s", "z@0/s")
-
-    def changed(name: str, id: Any = "id", **options: Any) -> Query:  # noqa: A002
-        other = born.copy(tmp_path / name)
-        other.id = id
-        other.options |= options
-        return other
-
-    stopped(
-        changed("id", id="src"),
-        r"id columns is \(\('id', 'string'\),\) there and \(\('src', 'string'\),\) here",
-    )
-    stopped(
-        changed("ids", id=["id", "src"]), r"and \(\('id', 'string'\), \('src', 'string'\)\) here"
-    )
-    stopped(
-        changed("time", timestamp=F.timestamp_seconds("at")),
-        r"timestamp source is 'column ts timestamp' there and 'column timestamp_seconds\(at\)",
-    )
-    stopped(
-        changed("clock", timestamp=None, lateness=None),
-        "timestamp source is 'column ts timestamp' there and 'processing time' here",
-    )
-    stopped(
-        changed("stable", stable_timestamps=True),
-        "stable timestamps is False there and True here",
-    )
-    refused = changed("shards", shards=3)
-    stopped(refused, "shards is 2 there and 3 here.* Use the settings of the catalog again")
-    # Refused, not harmed: with the old options it goes on.
-    del refused.options["shards"]
-    assert refused.run().told() == [["a@1 duplicate", "z@0 unique"]]
-
-
-def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
-    made = Query(spark, tmp_path, PLAIN).add("a@0")
-    made.run()
-    made.add("a@1")
-    shutil.move(made.catalog, tmp_path / "safe")
-    stopped(made, "The catalog of this query is missing: .*restore it together with the checkpoint")
-    shutil.rmtree(made.catalog)
-    shutil.move(tmp_path / "safe", made.catalog)
-    assert made.run().told() == [["a@1 duplicate"]]
-
-
-def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark refuses to go on without its files; should it begin anew, the catalog knows better."""
-    made = Query(spark, tmp_path, PLAIN).add("a@0")
-    made.run()
-    made.add("a@1")
-    shutil.move(made.checkpoint / "state", tmp_path / "state")
-    with pytest.raises(StreamingQueryException):
-        made.run()
-    (path,) = made.catalog.rglob("catalog.json")
-    born = Certificate.from_bytes(path.read_bytes(), str(path))
-    path.write_bytes(replace(born, birth_batch=-1).to_bytes())
-    shutil.rmtree(made.checkpoint / "state", ignore_errors=True)
-    roll_back(made.checkpoint, 0)
-    stopped(made, "Micro-batch 0 found no Spark state although .* born in micro-batch -1")
-
-
-def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> None:
-    """A zombie wrote a segment with an ID that nobody has emitted: it must not be believed."""
-    made = query(spark, tmp_path, tables(2))
-    made.run()
-    at_ms = int(BASE.timestamp()) * 1000 + 199_000
-    start_ms = at_ms - at_ms % 60_000
-    query_id = json.loads((made.checkpoint / "metadata").read_text())["id"]
-    key = b"\x00" + b"ghost"
-    keys = Keys.from_list([key])
-    hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
-    for shard in range(2):
-        store = ShardStore(
-            Root(made.catalog), LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
-            query_id=query_id, shard=shard, attempt=Attempt(20, "zombie", 1),
-        )  # fmt: skip
-        segment, _ = store.write_segment(
-            start_ms, start_ms + 60_000, keys, hashes, np.array([at_ms]), 0.01
-        )
-        assert store.lookup(segment, keys, hashes).tolist() == [at_ms]
-    made.add("ghost@199", "ghost@199")
-    run = made.run()
-    assert run.told() == [["ghost@199 duplicate", "ghost@199 unique"]]
-    assert run.metrics[0].orphan_files == 4
-
-
-def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path) -> None:
-    """Horizon, lateness, buckets, policies and sizing, with segments on the old grid."""
-    fill = [f"f{n}@0" for n in range(1200)]
-    given = {
-        "timestamp": "ts",
-        "horizon": "100 seconds",
-        "lateness": "100 seconds",
-        "verdict": "verdict",
-        "state_budget_bytes": 16 << 10,
-    }
-    made = Query(spark, tmp_path, given)
-    made.add("a@0", "b@0", "c@0", *fill)
-    first = made.run()
-    assert total(first, "segments_written") > 0
-
-    def told(*texts: str, **options: Any) -> list[str]:
-        made.options |= options
-        made.add(*texts)
-        (batch,) = made.run().told()
-        return [text for text in batch if not text.startswith("f")]
-
-    assert told("a@150", horizon="300 seconds", buckets=3) == ["a@150 duplicate"]
-    assert told("b@150", "d@150", horizon="50 seconds", bucket_length="7 seconds") == [
-        "b@150 unique", "d@150 unique",
-    ]  # fmt: skip
-    assert told("b@170", "e@40", lateness="10 seconds", late="drop", fpr=0.1) == [
-        "b@170 duplicate", "e@40 late",
-    ]  # fmt: skip
-    # Now the watermark is 160; horizon, lateness and policy back as they were.
-    assert told("d@159", "e@41", "-@0", **given | {"late": "emit", "null_ids": "drop"}) == [
-        "-@0 null_id", "d@159 duplicate", "e@41 late",
-    ]  # fmt: skip
-    assert told("e@200", state_budget_bytes=1 << 20, max_future="1 second") == ["e@200 duplicate"]
-
-
-def test_a_payload_column_added_on_restart(spark: SparkSession, tmp_path: Path) -> None:
-    made = Query(spark, tmp_path, PLAIN).add("a@0")
-    made.run()
-    made.add("a@1", "b@1")
-    made.schema = SCHEMA + ", more array<int>"
-    run = made.run()
-    assert run.told() == [["a@1 duplicate", "b@1 unique"]]
-    assert {row["more"] for row in run.all_rows()} == {None}
-
-
-def test_expired_segments_are_deleted_when_spark_cannot_roll_back(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
-    given = tables(12, rows=600)
-    made = query(
-        spark, tmp_path, given, horizon="100 seconds", bucket_length="50 seconds",
-        lateness="20 seconds",
-    )  # fmt: skip
-    run = made.run()
-    assert total(run, "segments_deleted") > 4
-    last = run.metrics[-1]
-    files = [*made.catalog.rglob("*.sst")]
-    assert len(files) == last.segments + last.segments_pending
-    assert len(files) == total(run, "segments_written") - total(run, "segments_deleted")
-    assert len([*made.catalog.rglob("*.filter")]) == len(files)
-    # As far back as Spark keeps its logs, everything that a manifest names is there.
-    again = made.copy(tmp_path / "again")
-    roll_back(again.checkpoint, 10)
-    replayed = again.run()
-    for batch in (10, 11):
-        assert row_set(replayed.rows[batch]) == row_set(run.rows[batch])
-    Oracle(100, 20).check(given, run)
-
-
-def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    given = {"timestamp": "ts", "horizon": "1 day", "verdict": "v", "catalog": str(tmp_path / "c")}
-    for name in ("one", "two"):
-        made = Query(spark, tmp_path / name, given).add("a@0").add("a@1")
-        assert made.run().told("v") == [["a@0 unique"], ["a@1 duplicate"]]
-    assert len([*(tmp_path / "c").glob("*/catalog.json")]) == 2
 
 
 def test_a_stop_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Bench:
         shard: int = 0,
         *,
         max_views: int = 8,
-        max_filters: int = 8,
+        filter_bytes: int = 1 << 20,
         cache: LocalCache | None = None,
         root: Root | None = None,
     ) -> ShardStore:
@@ -86,7 +86,7 @@ class Bench:
             shard=shard,
             attempt=Attempt(7, RUN, self.attempts),
             open_views=OpenViews(max_views),
-            loaded_filters=LoadedFilters(max_filters),
+            loaded_filters=LoadedFilters(filter_bytes),
         )
 
     def file(self, seg: SegmentRef, suffix: str = ".sst", shard: int = 0) -> Path:

@@ -197,8 +197,6 @@ class Driver:
     def _within(self, passed: Passed, time_ms: int) -> bool:
         """Whether the guarantee covers the pair: the shortest memory since then does."""
         since = self.policies[passed.batch :]
-        if since[-1].late == "emit" and any(policy.forgets_at_late for policy in since):
-            return False
         return abs(passed.time_ms - time_ms) <= min(policy.horizon_ms for policy in since)
 
     def _check_bounds(self, base: Clocks, state: ShardState) -> None:

@@ -35,7 +35,7 @@ class CatalogDriver(Driver):
         assert self.bench is not None
         self.cache: LocalCache = self.bench.cache()
         self.views = OpenViews(4)
-        self.sidecars = LoadedFilters(4)
+        self.sidecars = LoadedFilters(1000)
 
     def attempt(self) -> ShardStore:
         assert self.bench is not None

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.policy import Policy
+from dedup.errors import ConfigError
 
 
 def stable(trace: list[list[Rec]]) -> list[list[Rec]]:
@@ -57,6 +58,10 @@ def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.Data
         driver.feed(recs, now_ms)
 
 
+def forgot_early(driver: Driver) -> bool:
+    return driver.state.clocks.gc_watermark_ms < driver.state.forgotten_before_ms
+
+
 @traces(200)
 @given(policies(stable=True), batches(), st.data())
 def test_stable_timestamps_with_options_changed_on_restart(
@@ -68,6 +73,10 @@ def test_stable_timestamps_with_options_changed_on_restart(
         if data.draw(st.booleans()):
             driver.restart()
             driver.policy = data.draw(policies(stable=True))
+            if driver.policy.late == "emit" and forgot_early(driver):
+                with pytest.raises(ConfigError, match="forgotten because late records"):
+                    driver.feed(recs, now_ms)
+                driver.policy = replace(driver.policy, late="drop")
         now_ms += data.draw(st.sampled_from([10, 100, 400]))
         driver.feed(recs, now_ms)
 

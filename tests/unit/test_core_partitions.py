@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from core_driver import (
     SEALED_OR_NOT,
     YEAR_MS,
+    Driver,
     Rec,
     drive,
     watermarks,
 )
 
 from dedup.core.clocks import NEVER_MS
+from dedup.core.policy import Policy
 
 X, Y, Z = b"x", b"y", b"z"
 
@@ -136,3 +140,16 @@ def test_a_partition_without_times_holds_back_until_the_time_out() -> None:
         driver.feed([Rec(b"%d" % now_ms, now_ms, "busy"), Rec(b"n", None, "untimed")], now_ms)
         lows.append(driver.state.clocks.low_watermark_ms)
     assert lows == [NEVER_MS, NEVER_MS, 1_100, 1_150]
+
+
+def test_other_source_columns_start_with_new_clocks() -> None:
+    """The clock from before would never be heard again and hold the watermark for ever."""
+    policy = Policy(horizon_ms=60, bucket_ms=10, event_time=True, idle_timeout_ms=None)
+    driver = Driver(policy)
+    driver.feed([Rec(b"a", 100)], 1_000)
+    assert driver.state.clocks.late_watermark_ms == 100
+    driver.restart()
+    driver.policy = replace(policy, source_columns=("topic",))
+    driver.feed([Rec(b"b", 500, "t")], 1_000)
+    assert driver.state.clocks.late_watermark_ms == 500
+    assert set(driver.state.clocks.sources) == {"t"}

@@ -1,0 +1,47 @@
+"""Between a micro-batch that is published and its replay nothing may change that judges it."""
+
+from __future__ import annotations
+
+import pytest
+from spark_support import Job
+
+from dedup.cli.failures import FAILED
+
+
+def lose_last_commit(job: Job) -> None:
+    """As if the process had been killed between the rename and Spark's commit."""
+    commits = job.output / "_checkpoint" / "commits"
+    last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"late": "drop"}, "--late is drop now and was emit"),
+        ({"horizon": "2 days"}, "--horizon is 2 days now and was 1 day"),
+        ({"null_ids": "drop"}, "--null-ids is drop now and was emit"),
+    ],
+)
+def test_other_rules_wait_until_it_is_finished(
+    job: Job, options: dict[str, str], text: str
+) -> None:
+    job.files.text("1.csv", "id,x\na,1\nb,1\n")
+    job(horizon="1 day")
+    lose_last_commit(job)
+    failure = job.fails(**({"horizon": "1 day"} | options))
+    assert text in failure.message
+    assert "ended inside micro-batch 0" in failure.message
+    again = job(horizon="1 day")
+    assert again.figures.batches == 1
+    job.files.text("2.csv", "id,x\na,2\nc,2\n")
+    job(**({"horizon": "1 day"} | options))
+    assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
+
+
+def test_a_column_that_the_output_folders_would_hide(job: Job) -> None:
+    job.files.text("1.csv", "id,batch\na,lot-7\n")
+    failure = job.fails()
+    assert "INPUT has a column 'batch'" in failure.message
+    assert failure.exit_code != FAILED

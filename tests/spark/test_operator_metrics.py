@@ -1,0 +1,85 @@
+"""Metrics of every micro-batch, by listener and by progress."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support import (
+    Query,
+    finish,
+    trace,
+)
+
+from dedup import BatchMetrics, DedupListener
+from dedup.spark.metrics import from_progress
+
+
+def test_metrics_reach_a_listener(spark: SparkSession, tmp_path: Path) -> None:
+    seen: list[BatchMetrics] = []
+    listener = DedupListener(seen.append, metrics="orders")
+    other = DedupListener(lambda _: seen.append(None), metrics="another")  # type: ignore[arg-type]
+    spark.streams.addListener(listener)
+    spark.streams.addListener(other)
+    try:
+        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day", "metrics": "orders"})
+        query.add("a@0", "b@0", "a@1").add("b@5", "c@5")
+        run = query.run()
+        deadline = time.monotonic() + 30
+        while len(seen) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(listener)
+        spark.streams.removeListener(other)
+    assert [(m.batch_id, m.records_in, m.unique, m.duplicate) for m in seen] == [
+        (0, 3, 2, 1), (1, 2, 1, 1),
+    ]  # fmt: skip
+    assert seen == run.metrics
+    assert seen[1].live_ids == 3
+    assert seen[1].gc_lag_newest_ms == 86_400_000 + 3_600_000
+
+
+def test_a_callback_that_fails_is_logged_and_harms_nothing(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    called = []
+
+    def fail(metrics: BatchMetrics) -> None:
+        called.append(metrics.batch_id)
+        raise RuntimeError("the dashboard is down")
+
+    caplog.set_level(logging.INFO, "dedup")
+    listener, plain = DedupListener(fail), DedupListener()
+    spark.streams.addListener(listener)
+    spark.streams.addListener(plain)
+    try:
+        run = trace(spark, tmp_path, [["a@0"], ["a@0"]], horizon="1 day")
+        deadline = time.monotonic() + 30
+        while len(called) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        while "batch 1: " not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(listener)
+        spark.streams.removeListener(plain)
+    assert run.told() == [["a@0 unique"], ["a@0 duplicate"]]
+    assert called == [0, 1]
+    assert "the dashboard is down" in caplog.text
+    # Without a callback, a line per micro-batch.
+    assert "batch 0: 1 in, 1 unique, 0 duplicate, 0 late" in caplog.text
+    assert "batch 1: 1 in, 0 unique, 1 duplicate, 0 late" in caplog.text
+
+
+def test_metrics_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"}).add("a@0", "a@1")
+    writer = query.result().writeStream.format("noop").trigger(availableNow=True)
+    running = writer.option("checkpointLocation", str(query.checkpoint)).start()
+    (metrics,) = finish(running)
+    (progress,) = running.recentProgress
+    assert from_progress(json.loads(progress.json)) == metrics
+    assert from_progress(json.loads(progress.json), "another") is None
+    assert from_progress(progress, "another") is None

@@ -1,0 +1,46 @@
+"""Options that cannot work whatever they are applied to are refused at once, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dedup import dedup_by_id
+from dedup.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"buckets": 7.5}, "buckets=7.5 must be a whole number"),
+        ({"buckets": True}, "buckets=True must be a whole number"),
+        ({"buckets": 0}, "buckets=0 must be 1 to 1000"),
+        ({"shards": "4"}, "shards='4' must be a whole number"),
+        ({"shards": 0}, "shards=0 must be at least 1"),
+        ({"cache_bytes": "1g"}, "cache_bytes='1g' must be a whole number"),
+        ({"state_budget_bytes": 10}, "state_budget_bytes=10 must be at least"),
+        ({"fpr": "0.01"}, "fpr='0.01' must lie between 0 and 1"),
+        ({"fpr": 1e-20}, "fpr=1e-20 must lie between 0 and 1"),
+        ({"stable_timestamps": "false", "timestamp": "ts"}, "must be True or False"),
+        ({"late": "maybe"}, "late='maybe' must be one of"),
+        ({"horizon": "soon"}, "horizon='soon' is not a duration"),
+        ({"horizon": "0 days"}, "at least a millisecond"),
+        ({"bucket_length": "2 days"}, "at most the horizon"),
+        ({"bucket_length": "1 second"}, "more than 1000 buckets"),
+        ({"lateness": "1 hour"}, "needs a timestamp column"),
+    ],
+)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dedup_by_id("id", **({"horizon": "1 day"} | options))
+
+
+def test_lateness_defaults() -> None:
+    def lateness_ms(**options: Any) -> int:
+        return dedup_by_id("id", timestamp="ts", **options).options.policy().lateness_ms
+
+    assert lateness_ms(horizon="7 days") == 3_600_000
+    assert lateness_ms(horizon="10 minutes") == 600_000
+    assert lateness_ms(horizon="7 days", stable_timestamps=True) == 7 * 86_400_000
+    assert dedup_by_id("id", horizon="1 day").options.policy().lateness_ms == 0
