@@ -89,6 +89,9 @@ class BatchMetrics:
     IDs that the exact tail did not settle. Bytes and IDs are after the micro-batch. Timestamps
     are milliseconds since the epoch, None before the first.
 
+    ``returned_from_idle`` counts late records of source partitions that were idle, or that the
+    query does not know (idle ones are forgotten once the GC watermark has passed them).
+
     Parameters
     ----------
     stage_us : dict of stage name to microseconds

@@ -96,8 +96,8 @@ def dedup_by_id(
     bucket_length : str or timedelta, optional
         In place of `buckets`; at most the horizon.
     fpr : float
-        False-positive rate of all filters that a lookup probes together, in (0, 1). A false
-        positive costs a catalog read, never a record.
+        False-positive rate of all filters that a lookup probes together, from 1e-6 to below 1. A
+        false positive costs a catalog read, never a record.
     state_budget_bytes : int
         Bound of a shard's Spark state, >= 16 KiB.
     keep_expired : str or timedelta
@@ -125,7 +125,9 @@ def dedup_by_id(
     ------
     ConfigError
         If an option, a column, the session or the query cannot work: here, or when the
-        transformation is applied; never after the query has started.
+        transformation is applied. What only the tasks can see stops the query: a catalog that was
+        born with another ID, timestamp source or number of shards, a micro-batch too large for
+        `max_shard_batch_bytes`.
     CatalogError
         If the catalog cannot be written from the driver.
 

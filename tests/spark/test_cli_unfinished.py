@@ -19,7 +19,6 @@ def lose_last_commit(job: Job) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"late": "drop"}, "--late is drop now and was emit"),
         ({"horizon": "2 days"}, "--horizon is 2 days now and was 1 day"),
         ({"null_ids": "drop"}, "--null-ids is drop now and was emit"),
     ],
