@@ -11,13 +11,14 @@ from dedup.errors import ConfigError
 SEGMENT_SUFFIX = ".sst"
 SIDECAR_SUFFIX = ".filter"
 TOMBSTONE_SUFFIX = ".forgotten"
+GRAVE_SUFFIX = ".expired"
 #: A shard's advisory manifest.
 MANIFEST_FILE = "manifest.json"
 #: Suffix of a file that is still being written; a killed writer leaves it behind.
 TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
-    "certificate", "segment", "sidecar", "tombstone", "manifest", "run", "temp", "foreign"
+    "certificate", "segment", "sidecar", "tombstone", "grave", "manifest", "run", "temp", "foreign"
 ]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -29,6 +30,7 @@ _KINDS: dict[str, Kind] = {
     SEGMENT_SUFFIX: "segment",
     SIDECAR_SUFFIX: "sidecar",
     TOMBSTONE_SUFFIX: "tombstone",
+    GRAVE_SUFFIX: "grave",
 }
 
 

@@ -11,7 +11,14 @@ from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.catalog.counters import Counters
-from dedup.catalog.layout import SEGMENT_SUFFIX, SIDECAR_SUFFIX, segment_name, shard_path
+from dedup.catalog.graves import read_grave, write_grave
+from dedup.catalog.layout import (
+    GRAVE_SUFFIX,
+    SEGMENT_SUFFIX,
+    SIDECAR_SUFFIX,
+    segment_name,
+    shard_path,
+)
 from dedup.catalog.root import Root
 from dedup.catalog.segment import write_segment_file
 from dedup.catalog.sidecars import LoadedFilters, Sidecars
@@ -72,7 +79,7 @@ class ShardStore:
         self._query_id = query_id
         self._shard = shard
         self._attempt = attempt
-        self._written = 0
+        self._names_given = 0
         self._hash_key = derive_keys(query_id)[1]
         self._hash_key_id = filter_key_id(query_id)
         self._views = Views(
@@ -160,9 +167,7 @@ class ShardStore:
             first = kernel.hash64(keys.data, keys.offsets[:2], self._hash_key)
             if len(hashes) == 0 or first[0] != hashes[0]:
                 raise ValueError("the hashes are not those of the keys under the filter key")
-        name = segment_name(
-            self._attempt.epoch, self._attempt.run_id, self._attempt.task_attempt_id, self._written
-        )
+        name = self._next_name()
         with self._cache.scratch() as folder:
             sst = folder / "segment"
             info = write_segment_file(
@@ -182,7 +187,6 @@ class ShardStore:
             (folder / "sidecar").write_bytes(sidecar)
             self._root.put_file(self._path(name + SIDECAR_SUFFIX), folder / "sidecar")
             self._root.put_file(self._path(name + SEGMENT_SUFFIX), sst)
-        self._written += 1
         self.counters.segments_written += 1
         self.counters.bytes_written += info.sst_bytes + len(sidecar)
         ref = SegmentRef(
@@ -212,6 +216,30 @@ class ShardStore:
         self.counters.segments_deleted += deleted
         return deleted
 
+    def bury(self, names: Sequence[str]) -> str:
+        """Write names of expired segments as one durable object; return the object's name.
+
+        Raises
+        ------
+        CatalogError
+            When the root cannot be written.
+        """
+        grave = self._next_name()
+        write_grave(self._root, self._query_id, self._shard, grave, names)
+        return grave
+
+    def unbury(self, grave: str) -> int:
+        """Delete the segments that such an object names, then the object; return how many.
+
+        Raises
+        ------
+        CatalogError
+            When the root cannot be reached; some may be deleted then.
+        """
+        deleted = self.delete(read_grave(self._root, self._query_id, self._shard, grave))
+        self._root.delete([self._path(grave + GRAVE_SUFFIX)])
+        return deleted
+
     def forgotten(self, seg: SegmentRef) -> bool:
         """Tell whether a user accepted the loss of this segment (its tombstone is there).
 
@@ -221,6 +249,14 @@ class ShardStore:
             When there is a tombstone, but damaged or for another bucket: that is no consent.
         """
         return read_tombstone(self._root, self._query_id, self._shard, seg) is not None
+
+    def _next_name(self) -> str:
+        attempt = self._attempt
+        name = segment_name(
+            attempt.epoch, attempt.run_id, attempt.task_attempt_id, self._names_given
+        )
+        self._names_given += 1
+        return name
 
     def _path(self, file: str | os.PathLike[str]) -> str:
         return shard_path(self._query_id, self._shard, os.fspath(file))

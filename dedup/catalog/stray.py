@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dedup.catalog.graves import read_grave
 from dedup.catalog.inspect import list_catalog
 from dedup.catalog.layout import shard_path
 from dedup.catalog.root import Root
@@ -15,6 +16,8 @@ def count_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> tu
     that did not win. Nothing is deleted here.
     """
     known = manifest.names()
+    for grave in manifest.graves:
+        known.update(read_grave(root, query_id, shard, grave.name))
     orphans = foreign = 0
     for file in list_catalog(root, shard_path(query_id, shard, "").rstrip("/")):
         if file.says.segment is not None:

@@ -74,7 +74,7 @@ def segments(root: Root, known: Snapshot | None, query_id: str | None = None) ->
     return [
         segment
         for query in _queries(files)
-        for segment in segments_of(query, memory_of(root, query, known), files)
+        for segment in segments_of(root, query, memory_of(root, query, known), files)
     ]
 
 
@@ -84,7 +84,7 @@ def inspect(root: Root, known: Snapshot | None, query_id: str | None = None) -> 
     queries, listed = [], []
     for query in _queries(files):
         memory = memory_of(root, query, known)
-        mine = segments_of(query, memory, files)
+        mine = segments_of(root, query, memory, files)
         queries.append(_query(root, query, files, mine, memory))
         listed += mine
     return {
@@ -189,7 +189,7 @@ def _query(
                 "epoch": shard.epoch,
                 "buckets": len(shard.manifest.buckets),
                 "segments": sum(1 for _ in shard.manifest.segments()),
-                "expired": len(shard.manifest.expired),
+                "expired": shard.manifest.pending,
                 "segment_ids": shard.manifest.ids,
                 "tail_ids": shard.tail_ids,
                 "gc_watermark": iso(shard.gc_watermark_ms),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.advisory import read_advisory
 from dedup.catalog.certificate import load_certificate
+from dedup.catalog.graves import read_grave
 from dedup.catalog.inspect import CatalogFile
 from dedup.catalog.root import Root
 from dedup.cli.figures import iso
@@ -140,7 +141,9 @@ def memory_of(root: Root, query_id: str, known: Snapshot | None) -> Memory:
     return Memory(certain=False, shards=shards)
 
 
-def segments_of(query_id: str, memory: Memory, files: list[CatalogFile]) -> list[Segment]:
+def segments_of(
+    root: Root, query_id: str, memory: Memory, files: list[CatalogFile]
+) -> list[Segment]:
     """List a query's segments, those included that only a manifest names."""
     sizes: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for file in files:
@@ -156,6 +159,11 @@ def segments_of(query_id: str, memory: Memory, files: list[CatalogFile]) -> list
         (number, gone.name)
         for number, shard in memory.shards.items()
         for gone in shard.manifest.expired
+    } | {
+        (number, name)
+        for number, shard in memory.shards.items()
+        for grave in shard.manifest.graves
+        for name in read_grave(root, query_id, number, grave.name)
     }
     found = []
     for key in sorted({*sizes, *live}):

@@ -64,11 +64,37 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
+class Grave:
+    """An object at the root that names expired segments, in place of their names here.
+
+    Parameters
+    ----------
+    name : str
+        Name of the object.
+    count : int
+        Segments in it.
+    epoch, since_ms : int
+        Of the one that left last.
+    """
+
+    name: str
+    count: int
+    epoch: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Live buckets in order of time, and expired segments in order of expiry."""
 
     buckets: tuple[Bucket, ...] = ()
     expired: tuple[Expired, ...] = ()
+    graves: tuple[Grave, ...] = ()
+
+    @property
+    def pending(self) -> int:
+        """Expired segments that wait for their deletion."""
+        return len(self.expired) + sum(grave.count for grave in self.graves)
 
     def segments(self) -> Iterator[SegmentRef]:
         """All live segments."""
@@ -81,8 +107,9 @@ class Manifest:
         return sum(bucket.ids for bucket in self.buckets)
 
     def names(self) -> set[str]:
-        """Names of all segments that are live or wait for their deletion."""
-        return {s.name for s in self.segments()} | {e.name for e in self.expired}
+        """Names of the segments that are live or expired, and of graves, but not what they hold."""
+        waiting = {e.name for e in self.expired} | {g.name for g in self.graves}
+        return waiting | {s.name for s in self.segments()}
 
     def with_segments(
         self, start_ms: int, end_ms: int, added: Iterable[SegmentRef], *, clamped: bool = False
@@ -107,9 +134,10 @@ class Manifest:
         names = {segment.name for segment in gone}
         kept = tuple(s for s in bucket.segments if s.name not in names)
         merged = replace(bucket, segments=(*kept, new))
-        return Manifest(
-            tuple(merged if b.range == bucket.range else b for b in self.buckets),
-            (*self.expired, *(Expired(name, epoch, now_ms) for name in sorted(names))),
+        return replace(
+            self,
+            buckets=tuple(merged if b.range == bucket.range else b for b in self.buckets),
+            expired=(*self.expired, *(Expired(name, epoch, now_ms) for name in sorted(names))),
         )
 
     def without(self, segment: SegmentRef) -> Manifest:
@@ -139,20 +167,36 @@ class Manifest:
                 gone += [Expired(s.name, epoch, now_ms) for s in bucket.segments]
             else:
                 kept.append(bucket)
-        return Manifest(tuple(kept), (*self.expired, *gone))
+        return replace(self, buckets=tuple(kept), expired=(*self.expired, *gone))
 
-    def deletable(self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int) -> list[str]:
-        """Names of expired segments that no state Spark can still roll back to names."""
-        return [
-            e.name
-            for e in self.expired
-            if epoch - e.epoch > retain_epochs and now_ms - e.since_ms >= keep_ms
-        ]
+    def deletable(
+        self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int
+    ) -> tuple[list[str], list[Grave]]:
+        """Expired segments, and graves, that no state Spark can still roll back to names."""
+
+        def due(entry: Expired | Grave) -> bool:
+            return epoch - entry.epoch > retain_epochs and now_ms - entry.since_ms >= keep_ms
+
+        return [e.name for e in self.expired if due(e)], [g for g in self.graves if due(g)]
+
+    def burying(self, grave: str) -> Manifest:
+        """The manifest after its expired segments were named in an object at the root."""
+        newest = Grave(
+            grave,
+            len(self.expired),
+            max(e.epoch for e in self.expired),
+            max(e.since_ms for e in self.expired),
+        )
+        return replace(self, expired=(), graves=(*self.graves, newest))
 
     def forgetting(self, names: Iterable[str]) -> Manifest:
-        """The manifest after the deletion of expired segments."""
+        """The manifest after the deletion of expired segments and graves."""
         gone = set(names)
-        return replace(self, expired=tuple(e for e in self.expired if e.name not in gone))
+        return replace(
+            self,
+            expired=tuple(e for e in self.expired if e.name not in gone),
+            graves=tuple(g for g in self.graves if g.name not in gone),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON can hold it; `from_json` reads it back."""
@@ -162,6 +206,7 @@ class Manifest:
                 for b in self.buckets
             ],
             "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
+            "graves": [[g.name, g.count, g.epoch, g.since_ms] for g in self.graves],
         }
 
     @staticmethod
@@ -173,4 +218,5 @@ class Manifest:
                 for start, end, clamped, segments in value["buckets"]
             ),
             tuple(Expired(*entry) for entry in value["expired"]),
+            tuple(Grave(*entry) for entry in value["graves"]),
         )

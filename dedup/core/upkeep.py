@@ -25,8 +25,10 @@ from dedup.core.tail import Tail
 
 #: Closed buckets are merged in every fourth micro-batch of a shard, shards taking turns.
 MERGE_STRIDE = 4
-#: Files deleted per shard and micro-batch.
+#: Expired segments deleted per shard and micro-batch, besides one grave.
 MAX_DELETES = 64
+#: Expired segments whose names the state row holds itself.
+MAX_EXPIRED_NAMES = 256
 
 
 @dataclass(slots=True)
@@ -47,8 +49,9 @@ class Upkeep:
         self._expire()
         self._seal()
         self._merge()
-        self._evict_slices()
         self._delete()
+        self._bury()
+        self._evict_slices()
         return self.state
 
     def seal_all(self) -> ShardState:
@@ -211,16 +214,30 @@ class Upkeep:
         self._update(slices=dict(reversed(list(kept.items()))))
 
     def _delete(self) -> None:
-        names = self.state.manifest.deletable(
+        names, graves = self.state.manifest.deletable(
             epoch=self.epoch,
             now_ms=self.now_ms,
             retain_epochs=self.policy.retain_epochs,
             keep_ms=self.policy.keep_expired_ms,
-        )[:MAX_DELETES]
+        )
+        names = names[:MAX_DELETES]
         if names:
             self.store.delete(names)
-            self.counts["segments_deleted"] = len(names)
-            self._update(manifest=self.state.manifest.forgetting(names))
+        buried = graves[:1]  # one holds MAX_EXPIRED_NAMES, and no more come in a micro-batch
+        for grave in buried:
+            self.store.unbury(grave.name)
+        deleted = len(names) + sum(grave.count for grave in buried)
+        if deleted:
+            self.counts["segments_deleted"] = deleted
+            gone = [*names, *(grave.name for grave in buried)]
+            self._update(manifest=self.state.manifest.forgetting(gone))
+
+    def _bury(self) -> None:
+        """Keep the row small while many expired segments wait: name them in an object."""
+        expired = self.state.manifest.expired
+        if len(expired) > MAX_EXPIRED_NAMES:
+            grave = self.store.bury([entry.name for entry in expired])
+            self._update(manifest=self.state.manifest.burying(grave))
 
     def _update(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]

@@ -214,7 +214,7 @@ def _counters(
         "tail_ids": len(state.tail),
         "segments": sum(1 for _ in manifest.segments()),
         "buckets": state.live_buckets,
-        "segments_pending": len(manifest.expired),
+        "segments_pending": manifest.pending,
         "segments_forgotten": state.forgotten,
         "filter_state_bytes": sum(piece.nbytes for piece in state.slices.values()),
         "segment_bytes": segment_bytes,

@@ -27,6 +27,7 @@ class MemoryStore:
     damaged: set[str] = field(default_factory=set)
     accepted: set[str] = field(default_factory=set)
     deleted: list[str] = field(default_factory=list)
+    graves: dict[str, list[str]] = field(default_factory=dict)
     lookups: int = 0
     reads: int = 0
     written: int = 0
@@ -67,6 +68,14 @@ class MemoryStore:
     def delete(self, names: Sequence[str]) -> int:
         self.deleted += names
         return sum(self.segments.pop(name, None) is not None for name in names)
+
+    def bury(self, names: Sequence[str]) -> str:
+        grave = f"g{len(self.graves):06d}"
+        self.graves[grave] = list(names)
+        return grave
+
+    def unbury(self, grave: str) -> int:
+        return self.delete(self.graves[grave])
 
     def forgotten(self, seg: SegmentRef) -> bool:
         return seg.name in self.accepted

@@ -94,6 +94,7 @@ def record_of(options: RunOptions, query_id: str | None = None) -> Record:
         partitioned=False,
         compressed=False,
         shards=2,
+        rules=options.rules(),
         query_id=query_id,
     )
 

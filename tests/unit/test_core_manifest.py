@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dedup.core.manifest import Bucket, Expired, Manifest
+from dedup.core.manifest import Bucket, Expired, Grave, Manifest
 from dedup.core.ports import SegmentRef
 from dedup.errors import StateError
 
@@ -79,13 +79,19 @@ def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
     expired = manifest.expire(gc_watermark_ms=10, unclamped_ms=10, epoch=7, now_ms=1_000)
 
     def deletable(epoch: int, now_ms: int) -> list[str]:
-        return expired.deletable(epoch=epoch, now_ms=now_ms, retain_epochs=5, keep_ms=100)
+        waiting = {"epoch": epoch, "now_ms": now_ms, "retain_epochs": 5, "keep_ms": 100}
+        names, graves = expired.deletable(**waiting)
+        assert graves == []
+        buried = expired.burying("grave").deletable(**waiting)
+        assert buried == ([], [Grave("grave", 2, 7, 1_000)] if names else [])
+        return names
 
     assert deletable(12, 1_100) == []
     assert deletable(13, 1_099) == []
     assert deletable(13, 1_100) == ["a", "b"]
     assert deletable(13, 0) == []
     assert expired.forgetting(["a"]).expired == (Expired("b", 7, 1_000),)
+    assert expired.burying("grave").forgetting(["grave"]).pending == 0
 
 
 def test_without_a_lost_segment(manifest: Manifest) -> None:

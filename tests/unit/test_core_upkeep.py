@@ -11,7 +11,12 @@ from core_driver import SEALED_OR_NOT, Driver, Rec, drive
 from dedup.core.filter import blocks_for
 from dedup.core.manifest import Bucket, Expired, Manifest
 from dedup.core.policy import MAX_OPEN_SEGMENTS
-from dedup.core.upkeep import MAX_DELETES, MERGE_STRIDE, live_manifest_bytes
+from dedup.core.upkeep import (
+    MAX_DELETES,
+    MAX_EXPIRED_NAMES,
+    MERGE_STRIDE,
+    live_manifest_bytes,
+)
 
 
 def fill(driver: Driver, batches: int, *, step_ms: int = 0, ids: int = 1, start_ms: int = 0) -> int:
@@ -304,3 +309,21 @@ def test_bytes_of_the_live_segments() -> None:
         sum(s.sst_bytes for s in segments),
         sum(s.filter_bytes for s in segments),
     )
+
+
+def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
+    """Their names go to objects at the root; the row stays small whatever `keep_expired` is."""
+    driver = drive(state_budget_bytes=0, keep_expired_ms=500_000, retain_epochs=3)
+    for n in range(MAX_EXPIRED_NAMES + 200):
+        driver.feed([Rec(b"%d" % n, n * 100)], now_ms=1_000_000 + n * 100)
+        assert len(driver.state.manifest.expired) <= MAX_EXPIRED_NAMES
+    manifest = driver.state.manifest
+    assert [grave.count for grave in manifest.graves] == [MAX_EXPIRED_NAMES + 1]
+    assert manifest.pending > MAX_EXPIRED_NAMES + 100
+    held = driver.store.graves[manifest.graves[0].name]
+    assert all(name in driver.store.segments for name in held)
+    # Half an hour later nothing that Spark could roll back to names them.
+    for _ in range(driver.policy.retain_epochs + 2):
+        driver.feed([], now_ms=driver.now_ms + 500_000)
+    assert driver.state.manifest.graves == ()
+    assert not any(name in driver.store.segments for name in held)
