@@ -288,12 +288,12 @@ def row_set(rows: Iterable[dict[str, Any]]) -> Counter[str]:
 
 def run_python(code: str, *args: object, timeout_s: int = 240, **env: str) -> Any:
     """Run code in a Python of its own, with this folder on its path; its last line is JSON."""
-    here = str(Path(__file__).parent)
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
         env={
             **os.environ,
-            "PYTHONPATH": here,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             **env,
