@@ -1,4 +1,4 @@
-/* Segment blocks: the values of the catalog's SST files.
+/* Segment blocks, the values of the catalog's SST files: look-up, packing, unpacking.
  *
  *   u8 format = 1 | u8 flags (1: one length for all; 2: 8-byte times) | u16 count n
  *   u32 length, or u32 lengths[n] | u32 or u64 times[n] | the keys' bytes
@@ -115,4 +115,129 @@ dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
         dk_put64(out, i, (uint64_t)find(&b, key, length));
     }
     return DK_OK;
+}
+
+/* ---- packing ---- */
+
+#define MAX_IN_BLOCK 0xffff
+
+/* Keys `first` to `last`, at least one: whether all have one length. */
+static bool lengths_same(const dk_keys *keys, size_t first, size_t last, bool *fit)
+{
+    int64_t before = dk_i64(keys->offsets, first);
+    int64_t length = dk_i64(keys->offsets, first + 1) - before, longest = 0;
+    bool same = true;
+    for (size_t i = first + 1; i <= last; i++) {
+        int64_t offset = dk_i64(keys->offsets, i);
+        same &= offset - before == length;
+        longest |= offset - before;
+        before = offset;
+    }
+    *fit = longest <= UINT32_MAX;
+    return same;
+}
+
+dk_status dk_blocks_size(const dk_packing *packing, uint8_t *out_offsets)
+{
+    const dk_keys *keys = packing->keys;
+    uint64_t times = 0;
+    for (size_t i = 0; i < keys->n; i++)
+        times |= dk_u64(packing->times, i);
+    if (times > (packing->wide ? (uint64_t)INT64_MAX : UINT32_MAX))
+        return DK_BAD_TIME;
+    uint64_t first = 0, at = 0;
+    if (dk_u64(packing->starts, 0) != 0)
+        return DK_BAD_STARTS;
+    dk_put64(out_offsets, 0, 0);
+    for (size_t i = 0; i < packing->b; i++) {
+        /* A negative number is a large one here. */
+        uint64_t last = dk_u64(packing->starts, i + 1);
+        if (last <= first || last > keys->n || last - first > MAX_IN_BLOCK)
+            return DK_BAD_STARTS;
+        bool fit, same = lengths_same(keys, (size_t)first, (size_t)last, &fit);
+        if (!fit)
+            return DK_BAD_LENGTH;
+        uint64_t n = last - first;
+        at += 4 + (same ? 4 : 4 * n) + n * (packing->wide ? 8 : 4);
+        at += dk_u64(keys->offsets, (size_t)last) - dk_u64(keys->offsets, (size_t)first);
+        dk_put64(out_offsets, i + 1, at);
+        first = last;
+    }
+    return first == keys->n ? DK_OK : DK_BAD_STARTS;
+}
+
+void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8_t *out)
+{
+    const dk_keys *keys = packing->keys;
+    size_t first = 0;
+    for (size_t i = 0; i < packing->b; i++) {
+        size_t last = (size_t)dk_i64(packing->starts, i + 1), n = last - first;
+        int64_t from = dk_i64(keys->offsets, first), to = dk_i64(keys->offsets, last);
+        size_t key_bytes = (size_t)(to - from), time_bytes = n * (packing->wide ? 8 : 4);
+        size_t size = (size_t)(dk_i64(out_offsets, i + 1) - dk_i64(out_offsets, i));
+        bool same = size - time_bytes - key_bytes == 8;
+        uint8_t *p = out + dk_i64(out_offsets, i);
+        dk_put_le32(p, FORMAT | (same ? ONE_LENGTH << 8 : 0) |
+                           (packing->wide ? WIDE_TIMES << 8 : 0) | (uint32_t)n << 16);
+        p += 4;
+        for (size_t k = first; k < (same ? first + 1 : last); k++, p += 4)
+            dk_put_le32(p, (uint32_t)(dk_i64(keys->offsets, k + 1) - dk_i64(keys->offsets, k)));
+        if (packing->wide)
+            for (size_t k = 0; k < n; k++)
+                dk_put_le64(p + 8 * k, dk_u64(packing->times, first + k));
+        else
+            for (size_t k = 0; k < n; k++)
+                dk_put_le32(p + 4 * k, (uint32_t)dk_u64(packing->times, first + k));
+        if (key_bytes)
+            memcpy(p + time_bytes, keys->data + from, key_bytes);
+        first = last;
+    }
+}
+
+/* ---- unpacking ---- */
+
+dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_bytes, size_t *bad)
+{
+    *count = *key_bytes = 0;
+    for (size_t i = 0; i < blocks->n; i++) {
+        size_t size;
+        const uint8_t *p = dk_key(blocks, i, &size);
+        if (!block_ok(p, size)) {
+            *bad = i;
+            return DK_BAD_BLOCK;
+        }
+        block b = parts_of(p);
+        *count += b.n;
+        *key_bytes += (size_t)(p + size - b.keys);
+    }
+    return DK_OK;
+}
+
+void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, uint8_t *times)
+{
+    size_t at = 0, used = 0;
+    for (size_t i = 0; i < blocks->n; i++) {
+        size_t size;
+        const uint8_t *p = dk_key(blocks, i, &size);
+        block b = parts_of(p);
+        size_t start = used;
+        if (b.one_length) {
+            size_t length = length_of(&b, 0);
+            for (size_t k = 0; k < b.n; k++, used += length)
+                dk_put64(offsets, at + k, used);
+        } else {
+            for (size_t k = 0; k < b.n; used += length_of(&b, k++))
+                dk_put64(offsets, at + k, used);
+        }
+        if (b.time_bytes == 8)
+            for (size_t k = 0; k < b.n; k++)
+                dk_put64(times, at + k, dk_le64(b.times + 8 * k));
+        else
+            for (size_t k = 0; k < b.n; k++)
+                dk_put64(times, at + k, dk_le32(b.times + 4 * k));
+        if (used > start)
+            memcpy(data + start, b.keys, used - start);
+        at += b.n;
+    }
+    dk_put64(offsets, at, used);
 }

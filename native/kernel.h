@@ -1,4 +1,4 @@
-/* The inner loops of dedup in plain C11. Nothing here knows Python; module.c is the glue.
+/* The inner loops of dedup in plain C11. Nothing here knows Python; module*.c is the glue.
  *
  * Arrays come as bytes of any alignment and are read through the load helpers, which compile to
  * single loads. Every function trusts its arguments only as far as its comment says; keys_ok must
@@ -37,7 +37,16 @@
 /* Filters up to this size stay in cache, where prefetching only costs. */
 #define DK_CACHED_BYTES ((size_t)256 * 1024)
 
-typedef enum { DK_OK, DK_NO_MEMORY, DK_BAD_BLOCK, DK_UNSORTED } dk_status;
+typedef enum {
+    DK_OK,
+    DK_NO_MEMORY,
+    DK_BAD_BLOCK,
+    DK_BAD_HASH,
+    DK_BAD_LENGTH,
+    DK_BAD_STARTS,
+    DK_BAD_TIME,
+    DK_UNSORTED,
+} dk_status;
 
 /* A column of n keys: key i is data[offsets[i] .. offsets[i + 1]). */
 typedef struct {
@@ -90,6 +99,22 @@ static inline uint32_t dk_le16(const uint8_t *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8;
 }
 
+static inline void dk_put_le32(uint8_t *p, uint32_t v)
+{
+#if DK_BIG_ENDIAN
+    v = __builtin_bswap32(v);
+#endif
+    memcpy(p, &v, sizeof v);
+}
+
+static inline void dk_put_le64(uint8_t *p, uint64_t v)
+{
+#if DK_BIG_ENDIAN
+    v = __builtin_bswap64(v);
+#endif
+    memcpy(p, &v, sizeof v);
+}
+
 /* ---- keys ---- */
 
 static inline const uint8_t *dk_key(const dk_keys *keys, size_t i, size_t *length)
@@ -121,7 +146,22 @@ void dk_add_scalar(uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n
 void dk_probe_scalar(const uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n,
                      unsigned index, uint8_t *out);
 
+/* A part of a filter: the bits of k of its pages, one behind another, and their hashes. */
+typedef struct {
+    const uint8_t *bits, *pages, *starts; /* k int64, rising; k + 1 int64, never falling */
+    size_t k, blocks, page_blocks;        /* 1 or more, of the whole filter and of a page */
+} dk_paged;
+
+/* DK_UNSORTED, or DK_OK and *k pages; `pages` and `starts` have room for n and n + 1 int64. */
+dk_status dk_filter_pages(const uint8_t *hashes, size_t n, size_t blocks, size_t page_blocks,
+                          uint8_t *pages, uint8_t *starts, size_t *k);
+/* out holds a uint8 for each hash. DK_BAD_HASH sets *bad to one that is not of its page. */
+dk_status dk_probe_pages_scalar(const dk_paged *part, const uint8_t *hashes, uint8_t *out,
+                                size_t *bad);
+
 #ifdef DK_AVX2
+dk_status dk_probe_pages_avx2(const dk_paged *part, const uint8_t *hashes, uint8_t *out,
+                              size_t *bad);
 void dk_hash_avx2(const dk_keys *keys, const uint8_t key[16], uint8_t *out);
 void dk_add_avx2(uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n);
 void dk_probe_avx2(const uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n,
@@ -147,15 +187,51 @@ dk_status dk_join_find(const dk_keys *build, const uint8_t *b_hashes, const dk_k
 void dk_join_emit(const dk_join *join, size_t probes, uint8_t *probe_out, uint8_t *build_out);
 void dk_join_free(dk_join *join);
 
+/* ---- gather.c: keys in another order; index holds m int64 below keys->n ---- */
+
+/* False, and the first that is not, when an index is not below n, or is negative. */
+bool dk_index_ok(const uint8_t *index, size_t m, size_t n, size_t *bad);
+/* Writes where each key will start: m + 1 int64. DK_NO_MEMORY when that is more than 2**63. */
+dk_status dk_take_size(const dk_keys *keys, const uint8_t *index, size_t m, uint8_t *out_offsets);
+/* Writes the keys' bytes. */
+void dk_take(const dk_keys *keys, const uint8_t *index, size_t m, uint8_t *out);
+
 /* ---- sort.c: order by (hash, bytes, position); out holds n int64 ---- */
 
 dk_status dk_sort_keys(const dk_keys *keys, const uint8_t *hashes, uint8_t *out);
+
+/* ---- checksum.c: multilinear sums of pages; page_bytes is a multiple of 8, 8 or more ---- */
+
+#define DK_MAX_PAGE_BYTES ((size_t)65536)
+
+/* Fills the table; must have returned once before dk_page_sums is called. */
+void dk_page_sums_ready(void);
+/* out holds a uint64 for each page. */
+void dk_page_sums(const uint8_t *data, size_t bytes, size_t page_bytes, uint8_t *out);
 
 /* ---- blocks.c: look up each query key in its block; the query_block values are in range ---- */
 
 /* DK_BAD_BLOCK sets *bad to the first damaged block. out holds queries->n int64. */
 dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
                          const dk_keys *queries, uint8_t *out, size_t *bad);
+
+/* Keys with their times, and at which keys each of b blocks starts: b + 1 int64. */
+typedef struct {
+    const dk_keys *keys;
+    const uint8_t *times, *starts;
+    size_t b;
+    bool wide;
+} dk_packing;
+
+/* Checks all of it, and writes where each block starts: b + 1 int64. */
+dk_status dk_blocks_size(const dk_packing *packing, uint8_t *out_offsets);
+/* Writes the blocks to the places that dk_blocks_size found. */
+void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8_t *out);
+
+/* Counts keys and their bytes. DK_BAD_BLOCK sets *bad to the first damaged block. */
+dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_bytes, size_t *bad);
+/* Writes what dk_blocks_count counted: bytes, count + 1 and count int64. */
+void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, uint8_t *times);
 
 /* ---- scan.c ---- */
 

@@ -1,149 +1,9 @@
-/* dedup._native: the only file that knows Python. Limited API 3.11, one wheel per platform.
+/* dedup._native: the module, and its functions over columns of keys. Limited API 3.11, one wheel
+ * per platform.
  *
- * Results go into buffers that the caller allocated, as numpy is not known here. Every buffer is
- * checked for type and size, and every offset and block number for range, before it is used.
+ * Results go into buffers that the caller allocated, as numpy is not known here.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "kernel.h"
-
-/* Below this many bytes of input, handing the GIL over costs more than it frees. */
-#define GIL_BYTES 65536
-
-#define MAX_FILTERS 64
-
-/* ---- buffers ---- */
-
-typedef struct {
-    Py_buffer views[MAX_FILTERS + 2];
-    int n;
-} buffers;
-
-typedef struct {
-    const char *codes; /* struct codes that numpy may use for it */
-    Py_ssize_t itemsize;
-    const char *name;
-} dtype;
-
-static const dtype U8 = {"B", 1, "uint8"}, U32 = {"IL", 4, "uint32"};
-static const dtype U64 = {"LQ", 8, "uint64"}, I64 = {"lq", 8, "int64"};
-
-static void release(buffers *held)
-{
-    while (held->n > 0)
-        PyBuffer_Release(&held->views[--held->n]);
-}
-
-/* Returns the view of a one-dimensional C-contiguous buffer of that type, or NULL with an error. */
-static Py_buffer *take(buffers *held, PyObject *object, const dtype *type, bool writable,
-                       const char *name)
-{
-    Py_buffer *view = &held->views[held->n];
-    int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object, view, flags) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_BufferError))
-            PyErr_Format(PyExc_ValueError, "%s must be C-contiguous%s", name,
-                         writable ? " and writable" : "");
-        return NULL;
-    }
-    held->n++;
-    const char *format = view->format ? view->format : "B";
-    if (*format == '@' || *format == '=' || *format == '^' || *format == (DK_BIG_ENDIAN ? '>' : '<'))
-        format++;
-    if (view->itemsize != type->itemsize || *format == '\0' || !strchr(type->codes, *format) ||
-        format[1] != '\0') {
-        PyErr_Format(PyExc_TypeError, "%s must hold %s", name, type->name);
-        return NULL;
-    }
-    if (view->ndim != 1) {
-        PyErr_Format(PyExc_ValueError, "%s must be one-dimensional", name);
-        return NULL;
-    }
-    return view;
-}
-
-static Py_buffer *take_sized(buffers *held, PyObject *object, const dtype *type, bool writable,
-                             size_t n, const char *name)
-{
-    Py_buffer *view = take(held, object, type, writable, name);
-    if (view && (size_t)(view->len / view->itemsize) != n) {
-        PyErr_Format(PyExc_ValueError, "%s must have %zu items, not %zd", name, n,
-                     view->len / view->itemsize);
-        return NULL;
-    }
-    return view;
-}
-
-/* Fills *keys from two buffers and checks the offsets. */
-static bool take_keys(buffers *held, PyObject *data_object, PyObject *offsets_object,
-                      const char *data_name, const char *offsets_name, dk_keys *keys)
-{
-    Py_buffer *data = take(held, data_object, &U8, false, data_name);
-    if (!data)
-        return false;
-    Py_buffer *offsets = take(held, offsets_object, &I64, false, offsets_name);
-    if (!offsets)
-        return false;
-    if (offsets->len == 0) {
-        PyErr_Format(PyExc_ValueError, "%s must have n + 1 items, so at least one", offsets_name);
-        return false;
-    }
-    *keys = (dk_keys){data->buf, (size_t)data->len, offsets->buf, (size_t)(offsets->len / 8) - 1};
-    if (keys->n > DK_MAX_KEYS) {
-        PyErr_Format(PyExc_ValueError, "at most %zu keys at a time", DK_MAX_KEYS);
-        return false;
-    }
-    if (!dk_keys_ok(keys)) {
-        PyErr_Format(PyExc_ValueError, "%s must never fall and stay within %s", offsets_name,
-                     data_name);
-        return false;
-    }
-    return true;
-}
-
-static Py_buffer *take_filter(buffers *held, PyObject *object, bool writable, const char *name)
-{
-    Py_buffer *bits = take(held, object, &U32, writable, name);
-    if (bits && (bits->len == 0 || bits->len % 32 || (size_t)bits->len / 32 > DK_MAX_BLOCKS)) {
-        PyErr_Format(PyExc_ValueError, "%s must be 8 words per block and at least one block", name);
-        return NULL;
-    }
-    return bits;
-}
-
-/* ---- the GIL: released round the loops, where they are worth it ---- */
-
-static PyThreadState *let_go(size_t bytes)
-{
-    return bytes >= GIL_BYTES ? PyEval_SaveThread() : NULL;
-}
-
-static void take_back(PyThreadState *state)
-{
-    if (state)
-        PyEval_RestoreThread(state);
-}
-
-static size_t work_of(const dk_keys *keys)
-{
-    return keys->data_bytes + 8 * keys->n;
-}
-
-/* Releases what is held; returns None, or NULL with the error that the status stands for. */
-static PyObject *done(buffers *held, dk_status status)
-{
-    release(held);
-    if (status == DK_NO_MEMORY)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
-static PyObject *failed(buffers *held)
-{
-    release(held);
-    return NULL;
-}
+#include "glue.h"
 
 /* ---- functions ---- */
 
@@ -168,7 +28,7 @@ static PyObject *hash64(PyObject *module, PyObject *args)
     buffers held = {.n = 0};
     dk_keys keys;
     Py_buffer *out;
-    if (!take_keys(&held, data, offsets, "data", "offsets", &keys) ||
+    if (!take_column(&held, data, offsets, "data", "offsets", &keys) ||
         !(out = take_sized(&held, out_object, &U64, true, keys.n, "out")))
         return failed(&held);
     const uint8_t *key_bytes = (const uint8_t *)PyBytes_AsString(key);
@@ -181,6 +41,16 @@ static PyObject *hash64(PyObject *module, PyObject *args)
         dk_hash_scalar(&keys, key_bytes, out->buf);
     take_back(state);
     return done(&held, DK_OK);
+}
+
+static Py_buffer *take_filter(buffers *held, PyObject *object, bool writable, const char *name)
+{
+    Py_buffer *bits = take(held, object, &U32, writable, name);
+    if (bits && (bits->len == 0 || bits->len % 32 || (size_t)bits->len / 32 > DK_MAX_BLOCKS)) {
+        PyErr_Format(PyExc_ValueError, "%s must be 8 words per block and at least one block", name);
+        return NULL;
+    }
+    return bits;
 }
 
 typedef void add_function(uint8_t *, size_t, const uint8_t *, size_t);
@@ -269,7 +139,7 @@ static PyObject *over_keys(PyObject *args, const char *format, key_function *fun
     buffers held = {.n = 0};
     dk_keys keys;
     Py_buffer *hashes, *out;
-    if (!take_keys(&held, data, offsets, "data", "offsets", &keys) ||
+    if (!take_column(&held, data, offsets, "data", "offsets", &keys) ||
         !(hashes = take_sized(&held, hashes_object, &U64, false, keys.n, "hashes")) ||
         !(out = take_sized(&held, out_object, &I64, true, keys.n, "out")))
         return failed(&held);
@@ -310,9 +180,9 @@ static PyObject *match(PyObject *module, PyObject *args)
     buffers held = {.n = 0};
     dk_keys build, probe;
     Py_buffer *b_hashes, *p_hashes;
-    if (!take_keys(&held, o[0], o[1], "b_data", "b_offsets", &build) ||
+    if (!take_column(&held, o[0], o[1], "b_data", "b_offsets", &build) ||
         !(b_hashes = take_sized(&held, o[2], &U64, false, build.n, "b_hashes")) ||
-        !take_keys(&held, o[3], o[4], "p_data", "p_offsets", &probe) ||
+        !take_column(&held, o[3], o[4], "p_data", "p_offsets", &probe) ||
         !(p_hashes = take_sized(&held, o[5], &U64, false, probe.n, "p_hashes")))
         return failed(&held);
     dk_join join;
@@ -322,17 +192,10 @@ static PyObject *match(PyObject *module, PyObject *args)
     release(&held);
     if (status != DK_OK)
         return PyErr_NoMemory();
-    PyObject *p_out = NULL, *b_out = NULL, *both = NULL;
-    if (join.pairs > (uint64_t)(PY_SSIZE_T_MAX / 16)) {
-        PyErr_NoMemory();
-    } else {
-        Py_ssize_t bytes = (Py_ssize_t)join.pairs * 8;
-        p_out = PyByteArray_FromStringAndSize(NULL, bytes);
-        b_out = p_out ? PyByteArray_FromStringAndSize(NULL, bytes) : NULL;
-    }
+    uint8_t *p_bytes, *b_bytes;
+    PyObject *both = NULL, *p_out = make_room(join.pairs, 8, &p_bytes);
+    PyObject *b_out = p_out ? make_room(join.pairs, 8, &b_bytes) : NULL;
     if (b_out) {
-        uint8_t *p_bytes = (uint8_t *)PyByteArray_AsString(p_out);
-        uint8_t *b_bytes = (uint8_t *)PyByteArray_AsString(b_out);
         state = let_go((size_t)join.pairs * 16);
         dk_join_emit(&join, probe.n, p_bytes, b_bytes);
         take_back(state);
@@ -358,8 +221,8 @@ static PyObject *blocks_find(PyObject *module, PyObject *args)
     buffers held = {.n = 0};
     dk_keys blocks, queries;
     Py_buffer *query_block, *out;
-    if (!take_keys(&held, data, block_offsets, "data", "block_offsets", &blocks) ||
-        !take_keys(&held, q_data, q_offsets, "q_data", "q_offsets", &queries) ||
+    if (!take_column(&held, data, block_offsets, "data", "block_offsets", &blocks) ||
+        !take_column(&held, q_data, q_offsets, "q_data", "q_offsets", &queries) ||
         !(query_block =
               take_sized(&held, query_block_object, &I64, false, queries.n, "query_block")) ||
         !(out = take_sized(&held, out_object, &I64, true, queries.n, "out")))
@@ -439,7 +302,7 @@ static PyObject *encode_uuid(PyObject *module, PyObject *args)
     buffers held = {.n = 0};
     dk_keys keys;
     Py_buffer *out, *out_offsets;
-    if (!take_keys(&held, data, offsets, "data", "offsets", &keys) ||
+    if (!take_column(&held, data, offsets, "data", "offsets", &keys) ||
         !(out = take_sized(&held, out_object, &U8, true, keys.data_bytes + keys.n, "out")) ||
         !(out_offsets =
               take_sized(&held, out_offsets_object, &I64, true, keys.n + 1, "out_offsets")))
@@ -452,8 +315,6 @@ static PyObject *encode_uuid(PyObject *module, PyObject *args)
 }
 
 /* ---- module ---- */
-
-#define METHOD(name) {#name, name, METH_VARARGS, name##_doc}
 
 static PyMethodDef methods[] = {
     METHOD(hash64),      METHOD(filter_add), METHOD(filter_probe), METHOD(first_occurrence),
@@ -469,7 +330,11 @@ static int execute(PyObject *module)
     if (__builtin_cpu_supports("avx2"))
         avx2 = Py_True;
 #endif
-    return PyModule_AddObjectRef(module, "HAVE_AVX2", avx2);
+    if (PyModule_AddObjectRef(module, "HAVE_AVX2", avx2) < 0 ||
+        PyModule_AddFunctions(module, dk_page_methods) < 0)
+        return -1;
+    dk_page_sums_ready();
+    return PyModule_AddFunctions(module, dk_block_methods);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};

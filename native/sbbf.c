@@ -7,9 +7,14 @@ static const uint32_t SALT[8] = {0x47b6137bU, 0x44974d91U, 0x8824ad5bU, 0xa2b728
                                  0x705495c7U, 0x2df1424bU, 0x9efc4947U, 0x5c6bfb31U};
 
 /* blocks < 2**32, so the product fits. */
+static inline size_t block_of(uint64_t hash, size_t blocks)
+{
+    return (size_t)(((hash >> 32) * (uint64_t)blocks) >> 32);
+}
+
 static inline size_t block_at(uint64_t hash, size_t blocks)
 {
-    return (size_t)(((hash >> 32) * (uint64_t)blocks) >> 32) * BLOCK_BYTES;
+    return block_of(hash, blocks) * BLOCK_BYTES;
 }
 
 static inline uint32_t lane_bit(uint64_t hash, int lane)
@@ -68,6 +73,26 @@ static inline uint64_t probe_one(const uint8_t *block, uint64_t hash)
         dk_put64(out, i, dk_u64(out, i) | hit << index);                                           \
     }
 
+/* No prefetching: pages come one behind another. A hash outside its page wraps round to a large
+ * number, and every page but the filter's last has page_blocks blocks. */
+#define PROBE_PAGES_LOOP(one)                                                                      \
+    size_t i = 0;                                                                                  \
+    const uint8_t *page = part->bits;                                                              \
+    for (size_t j = 0; j < part->k; j++, page += part->page_blocks * BLOCK_BYTES) {                \
+        size_t first = (size_t)dk_i64(part->pages, j) * part->page_blocks;                         \
+        size_t end = (size_t)(dk_i64(part->starts, j + 1) - dk_i64(part->starts, 0));              \
+        for (; i < end; i++) {                                                                     \
+            uint64_t hash = dk_u64(hashes, i);                                                     \
+            size_t block = block_of(hash, part->blocks) - first;                                   \
+            if (block >= part->page_blocks) {                                                      \
+                *bad = i;                                                                          \
+                return DK_BAD_HASH;                                                                \
+            }                                                                                      \
+            out[i] = (uint8_t)one(page + block * BLOCK_BYTES, hash);                               \
+        }                                                                                          \
+    }                                                                                              \
+    return DK_OK;
+
 void dk_add_scalar(uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n)
 {
     ADD_LOOP(add_one)
@@ -77,6 +102,35 @@ void dk_probe_scalar(const uint8_t *bits, size_t blocks, const uint8_t *hashes, 
                      unsigned index, uint8_t *out)
 {
     PROBE_LOOP(probe_one)
+}
+
+dk_status dk_probe_pages_scalar(const dk_paged *part, const uint8_t *hashes, uint8_t *out,
+                                size_t *bad)
+{
+    PROBE_PAGES_LOOP(probe_one)
+}
+
+dk_status dk_filter_pages(const uint8_t *hashes, size_t n, size_t blocks, size_t page_blocks,
+                          uint8_t *pages, uint8_t *starts, size_t *k)
+{
+    uint64_t before = 0, end = 0; /* end: the first block behind the page */
+    *k = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t hash = dk_u64(hashes, i);
+        if (hash < before)
+            return DK_UNSORTED;
+        before = hash;
+        uint64_t block = block_of(hash, blocks);
+        if (block >= end) {
+            uint64_t page = block / page_blocks;
+            dk_put64(pages, *k, page);
+            dk_put64(starts, *k, i);
+            end = (page + 1) * page_blocks;
+            ++*k;
+        }
+    }
+    dk_put64(starts, *k, n);
+    return DK_OK;
 }
 
 #ifdef DK_AVX2
@@ -112,5 +166,11 @@ AVX2 void dk_probe_avx2(const uint8_t *bits, size_t blocks, const uint8_t *hashe
                         unsigned index, uint8_t *out)
 {
     PROBE_LOOP(probe_one_avx2)
+}
+
+AVX2 dk_status dk_probe_pages_avx2(const dk_paged *part, const uint8_t *hashes, uint8_t *out,
+                                   size_t *bad)
+{
+    PROBE_PAGES_LOOP(probe_one_avx2)
 }
 #endif

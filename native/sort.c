@@ -1,49 +1,66 @@
 /* Order of keys by (hash, bytes, position).
  *
- * Radix sort from the top byte of the hash down, stable, until few are left or the hash is used
- * up; then insertion sort, and merge sort of the keys that share a hash. Two buffers take turns,
- * so no level copies back; a finished stretch goes straight to the output.
+ * One pass spreads the keys by the top bits of the hash over parts that fit into the cache. An
+ * entry is then 8 bytes: the 32 bits of the hash that follow, and the position, so that entries
+ * compare as numbers and none are equal. Within a part, a second pass spreads them so thinly that
+ * insertion sort finds little to do. Whatever the hashes are, each level costs no more than its
+ * entries; only keys under one hash compare their bytes, in a merge sort.
  */
 #include "kernel.h"
 
 #include <stdlib.h>
 
-#define FEW 32
-
-typedef struct {
-    uint64_t hash;
-    uint64_t position;
-} entry;
+/* Parts of about 512 entries: two of them and their counts fit into the first-level cache. More
+ * than 2**11 parts at a time gain nothing. */
+#define PART_BITS 9
+#define MAX_SPREAD 11
+/* Up to this many, insertion sort alone. */
+#define FEW 24
 
 typedef struct {
     const dk_keys *keys;
-    uint8_t *out;
+    const uint8_t *hashes;
+    unsigned shift; /* bits of the hash above the entries' */
+    uint64_t *spare;
 } sort_job;
+
+static inline uint64_t high_half(uint64_t x)
+{
+    return x & ~(uint64_t)UINT32_MAX;
+}
+
+/* How many bits n takes, 1 to MAX_SPREAD: about one entry in two parts. */
+static unsigned bits_for(size_t n)
+{
+    unsigned bits = 1;
+    while (bits < MAX_SPREAD && n >> bits)
+        bits++;
+    return bits;
+}
 
 static bool key_less(const dk_keys *keys, uint64_t a, uint64_t b)
 {
     size_t la, lb;
-    const uint8_t *pa = dk_key(keys, (size_t)a, &la), *pb = dk_key(keys, (size_t)b, &lb);
+    const uint8_t *pa = dk_key(keys, a & UINT32_MAX, &la), *pb = dk_key(keys, b & UINT32_MAX, &lb);
     int order = memcmp(pa, pb, la < lb ? la : lb);
     return order ? order < 0 : la < lb;
 }
 
 /* Bottom-up and stable: positions rise at the start, so equal keys keep rising ones. */
-static void merge_sort(const dk_keys *keys, entry *a, entry *spare, size_t n)
+static void merge_sort(const dk_keys *keys, uint64_t *a, uint64_t *spare, size_t n)
 {
-    entry *from = a, *to = spare;
+    uint64_t *from = a, *to = spare;
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t low = 0; low < n; low += 2 * width) {
             size_t middle = low + width < n ? low + width : n;
             size_t high = middle + width < n ? middle + width : n;
             size_t i = low, j = middle;
             for (size_t k = low; k < high; k++) {
-                bool right = i == middle ||
-                             (j < high && key_less(keys, from[j].position, from[i].position));
+                bool right = i == middle || (j < high && key_less(keys, from[j], from[i]));
                 to[k] = right ? from[j++] : from[i++];
             }
         }
-        entry *swap = from;
+        uint64_t *swap = from;
         from = to;
         to = swap;
     }
@@ -51,72 +68,132 @@ static void merge_sort(const dk_keys *keys, entry *a, entry *spare, size_t n)
         memcpy(a, from, n * sizeof *a);
 }
 
-static void insertion_sort(entry *a, size_t n)
+/* Sorts a; the top `used` bits of all entries are equal, and positions rise at the start. */
+static void sort_entries(uint64_t *a, uint64_t *spare, size_t n, unsigned used)
 {
-    for (size_t i = 1; i < n; i++) {
-        entry e = a[i];
+    uint64_t *from = a;
+    if (n > FEW) {
+        if (used >= 32)
+            return;
+        uint32_t ends[1 << MAX_SPREAD];
+        unsigned bits = bits_for(n);
+        size_t parts = (size_t)1 << bits;
+        memset(ends, 0, parts * sizeof *ends);
+        for (size_t i = 0; i < n; i++)
+            ends[a[i] << used >> (64 - bits)]++;
+        uint32_t most = 0;
+        for (size_t p = 0, start = 0; p < parts; p++) {
+            uint32_t count = ends[p];
+            most = count > most ? count : most;
+            ends[p] = (uint32_t)start;
+            start += count;
+        }
+        for (size_t i = 0; i < n; i++)
+            spare[ends[a[i] << used >> (64 - bits)]++] = a[i];
+        if (most > FEW) {
+            for (size_t p = 0, start = 0; p < parts; start = ends[p++])
+                if (ends[p] - start > FEW)
+                    sort_entries(spare + start, a + start, ends[p] - start, used + bits);
+        }
+        from = spare;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t entry = from[i];
         size_t j = i;
-        for (; j > 0 && a[j - 1].hash > e.hash; j--)
+        for (; j > 0 && a[j - 1] > entry; j--)
             a[j] = a[j - 1];
-        a[j] = e;
+        a[j] = entry;
     }
 }
 
-/* a is sorted by hash; `at` is its place in the whole order. */
-static void finish(const sort_job *job, entry *a, entry *spare, size_t n, size_t at)
+static bool any_ties(const uint64_t *a, size_t n)
+{
+    bool ties = false;
+    for (size_t i = 1; i < n; i++)
+        ties |= (a[i] ^ a[i - 1]) <= UINT32_MAX;
+    return ties;
+}
+
+typedef void run_function(const sort_job *job, uint64_t *run, size_t n);
+
+/* Calls settle for every run of entries whose high halves are equal. */
+static void each_run(const sort_job *job, uint64_t *a, size_t n, run_function *settle)
 {
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && a[end].hash == a[i].hash; end++)
+        for (end = i + 1; end < n && (a[end] ^ a[i]) <= UINT32_MAX; end++)
             ;
         if (end - i > 1)
-            merge_sort(job->keys, a + i, spare + i, end - i);
+            settle(job, a + i, end - i);
     }
-    for (size_t i = 0; i < n; i++)
-        dk_put64(job->out, at + i, a[i].position);
 }
 
-/* Sorts a by the bits of the hash below `bits`; those above are equal. At most 8 levels deep. */
-static void radix_sort(const sort_job *job, entry *a, entry *spare, size_t n, unsigned bits, size_t at)
+static void settle_bytes(const sort_job *job, uint64_t *run, size_t n)
 {
-    size_t ends[256];
-    for (;; bits -= 8) {
-        if (n <= FEW || bits == 0) {
-            if (bits)
-                insertion_sort(a, n);
-            finish(job, a, spare, n, at);
-            return;
+    merge_sort(job->keys, run, job->spare, n);
+}
+
+/* Equal in the bits of the hash down to the entry's last: by what is below, then by bytes. */
+static void settle_hash(const sort_job *job, uint64_t *run, size_t n)
+{
+    if (job->shift < 32) {
+        for (size_t i = 0; i < n; i++) {
+            uint64_t position = run[i] & UINT32_MAX;
+            run[i] = dk_u64(job->hashes, (size_t)position) << (job->shift + 32) | position;
         }
-        memset(ends, 0, sizeof ends);
-        for (size_t i = 0; i < n; i++)
-            ends[a[i].hash >> (bits - 8) & 255]++;
-        if (ends[a[0].hash >> (bits - 8) & 255] < n)
-            break;
+        sort_entries(run, job->spare, n, 0);
     }
-    for (size_t b = 0, start = 0; b < 256; b++) {
-        size_t count = ends[b];
-        ends[b] = start;
-        start += count;
-    }
+    each_run(job, run, n, settle_bytes);
+}
+
+/* Sorts n entries, and leaves their positions. */
+static void sort_part(const sort_job *job, uint64_t *a, size_t n)
+{
+    sort_entries(a, job->spare, n, 0);
+    if (any_ties(a, n))
+        each_run(job, a, n, settle_hash);
     for (size_t i = 0; i < n; i++)
-        spare[ends[a[i].hash >> (bits - 8) & 255]++] = a[i];
-    for (size_t b = 0, start = 0; b < 256; start = ends[b++])
-        if (ends[b] > start)
-            radix_sort(job, spare + start, a + start, ends[b] - start, bits - 8, at + start);
+        a[i] &= UINT32_MAX;
 }
 
 dk_status dk_sort_keys(const dk_keys *keys, const uint8_t *hashes, uint8_t *out)
 {
-    size_t n = keys->n;
-    if (n > SIZE_MAX / (2 * sizeof(entry)))
-        return DK_NO_MEMORY;
+    size_t n = keys->n, ends[1 << MAX_SPREAD];
     if (n == 0)
         return DK_OK;
-    entry *a = malloc(2 * n * sizeof *a);
-    if (!a)
-        return DK_NO_MEMORY;
+    /* Bits that all hashes share spread nothing. */
+    uint64_t differ = 0;
     for (size_t i = 0; i < n; i++)
-        a[i] = (entry){dk_u64(hashes, i), i};
-    radix_sort(&(sort_job){keys, out}, a, a + n, n, 64, 0);
-    free(a);
+        differ |= dk_u64(hashes, i) ^ dk_u64(hashes, 0);
+    unsigned bits = n >> PART_BITS ? bits_for(n >> PART_BITS) : 1, skip = 0;
+    while (skip < 64 - bits && !(differ >> (63 - skip)))
+        skip++;
+    size_t parts = (size_t)1 << bits, most = 0;
+    memset(ends, 0, parts * sizeof *ends);
+    for (size_t i = 0; i < n; i++)
+        ends[dk_u64(hashes, i) << skip >> (64 - bits)]++;
+    for (size_t p = 0, start = 0; p < parts; p++) {
+        size_t count = ends[p];
+        most = count > most ? count : most;
+        ends[p] = start;
+        start += count;
+    }
+    /* Entries are as large as results, so the output holds them all: fresh memory is dear. */
+    bool aligned = (uintptr_t)out % sizeof(uint64_t) == 0;
+    if (n > SIZE_MAX / (2 * sizeof(uint64_t)))
+        return DK_NO_MEMORY;
+    uint64_t *spare = malloc((most + (aligned ? 0 : n)) * sizeof *spare);
+    if (!spare)
+        return DK_NO_MEMORY;
+    uint64_t *a = aligned ? (uint64_t *)(void *)out : spare + most;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t hash = dk_u64(hashes, i) << skip;
+        a[ends[hash >> (64 - bits)]++] = high_half(hash << bits) | i;
+    }
+    sort_job job = {keys, hashes, skip + bits, spare};
+    for (size_t p = 0, start = 0; p < parts; start = ends[p++])
+        sort_part(&job, a + start, ends[p] - start);
+    if (!aligned)
+        memcpy(out, a, n * sizeof *a);
+    free(spare);
     return DK_OK;
 }

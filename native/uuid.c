@@ -19,14 +19,6 @@ static inline uint32_t digits8(uint64_t x, uint64_t *bad)
     return (uint32_t)(v | v >> 16);
 }
 
-static inline void put_le32(uint8_t *out, uint32_t v)
-{
-#if DK_BIG_ENDIAN
-    v = __builtin_bswap32(v);
-#endif
-    memcpy(out, &v, sizeof v);
-}
-
 static inline uint64_t four_and_four(const uint8_t *a, const uint8_t *b)
 {
     return (uint64_t)dk_le32(a) | (uint64_t)dk_le32(b) << 32;
@@ -36,10 +28,10 @@ static inline uint64_t four_and_four(const uint8_t *a, const uint8_t *b)
 static inline bool uuid_bytes(const uint8_t *p, uint8_t *out)
 {
     uint64_t bad = (uint64_t)((p[8] ^ '-') | (p[13] ^ '-') | (p[18] ^ '-') | (p[23] ^ '-'));
-    put_le32(out, digits8(dk_le64(p), &bad));
-    put_le32(out + 4, digits8(four_and_four(p + 9, p + 14), &bad));
-    put_le32(out + 8, digits8(four_and_four(p + 19, p + 24), &bad));
-    put_le32(out + 12, digits8(dk_le64(p + 28), &bad));
+    dk_put_le32(out, digits8(dk_le64(p), &bad));
+    dk_put_le32(out + 4, digits8(four_and_four(p + 9, p + 14), &bad));
+    dk_put_le32(out + 8, digits8(four_and_four(p + 19, p + 24), &bad));
+    dk_put_le32(out + 12, digits8(dk_le64(p + 28), &bad));
     return bad == 0;
 }
 

@@ -23,8 +23,8 @@ class Counters:
         Local views built; those of them that replaced a missing or damaged one.
     bytes_fetched
         Bytes copied from the root (hard links copy none).
-    filters_loaded, filters_rebuilt
-        Sidecars read and checked; sidecars that were unusable and made anew from their segment.
+    filters_read, filters_rebuilt
+        Sidecars probed; sidecars that were unusable and made anew from their segment.
     """
 
     lookups: int = 0
@@ -37,7 +37,7 @@ class Counters:
     views_built: int = 0
     views_rebuilt: int = 0
     bytes_fetched: int = 0
-    filters_loaded: int = 0
+    filters_read: int = 0
     filters_rebuilt: int = 0
 
     def take(self) -> Counters:

@@ -7,7 +7,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zlib import crc32
 
 import numpy as np
 
@@ -115,9 +114,12 @@ def verify_segment(
                 )
             meta, keys, times_ms, numbers = _read(copy)
             hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
-            wanted = seg or SegmentRef(segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0)
+            wanted = seg or SegmentRef(
+                segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0, meta.parts, meta.part
+            )
             meta.check(wanted, shard=shard, hash_key_id=filter_key_id(query_id))
-            problems += _content_problems(meta, keys, hashes, times_ms, numbers)
+            problems += _content_problems(wanted, meta, keys, hashes, times_ms, numbers)
+            hashes = wanted.spread(hashes)
         except ObjectMissing:
             problems.append("the segment is missing")
         except (RocksError, ValueError) as exc:
@@ -193,11 +195,16 @@ def _read(copy: Path) -> tuple[SegmentMeta, Keys, I64, I64]:
 
 
 def _content_problems(
-    meta: SegmentMeta, keys: Keys, hashes: U64, times_ms: I64, numbers: I64
+    seg: SegmentRef, meta: SegmentMeta, keys: Keys, hashes: U64, times_ms: I64, numbers: I64
 ) -> Iterator[str]:
     if len(keys) == 0:
         return
-    misplaced = int((block_numbers(hashes, meta.nblocks) != numbers).sum())
+    # Of the upper 32 bits, so that the product fits.
+    ranges = ((hashes >> np.uint64(32)) * np.uint64(seg.parts)) >> np.uint64(32)
+    outside = int((ranges != seg.part).sum())
+    if outside:
+        yield f"{outside} IDs have hashes outside range {seg.part} of {seg.parts}"
+    misplaced = int((block_numbers(seg.spread(hashes), meta.nblocks) != numbers).sum())
     if misplaced:
         yield f"{misplaced} IDs lie in blocks where a lookup does not find them"
     order = kernel.sort_keys(keys.data, keys.offsets, hashes)
@@ -211,13 +218,14 @@ def _content_problems(
 def _sidecar_problems(
     query_id: str, sidecar: bytes, seg: SegmentRef | None, hashes: U64 | None
 ) -> Iterator[str]:
-    if seg is not None and (len(sidecar), crc32(sidecar)) != (seg.filter_bytes, seg.filter_crc32):
-        yield (
-            f"the sidecar has {len(sidecar)} bytes and CRC-32 {crc32(sidecar)}, the manifest says "
-            f"{seg.filter_bytes} and {seg.filter_crc32}"
-        )
+    if seg is not None and len(sidecar) != seg.filter_bytes:
+        yield f"the sidecar has {len(sidecar)} bytes, the manifest says {seg.filter_bytes}"
     try:
-        found = SplitBlockFilter.from_bytes(sidecar, hash_key_id=filter_key_id(query_id))
+        found = SplitBlockFilter.from_bytes(
+            sidecar,
+            hash_key_id=filter_key_id(query_id),
+            head_crc32=None if seg is None else seg.filter_crc32,
+        )
     except FilterDamaged as exc:
         yield f"the sidecar is damaged: {exc}"
         return

@@ -16,15 +16,15 @@ import rocksdict
 from dedup import kernel
 from dedup.catalog.blocks import block_count, encode_blocks
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.ports import I64, U64, SegmentRef, hash_range
 from dedup.errors import CatalogError
 
-SEGMENT_FORMAT = 1
+SEGMENT_FORMAT = 2
 #: Entry key of the metadata; sorts behind every block number.
 META_KEY = b"\xff\xff\xff\xffmeta"
 
-#: Our blocks are of about 1.4 KB: 8 KiB hold six; measured best for lookups and scans.
-_TABLE_BLOCK_BYTES = 8 << 10
+#: Our blocks are of about 1.4 KB: three to a table block; smaller ones make a larger index.
+_TABLE_BLOCK_BYTES = 4 << 10
 _CRC_CHUNK_BYTES = 4 << 20
 
 
@@ -71,6 +71,8 @@ class SegmentMeta:
     nblocks: int
     hash_key_id: str
     time_bytes: int
+    parts: int
+    part: int
     format: int = SEGMENT_FORMAT
 
     def to_bytes(self) -> bytes:
@@ -100,6 +102,8 @@ class SegmentMeta:
             "end_ms": seg.end_ms,
             "count": seg.count,
             "hash_key_id": f"{hash_key_id:016x}",
+            "parts": seg.parts,
+            "part": seg.part,
         }
         for field, value in wanted.items():
             if (found := getattr(self, field)) != value:
@@ -119,7 +123,7 @@ def table_options() -> rocksdict.Options:
 
 
 #: One small cache for all views of the process; the page cache does the rest.
-_BLOCK_CACHE = rocksdict.Cache(8 << 20)
+_BLOCK_CACHE = rocksdict.Cache(1 << 20)
 
 
 def write_segment_file(
@@ -133,6 +137,8 @@ def write_segment_file(
     hashes: U64,
     times_ms: I64,
     hash_key_id: int,
+    parts: int = 1,
+    part: int = 0,
 ) -> SegmentInfo:
     """Write keys and their times as one SST file and return its size and checksum.
 
@@ -148,11 +154,14 @@ def write_segment_file(
         Their hashes under the key that ``hash_key_id`` names.
     times_ms : ndarray of int64, shape (n,)
         Their timestamps, in ``[start_ms, end_ms)``.
+    parts, part : int
+        All hashes lie in range ``part`` of ``parts`` equal ones.
 
     Raises
     ------
     ValueError
-        When lengths differ, a time lies outside the bucket, or a key occurs twice.
+        When lengths differ, a time lies outside the bucket or a hash outside its range, or a key
+        occurs twice.
     CatalogError
         When the local disk is full or fails.
     """
@@ -166,6 +175,8 @@ def write_segment_file(
     order = kernel.sort_keys(keys.data, keys.offsets, hashes)
     keys, hashes, offsets_ms = keys.take(order), hashes[order], times_ms[order] - start_ms
     _refuse_repeats(keys, hashes)
+    if hash_range(hashes, parts, part) != slice(0, n):
+        raise ValueError(f"hashes leave range {part} of {parts}")
     wide_times = end_ms - start_ms > 1 << 32
     meta = SegmentMeta(
         name,
@@ -176,12 +187,15 @@ def write_segment_file(
         block_count(n),
         f"{hash_key_id:016x}",
         time_bytes=8 if wide_times else 4,
+        parts=parts,
+        part=part,
     )
     try:
         with rocks_errors():
             writer = rocksdict.SstFileWriter(table_options())
             writer.open(os.fspath(path))
-            for entry_key, block in encode_blocks(keys, hashes, offsets_ms, wide_times=wide_times):
+            spread = hashes << np.uint64(parts.bit_length() - 1)
+            for entry_key, block in encode_blocks(keys, spread, offsets_ms, wide_times=wide_times):
                 writer[entry_key] = block
             writer[META_KEY] = meta.to_bytes()
             writer.finish()

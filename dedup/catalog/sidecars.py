@@ -1,17 +1,13 @@
-"""Filter sidecars: loaded once per process, checked, and rebuilt where they cannot be trusted."""
+"""Filter sidecars: probed where they lie, page by page, and rebuilt where damaged."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
-import pyarrow as pa
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
@@ -19,70 +15,20 @@ from dedup.catalog.counters import Counters
 from dedup.catalog.layout import SIDECAR_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.view import Views
-from dedup.core.filter import BLOCK_BYTES, HEADER_BYTES, SplitBlockFilter, predicted_fpr
-from dedup.core.ports import SegmentRef
+from dedup.core.filter import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    FilterHead,
+    SplitBlockFilter,
+    blocks_of,
+    head_bytes,
+)
+from dedup.core.paged import may_hold
+from dedup.core.ports import BOOL, U64, SegmentRef
+from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged
 
-#: Filters that a process keeps in memory.
-MAX_LOADED_BYTES = 256 << 20
 _REBUILT_SUFFIX = ".rebuilt"
-
-
-class LoadedFilters:
-    """The sidecars that this process has read and checked; least recently used go first.
-
-    Parameters
-    ----------
-    max_bytes
-        Bound of their size, > 0; the newest is kept whatever its size.
-    """
-
-    def __init__(self, max_bytes: int = MAX_LOADED_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.nbytes = 0
-        self._filters: OrderedDict[str, tuple[int, SplitBlockFilter]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._filters)
-
-    def get(self, path: str, crc: int) -> SplitBlockFilter | None:
-        """Return the loaded filter of this path and checksum; None where it is not loaded."""
-        with self._lock:
-            found_crc, found = self._filters.get(path, (None, None))
-            if found is None or found_crc != crc:
-                return None
-            self._filters.move_to_end(path)
-            return found
-
-    def add(self, path: str, crc: int, loaded: SplitBlockFilter) -> None:
-        """Take a filter in; one that goes is freed when nobody uses it any more."""
-        with self._lock:
-            self._remove(path)
-            self._filters[path] = crc, loaded
-            self.nbytes += loaded.nbytes
-            while self.nbytes > self.max_bytes and len(self._filters) > 1:
-                self._remove(next(iter(self._filters)))
-
-    def drop(self, path: str) -> None:
-        """Let go of a filter, where it is loaded."""
-        with self._lock:
-            self._remove(path)
-
-    def clear(self) -> None:
-        """Let go of all filters."""
-        with self._lock:
-            self._filters.clear()
-            self.nbytes = 0
-
-    def _remove(self, path: str) -> None:
-        _, gone = self._filters.pop(path, (0, None))
-        if gone is not None:
-            self.nbytes -= gone.nbytes
-
-
-#: Shared by all shards and queries of the process.
-PROCESS_FILTERS = LoadedFilters()
 
 
 class Sidecars:
@@ -96,8 +42,6 @@ class Sidecars:
         Whose they are, and the key of their hashes.
     counters
         Where work is counted.
-    loaded
-        Default: the process's own.
     """
 
     def __init__(
@@ -111,7 +55,6 @@ class Sidecars:
         hash_key: bytes,
         hash_key_id: int,
         counters: Counters,
-        loaded: LoadedFilters | None = None,
     ) -> None:
         self._root = root
         self._cache = cache
@@ -121,13 +64,18 @@ class Sidecars:
         self._hash_key = hash_key
         self._hash_key_id = hash_key_id
         self._counters = counters
-        self._loaded = PROCESS_FILTERS if loaded is None else loaded
 
-    def load(self, seg: SegmentRef) -> SplitBlockFilter:
-        """Return the filter of a segment. It never lacks an ID that the segment holds.
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
+        """Return which hashes the segment's filter may hold; True for all that the segment holds.
 
         A sidecar that is missing or damaged is made again from the segment, in the local cache;
         the root is never changed.
+
+        Parameters
+        ----------
+        seg : SegmentRef
+        hashes : ndarray of uint64, shape (n,)
+            Never falling, in the segment's range.
 
         Raises
         ------
@@ -136,68 +84,76 @@ class Sidecars:
         CatalogError
             When the root cannot be reached, or the local disk fails.
         """
-        path = self._url(seg.name)
-        found = self._loaded.get(path, seg.filter_crc32)
-        if found is None:
-            found = self._from_root(seg) or self._from_rebuilt(seg) or self._rebuild(seg)
-            self._loaded.add(path, seg.filter_crc32, found)
-        return found
+        spread = seg.spread(hashes)
+        for path, head_crc32 in self._places(seg):
+            with suppress(OSError, FilterDamaged):
+                answer = self._probe(path, seg, spread, head_crc32)
+                self._counters.filters_read += 1
+                return answer
+        return self._rebuild(seg).may_contain(spread)
 
     def drop(self, names: Iterable[str]) -> None:
         """Remove the local copies of these segments' sidecars."""
         for name in names:
-            self._loaded.drop(self._url(name))
             for suffix in (SIDECAR_SUFFIX, _REBUILT_SUFFIX):
                 self._cache.discard(self._cache.entry(self._shard, name + suffix))
 
-    def _from_root(self, seg: SegmentRef) -> SplitBlockFilter | None:
+    def _places(self, seg: SegmentRef) -> Iterator[tuple[Path, int | None]]:
+        """Where the filter may be, best first, with the CRC-32 of its head where one is known."""
         file = seg.name + SIDECAR_SUFFIX
         name = shard_path(self._query_id, self._shard, file)
         at_root = self._root.local_path(name)
         if at_root is not None:
-            return self._checked(at_root, seg)
-        copy = self._cache.entry(self._shard, file)
-        found = self._checked(copy, seg)
-        if found is None:
+            yield at_root, seg.filter_crc32
+        else:
+            copy = self._cache.entry(self._shard, file)
+            if copy.exists():
+                self._cache.touch(copy)
+                yield copy, seg.filter_crc32
+                self._cache.discard(copy)
             with suppress(ObjectMissing), self._cache.scratch() as folder:
                 self._counters.bytes_fetched += self._root.fetch(name, folder / file)[0]
                 self._cache.publish(folder / file, copy)
-            found = self._checked(copy, seg)
-        return found
+                yield copy, seg.filter_crc32
+        rebuilt = self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
+        if rebuilt.exists():
+            yield rebuilt, None
+            self._cache.discard(rebuilt)
 
-    def _checked(self, path: Path, seg: SegmentRef) -> SplitBlockFilter | None:
-        """Read a sidecar whose bytes are those that the manifest vouches for; None otherwise."""
-        with suppress(OSError, ValueError, FilterDamaged):
-            data = _read(path)
-            if len(data) == seg.filter_bytes and crc32(data) == seg.filter_crc32:
-                found = SplitBlockFilter.from_buffer(
-                    data, hash_key_id=self._hash_key_id, check_bits=False
-                )
-                self._counters.filters_loaded += 1
-                self._cache.touch(path)
-                return found
-        return None
+    def _probe(self, path: Path, seg: SegmentRef, spread: U64, head_crc32: int | None) -> BOOL:
+        """Probe a file; OSError or FilterDamaged where it is not the filter of the segment."""
+        with open(path, "rb", buffering=0) as file:
+            fd = file.fileno()
 
-    def _from_rebuilt(self, seg: SegmentRef) -> SplitBlockFilter | None:
-        path = self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
-        with suppress(OSError, ValueError, FilterDamaged):
-            found = SplitBlockFilter.from_buffer(_read(path), hash_key_id=self._hash_key_id)
-            if found.count == seg.count:
-                self._counters.filters_loaded += 1
-                self._cache.touch(path)
-                return found
-        return None
+            def read_into(offset: int, buffer: memoryview) -> None:
+                if os.preadv(fd, [buffer], offset) != len(buffer):
+                    raise OSError(f"{path} ends too early")
+
+            def read(size: int) -> memoryview:
+                data = memoryview(bytearray(size))
+                read_into(0, data)
+                return data
+
+            blocks = blocks_of(read(HEADER_BYTES))
+            head = FilterHead.from_bytes(
+                read(head_bytes(blocks)), hash_key_id=self._hash_key_id, head_crc32=head_crc32
+            )
+            if head.count != seg.count:
+                raise FilterDamaged(f"{path} holds {head.count} IDs, its segment {seg.count}")
+            return may_hold(
+                head, lambda offset, buffer: read_into(head.nbytes + offset, buffer), spread
+            )
 
     def _rebuild(self, seg: SegmentRef) -> SplitBlockFilter:
-        keys, _ = self._views.read_all(seg)
-        blocks = max(1, (seg.filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
+        keys, _ = self._views.read(seg)
+        blocks = _blocks_in(seg.filter_bytes)
         rebuilt = SplitBlockFilter(
             np.zeros(8 * blocks, np.uint32),
             count=0,
             fpr=predicted_fpr(seg.count, blocks),
             hash_key_id=self._hash_key_id,
         )
-        rebuilt.add(kernel.hash64(keys.data, keys.offsets, self._hash_key))
+        rebuilt.add(seg.spread(kernel.hash64(keys.data, keys.offsets, self._hash_key)))
         self._counters.filters_rebuilt += 1
         with self._cache.scratch() as folder:
             (folder / "filter").write_bytes(rebuilt.to_bytes())
@@ -206,17 +162,10 @@ class Sidecars:
             )
         return rebuilt
 
-    def _url(self, name: str) -> str:
-        return self._root.url(shard_path(self._query_id, self._shard, name + SIDECAR_SUFFIX))
 
-
-def _read(path: Path) -> memoryview:
-    """The file's bytes in memory of our own, aligned to 64 bytes.
-
-    Not mapped: what is checked once must stay as it was, whatever happens to the file.
-    """
-    with open(path, "rb", buffering=0) as file:
-        view = memoryview(pa.allocate_buffer(os.fstat(file.fileno()).st_size))
-        if file.readinto(view) != len(view):
-            raise OSError(f"{path} changed while it was read")
-        return view
+def _blocks_in(filter_bytes: int) -> int:
+    """Blocks of a filter of this size, or one less where its head takes that."""
+    blocks = max(1, (filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
+    while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
+        blocks -= 1
+    return blocks

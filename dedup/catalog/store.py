@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+import numpy as np
+
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys, filter_key_id
@@ -21,12 +23,12 @@ from dedup.catalog.layout import (
 )
 from dedup.catalog.root import Root
 from dedup.catalog.segment import write_segment_file
-from dedup.catalog.sidecars import LoadedFilters, Sidecars
+from dedup.catalog.sidecars import Sidecars
 from dedup.catalog.tombstone import read_tombstone
 from dedup.catalog.view import OpenViews, Views
-from dedup.core.filter import SplitBlockFilter
+from dedup.core.filter import SplitBlockFilter, head_bytes
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.ports import BOOL, I64, U64, SegmentRef, hash_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class ShardStore:
         Which shard, >= 0.
     attempt : Attempt
         Who writes. One store per attempt and shard: the names of segments count from 0.
-    open_views, loaded_filters
-        Budgets of open files; default: the process's own.
+    open_views
+        Budget of open files; default: the process's own.
 
     Attributes
     ----------
@@ -71,7 +73,6 @@ class ShardStore:
         shard: int,
         attempt: Attempt,
         open_views: OpenViews | None = None,
-        loaded_filters: LoadedFilters | None = None,
     ) -> None:
         self.counters = Counters()
         self._root = root
@@ -100,11 +101,17 @@ class ShardStore:
             hash_key=self._hash_key,
             hash_key_id=self._hash_key_id,
             counters=self.counters,
-            loaded=loaded_filters,
         )
 
-    def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
-        """Return the filter over the segment's IDs, rebuilt from the segment where damaged.
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
+        """Return which hashes the segment's filter may hold, shape (n,).
+
+        Parameters
+        ----------
+        seg : SegmentRef
+            Whose filter; it is rebuilt from the segment where damaged.
+        hashes : ndarray of uint64, shape (n,)
+            Never falling, in the segment's range.
 
         Raises
         ------
@@ -113,7 +120,7 @@ class ShardStore:
         CatalogError
             When the root cannot be reached, or the local disk fails.
         """
-        return self._sidecars.load(seg)
+        return self._sidecars.may_hold(seg, hashes)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
         """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent.
@@ -127,19 +134,38 @@ class ShardStore:
         """
         return self._views.lookup(seg, keys, hashes)
 
-    def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
-        """Return all keys, their hashes and timestamps (ms), in (hash, key) order.
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
+        """Return all keys of a range of hashes, hashes and timestamps, in (hash, key) order.
+
+        Parameters
+        ----------
+        seg : SegmentRef
+        parts, part : int
+            Range ``part`` of ``parts`` equal ones; default: all.
 
         Raises
         ------
         SegmentDamaged, CatalogError
             As `lookup`.
         """
-        keys, times_ms = self._views.read_all(seg)
-        return keys, kernel.hash64(keys.data, keys.offsets, self._hash_key), times_ms
+        keys, times_ms = self._views.read(seg, parts, part)
+        hashes = kernel.hash64(keys.data, keys.offsets, self._hash_key)
+        inside = hash_range(hashes, parts, part)
+        if inside == slice(0, len(hashes)):
+            return keys, hashes, times_ms
+        some = Keys(keys.data, keys.offsets[inside.start : inside.stop + 1])
+        return some, hashes[inside], times_ms[inside]
 
     def write_segment(
-        self, start_ms: int, end_ms: int, keys: Keys, hashes: U64, times_ms: I64, fpr: float
+        self,
+        start_ms: int,
+        end_ms: int,
+        keys: Keys,
+        hashes: U64,
+        times_ms: I64,
+        fpr: float,
+        parts: int = 1,
+        part: int = 0,
     ) -> tuple[SegmentRef, SplitBlockFilter]:
         """Write n distinct keys as a new segment with its sidecar, both durable on return.
 
@@ -155,6 +181,8 @@ class ShardStore:
             Their timestamps, in ``[start_ms, end_ms)``.
         fpr : float
             Target false-positive rate of the sidecar, between 0 and 1.
+        parts, part : int
+            All hashes lie in range ``part`` of ``parts`` equal ones, a power of two.
 
         Raises
         ------
@@ -180,8 +208,11 @@ class ShardStore:
                 hashes=hashes,
                 times_ms=times_ms,
                 hash_key_id=self._hash_key_id,
+                parts=parts,
+                part=part,
             )
-            built = SplitBlockFilter.build(hashes, fpr, hash_key_id=self._hash_key_id)
+            spread = hashes << np.uint64(parts.bit_length() - 1)
+            built = SplitBlockFilter.build(spread, fpr, hash_key_id=self._hash_key_id)
             sidecar = built.to_bytes()
             # The segment comes last: where it is, its sidecar is too.
             (folder / "sidecar").write_bytes(sidecar)
@@ -197,7 +228,9 @@ class ShardStore:
             info.sst_bytes,
             info.sst_crc32,
             len(sidecar),
-            crc32(sidecar),
+            crc32(sidecar[: head_bytes(built.blocks)]),
+            parts,
+            part,
         )
         return ref, built
 

@@ -18,9 +18,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from dedup.catalog.blocks import block_count
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.counters import Counters
-from dedup.catalog.database import View, build_view, decode_all, find, open_view
+from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
 from dedup.catalog.layout import SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment import (
@@ -170,13 +171,15 @@ class Views:
         if len(keys) == 0:
             return np.empty(0, np.int64)
         times_ms, blocks_read = self._read(
-            seg, lambda view: find(view, keys, hashes, sst_bytes=seg.sst_bytes)
+            seg, lambda view: find(view, keys, seg.spread(hashes), sst_bytes=seg.sst_bytes)
         )
         self._counters.blocks_read += blocks_read
         return times_ms
 
-    def read_all(self, seg: SegmentRef) -> tuple[Keys, I64]:
-        """Return all keys of a segment in (hash, key) order, and their timestamps (ms).
+    def read(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, I64]:
+        """Return keys of a segment in (hash, key) order, and their timestamps (ms).
+
+        Those in range ``part`` of ``parts`` equal ranges of hashes, and perhaps a few beside them.
 
         Raises
         ------
@@ -184,7 +187,12 @@ class Views:
             As `lookup`.
         """
         self._counters.segments_read += 1
-        return self._read(seg, decode_all)
+        share = parts // seg.parts
+        if share <= 1:
+            return self._read(seg, decode_all)
+        nth, nblocks = part - seg.part * share, block_count(seg.count)
+        first, last = nth * nblocks // share, -(-(nth + 1) * nblocks // share) - 1
+        return self._read(seg, lambda view: decode_range(view, first, last))
 
     def drop(self, names: Iterable[str]) -> None:
         """Close and remove the local views of these segments."""

@@ -1,25 +1,29 @@
-"""Split-block Bloom filter over key hashes: sizing, and bytes that outlive the process.
+"""Split-block Bloom filter over key hashes, and its bytes that outlive the process.
 
 The bitset has the layout of Apache Parquet (``BloomFilter.md`` of apache/parquet-format), so
 others can read it; the hash is ours (SipHash-1-3 under a secret key) in place of XXH64.
 
-Serialised form, little-endian, 64 bytes of header and then the bitset:
+Serialised form, little-endian: a header of 64 bytes, a checksum of every page, the bitset.
 
 ====== ===== ===========================================================
 offset type  content
 ====== ===== ===========================================================
 0      4s    magic ``DSBF``
-4      u16   version, 1
+4      u16   version, 2
 6      u16   reserved, 0
 8      u64   z, number of 32-byte blocks, 1 to 2**31 - 1
 16     u64   number of hashes added, repetitions included
 24     u64   hash-key ID: which key the hashes were made with
 32     f64   false-positive rate that the filter was sized for
-40     u32   CRC-32 (zlib) of the bitset
+40     u32   CRC-32 (zlib) of the page checksums
 44     16 x  reserved, 0
 60     u32   CRC-32 (zlib) of bytes 0 to 59
-64     32*z  bitset: 8 u32 words per block
+64     8*p   u64 per page of 4096 bytes of the bitset, p = ceil(z / 128): `kernel.page_sums`
+then   32*z  bitset: 8 u32 words per block
 ====== ===== ===========================================================
+
+Header and page checksums are the **head**: who knows its CRC-32 can check any page by itself, and
+so probe a filter that it never holds in memory (`dedup.core.paged`).
 
 Bytes that are not exactly this, or made with another hash key, raise `FilterDamaged`: the caller
 asks the exact catalog instead. They never mean "not seen".
@@ -27,95 +31,28 @@ asks the exact catalog instead. They never mean "not seen".
 
 from __future__ import annotations
 
-import functools
-import math
-import mmap
 import struct
-import sys
 import zlib
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
-from dedup.errors import ConfigError, FilterDamaged
+from dedup.core.sizing import MAX_BLOCKS, blocks_for
+from dedup.errors import FilterDamaged
 
 BLOCK_BYTES = 32
 HEADER_BYTES = 64
-MAX_BLOCKS = 2**31 - 1
+#: A page has a checksum of its own.
+PAGE_BYTES = 4096
+PAGE_BLOCKS = PAGE_BYTES // BLOCK_BYTES
 
 _MAGIC = b"DSBF"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<4sHHQQQdI16sI")
 _KEY_ID_INPUT = b"dedup hash-key id v1"
-#: Above this many keys per block every bit is set: the rate is 1 in double precision.
-_FULL_LOAD = 4096.0
-
-
-def predicted_fpr(n: int, z: int) -> float:
-    """Return the false-positive rate of a filter of ``z`` blocks that holds ``n`` distinct keys.
-
-    Keys per block follow Poisson(n / z); a lane with j keys answers yes with 1 - (31/32)**j,
-    and all eight must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
-    times too low.)
-
-    Raises
-    ------
-    ConfigError
-        When ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
-    """
-    if n < 0:
-        raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
-    if not 1 <= z <= MAX_BLOCKS:
-        raise ConfigError(f"a filter cannot have {z} blocks: give 1 to {MAX_BLOCKS}")
-    return _fpr_of_load(n / z)
-
-
-def blocks_for(n: int, fpr: float) -> int:
-    """Return the least number of blocks that keeps ``n`` distinct keys at or below ``fpr``.
-
-    Raises
-    ------
-    ConfigError
-        When ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64 GiB) are
-        not enough.
-    """
-    if n < 0:
-        raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
-    if not 0 < fpr < 1:
-        raise ConfigError(f"fpr is a rate between 0 and 1, such as 0.01; got {fpr}")
-    load = _load_for(fpr)
-    z = max(1, math.ceil(n / load)) if load > 0 else MAX_BLOCKS + 1
-    if z > MAX_BLOCKS:
-        raise ConfigError(
-            f"a filter of {n} keys at fpr {fpr} passes 64 GiB: "
-            "use more shards or buckets, or a higher fpr"
-        )
-    return z
-
-
-def _fpr_of_load(load: float) -> float:
-    if load == 0:
-        return 0.0
-    if load > _FULL_LOAD:
-        return 1.0
-    j = np.arange(1, int(load + 12 * math.sqrt(load)) + 64, dtype=np.float64)
-    log_pmf = np.cumsum(np.log(load / j)) - load
-    lane_fill = -np.expm1(j * math.log1p(-1 / 32))
-    return min(float((np.exp(log_pmf) * lane_fill**8).sum()), 1.0)
-
-
-@functools.lru_cache(maxsize=64)
-def _load_for(fpr: float) -> float:
-    """Return the most keys per block that stay at or below ``fpr``."""
-    low, high = 0.0, _FULL_LOAD
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _fpr_of_load(middle) <= fpr:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def hash_key_id(key16: bytes) -> int:
@@ -175,7 +112,7 @@ class SplitBlockFilter:
     @property
     def nbytes(self) -> int:
         """Bytes of the serialised form."""
-        return HEADER_BYTES + self.bits.nbytes
+        return head_bytes(self.blocks) + self.bits.nbytes
 
     def add(self, hashes: npt.NDArray[np.uint64]) -> None:
         """Add hashes. Raises ValueError on a filter over read-only bytes."""
@@ -188,75 +125,148 @@ class SplitBlockFilter:
 
     def to_bytes(self) -> bytes:
         """Return the serialised form that the module describes."""
-        bitset = self.bits.astype("<u4", copy=False)
-        fields = (_MAGIC, _VERSION, 0, self.blocks, self.count, self.hash_key_id, self.fpr)
-        header = _HEADER.pack(*fields, zlib.crc32(bitset.data), bytes(16), 0)
-        return b"".join((header[:60], struct.pack("<I", zlib.crc32(header[:60])), bitset.data))
+        bitset = self.bits.astype("<u4", copy=False).view(np.uint8)
+        sums = kernel.page_sums(bitset, PAGE_BYTES)
+        head = FilterHead(self.blocks, self.count, self.hash_key_id, self.fpr, sums)
+        return b"".join((head.to_bytes(), bitset.data))
 
     @classmethod
     def from_bytes(
-        cls, data: bytes | memoryview, *, hash_key_id: int, check_bits: bool = True
+        cls, data: bytes | memoryview, *, hash_key_id: int, head_crc32: int | None = None
     ) -> SplitBlockFilter:
         """Return the filter of these bytes with a bitset of its own, aligned and writable.
 
-        Raises
-        ------
-        FilterDamaged
-            As `from_buffer`.
-        """
-        view = cls.from_buffer(data, hash_key_id=hash_key_id, check_bits=check_bits)
-        view.bits = view.bits.astype(np.uint32, copy=True)
-        return view
-
-    @classmethod
-    def from_buffer(
-        cls, buffer: bytes | memoryview | mmap.mmap, *, hash_key_id: int, check_bits: bool = True
-    ) -> SplitBlockFilter:
-        """Return the filter of these bytes without copying them, such as a memory map.
-
         Parameters
         ----------
-        buffer
+        data
             The serialised form, and nothing after it.
         hash_key_id
             The key that hashes are made with now; a filter made with another is refused.
-        check_bits
-            Whether to read the whole bitset for its checksum. Leave out only for bytes that
-            this process has checked before.
+        head_crc32
+            CRC-32 that the head must have, where one is known.
 
         Raises
         ------
         FilterDamaged
             When magic, version, size, a checksum or the hash key is not as it must be.
         """
-        view = memoryview(buffer).cast("B")
-        if len(view) < HEADER_BYTES:
-            raise _damaged(f"{len(view)} bytes are less than the header of {HEADER_BYTES}")
-        magic, version, reserved, z, count, key_id, fpr, bits_crc, spare, header_crc = (
-            _HEADER.unpack_from(view)
-        )
-        if magic != _MAGIC:
-            raise _damaged(f"it starts with {magic!r} instead of {_MAGIC!r}")
-        if zlib.crc32(view[:60]) != header_crc:
-            raise _damaged("the checksum of its header does not match")
-        if version != _VERSION or reserved or any(spare):
-            raise _damaged(f"version {version} is not one that this release reads ({_VERSION})")
-        if not 1 <= z <= MAX_BLOCKS or len(view) != HEADER_BYTES + BLOCK_BYTES * z:
-            raise _damaged(f"{len(view)} bytes do not fit {z} blocks")
-        if key_id != hash_key_id:
-            raise _damaged(f"it was made with hash key {key_id:016x}, not {hash_key_id:016x}")
-        if check_bits and zlib.crc32(view[HEADER_BYTES:]) != bits_crc:
-            raise _damaged("the checksum of its bitset does not match")
-        bits = np.frombuffer(view, "<u4", offset=HEADER_BYTES)
-        if sys.byteorder == "big":
-            bits = bits.astype(np.uint32)
-        return cls(bits, count=count, fpr=fpr, hash_key_id=key_id)
+        view = memoryview(data).cast("B")
+        head = FilterHead.from_bytes(view, hash_key_id=hash_key_id, head_crc32=head_crc32)
+        if len(view) != head.nbytes + BLOCK_BYTES * head.blocks:
+            raise damaged(f"{len(view)} bytes do not fit {head.blocks} blocks")
+        bitset = np.frombuffer(view, np.uint8, offset=head.nbytes)
+        head.check(bitset, 0)
+        bits = bitset.view("<u4").astype(np.uint32, copy=True)
+        return cls(bits, count=head.count, fpr=head.fpr, hash_key_id=head.hash_key_id)
 
     def __repr__(self) -> str:
         return f"SplitBlockFilter({self.count} hashes, {self.blocks} blocks, fpr {self.fpr:g})"
 
 
-def _damaged(what: str) -> FilterDamaged:
+@dataclass(frozen=True, slots=True, eq=False)
+class FilterHead:
+    """What a serialised filter says of itself, before the bitset.
+
+    Parameters
+    ----------
+    blocks, count, hash_key_id, fpr
+        As of the filter.
+    sums : ndarray of uint64, shape (ceil(blocks / 128),)
+        Checksum of every page.
+    """
+
+    blocks: int
+    count: int
+    hash_key_id: int
+    fpr: float
+    sums: npt.NDArray[np.uint64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the serialised head."""
+        return head_bytes(self.blocks)
+
+    def to_bytes(self) -> bytes:
+        """Return header and page checksums."""
+        sums = self.sums.astype("<u8", copy=False).tobytes()
+        fields = (_MAGIC, _VERSION, 0, self.blocks, self.count, self.hash_key_id, self.fpr)
+        header = _HEADER.pack(*fields, zlib.crc32(sums), bytes(16), 0)
+        return b"".join((header[:60], struct.pack("<I", zlib.crc32(header[:60])), sums))
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes | memoryview, *, hash_key_id: int, head_crc32: int | None = None
+    ) -> FilterHead:
+        """Return the head that these bytes begin with.
+
+        Raises
+        ------
+        FilterDamaged
+            As `SplitBlockFilter.from_bytes`.
+        """
+        view = memoryview(data)
+        _, version, reserved, z, count, key_id, fpr, sums_crc, spare, _ = _header(view)
+        if version != _VERSION or reserved or any(spare):
+            raise damaged(f"version {version} is not one that this release reads ({_VERSION})")
+        if not 1 <= z <= MAX_BLOCKS or len(view) < head_bytes(z):
+            raise damaged(f"{len(view)} bytes do not fit {z} blocks")
+        if key_id != hash_key_id:
+            raise damaged(f"it was made with hash key {key_id:016x}, not {hash_key_id:016x}")
+        sums = view[HEADER_BYTES : head_bytes(z)]
+        if zlib.crc32(sums) != sums_crc:
+            raise damaged("the checksum of its page checksums does not match")
+        if head_crc32 is not None and zlib.crc32(view[: head_bytes(z)]) != head_crc32:
+            raise damaged("its head is not the one that the manifest vouches for")
+        return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
+
+    def check(self, pages: npt.NDArray[np.uint8], first: int | npt.NDArray[np.int64]) -> None:
+        """Raise `FilterDamaged` unless every page is as it was written.
+
+        Parameters
+        ----------
+        pages : uint8 array
+            Whole pages of the bitset, one behind another; only its last may be short.
+        first : int or int64 array
+            Number of the first page of a stretch, or of each page.
+        """
+        found = kernel.page_sums(pages, PAGE_BYTES)
+        wanted = (
+            self.sums[first : first + len(found)] if isinstance(first, int) else self.sums[first]
+        )
+        if not np.array_equal(found, wanted):
+            raise damaged("the checksum of a page of its bitset does not match")
+
+
+def head_bytes(blocks: int) -> int:
+    """Return the size of the head of a filter of so many blocks."""
+    return HEADER_BYTES + 8 * -(-blocks // PAGE_BLOCKS)
+
+
+def blocks_of(header: bytes | memoryview) -> int:
+    """Return the number of blocks that a header, the first 64 bytes, tells.
+
+    Raises
+    ------
+    FilterDamaged
+        When it is no header, or damaged.
+    """
+    blocks: int = _header(memoryview(header))[3]
+    return blocks
+
+
+def _header(view: memoryview) -> tuple[Any, ...]:
+    if len(view) < HEADER_BYTES:
+        raise damaged(f"{len(view)} bytes are less than the header of {HEADER_BYTES}")
+    fields = _HEADER.unpack_from(view)
+    if fields[0] != _MAGIC:
+        raise damaged(f"it starts with {fields[0]!r} instead of {_MAGIC!r}")
+    if zlib.crc32(view[:60]) != fields[-1]:
+        raise damaged("the checksum of its header does not match")
+    return fields
+
+
+def damaged(what: str) -> FilterDamaged:
+    """Return the error that says why a filter is not used."""
     return FilterDamaged(
         f"a Bloom filter cannot be used: {what}. "
         "Ask the exact catalog instead and rebuild the filter from its segment"

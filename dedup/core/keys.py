@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup import kernel
+
 T = TypeVar("T", bound=np.generic)
 
 
@@ -140,10 +142,10 @@ class Keys:
 
         Raises
         ------
-        IndexError
+        ValueError
             When a position is negative or not below ``len(self)``.
         """
-        return Keys.from_arrow(self.to_arrow().take(pa.array(indices, pa.int64())))
+        return Keys(*kernel.take_keys(self.data, self.offsets, indices))
 
     def to_arrow(self) -> pa.LargeBinaryArray:
         """Return the same keys as an Arrow array over the same memory."""

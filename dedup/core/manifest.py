@@ -10,38 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dedup.core.bucket import Bucket
 from dedup.core.ports import SegmentRef
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """All segments of one time range ``[start_ms, end_ms)`` of one shard.
-
-    Parameters
-    ----------
-    start_ms, end_ms : int
-        The range of emitted timestamps, milliseconds since the epoch.
-    clamped : bool
-        Holds an ID whose timestamp was clamped or substituted, so a copy that carries its own
-        timestamp must look here too.
-    segments : tuple of SegmentRef
-        Disjoint in IDs.
-    """
-
-    start_ms: int
-    end_ms: int
-    clamped: bool = False
-    segments: tuple[SegmentRef, ...] = ()
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """Start and end: what tells buckets apart."""
-        return self.start_ms, self.end_ms
-
-    @property
-    def ids(self) -> int:
-        """IDs in all segments."""
-        return sum(segment.count for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,41 +81,24 @@ class Manifest:
         waiting = {e.name for e in self.expired} | {g.name for g in self.graves}
         return waiting | {s.name for s in self.segments()}
 
-    def with_segments(
-        self, start_ms: int, end_ms: int, added: Iterable[SegmentRef], *, clamped: bool = False
-    ) -> Manifest:
-        """The manifest with segments added to one bucket, which is created if needed."""
-        key = (start_ms, end_ms)
-        old = next((b for b in self.buckets if b.range == key), Bucket(start_ms, end_ms))
-        new = replace(old, clamped=old.clamped or clamped, segments=(*old.segments, *tuple(added)))
-        others = [b for b in self.buckets if b.range != key]
-        return replace(self, buckets=tuple(sorted([*others, new], key=lambda b: b.range)))
+    def bucket(self, start_ms: int, end_ms: int) -> Bucket:
+        """The bucket of this range; an empty one where there is none."""
+        range_ms = (start_ms, end_ms)
+        return next((b for b in self.buckets if b.range == range_ms), Bucket(*range_ms))
 
-    def replacing(
-        self,
-        bucket: Bucket,
-        gone: Iterable[SegmentRef],
-        new: SegmentRef,
-        *,
-        epoch: int,
-        now_ms: int,
-    ) -> Manifest:
-        """The manifest with some of a bucket's segments merged into a new one."""
-        names = {segment.name for segment in gone}
-        kept = tuple(s for s in bucket.segments if s.name not in names)
-        merged = replace(bucket, segments=(*kept, new))
-        return replace(
-            self,
-            buckets=tuple(merged if b.range == bucket.range else b for b in self.buckets),
-            expired=(*self.expired, *(Expired(name, epoch, now_ms) for name in sorted(names))),
-        )
+    def with_bucket(self, bucket: Bucket) -> Manifest:
+        """The manifest with a bucket in place of the one of its range, if any."""
+        others = [b for b in self.buckets if b.range != bucket.range]
+        return replace(self, buckets=tuple(sorted([*others, bucket], key=lambda b: b.range)))
+
+    def expiring(self, segments: Iterable[SegmentRef], *, epoch: int, now_ms: int) -> Manifest:
+        """The manifest with segments, no longer in any bucket, on their way out."""
+        gone = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
+        return replace(self, expired=(*self.expired, *gone))
 
     def without(self, segment: SegmentRef) -> Manifest:
         """The manifest without a segment whose loss the user accepted; it is not deleted."""
-        buckets = (
-            replace(b, segments=tuple(s for s in b.segments if s.name != segment.name))
-            for b in self.buckets
-        )
+        buckets = (bucket.without(segment.name) for bucket in self.buckets)
         return replace(self, buckets=tuple(b for b in buckets if b.segments))
 
     def expire(
@@ -201,10 +154,7 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         """The manifest as JSON can hold it; `from_json` reads it back."""
         return {
-            "buckets": [
-                [b.start_ms, b.end_ms, int(b.clamped), [s.to_json() for s in b.segments]]
-                for b in self.buckets
-            ],
+            "buckets": [bucket.to_json() for bucket in self.buckets],
             "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
             "graves": [[g.name, g.count, g.epoch, g.since_ms] for g in self.graves],
         }
@@ -213,10 +163,7 @@ class Manifest:
     def from_json(value: dict[str, Any]) -> Manifest:
         """The manifest that `to_json` wrote."""
         return Manifest(
-            tuple(
-                Bucket(start, end, bool(clamped), tuple(SegmentRef.from_json(s) for s in segments))
-                for start, end, clamped, segments in value["buckets"]
-            ),
+            tuple(Bucket.from_json(bucket) for bucket in value["buckets"]),
             tuple(Expired(*entry) for entry in value["expired"]),
             tuple(Grave(*entry) for entry in value["graves"]),
         )

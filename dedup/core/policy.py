@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: At most this many segments in a bucket that still grows.
+#: At most this many segments that one ID may be in, in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
 
 
@@ -39,6 +39,8 @@ class Policy:
         Target false-positive rate of the union of all filters that one lookup probes, in (0, 1).
     state_budget_bytes : int
         Bound of the state row; half of it is for the tail.
+    segment_ids : int
+        Merges make segments of at most about this many IDs, one at a time, >= 1.
     keep_expired_ms : int
         Expired segments stay at the catalog root at least this long.
     retain_epochs : int
@@ -57,6 +59,7 @@ class Policy:
     idle_timeout_ms: int | None = 600_000
     fpr: float = 0.01
     state_budget_bytes: int = 1 << 20
+    segment_ids: int = 1 << 20
     keep_expired_ms: int = 86_400_000
     retain_epochs: int = 100
     accept_clock_jump: bool = False

@@ -15,9 +15,12 @@ from dedup.errors import StateError
 
 I64: TypeAlias = npt.NDArray[np.int64]
 U64: TypeAlias = npt.NDArray[np.uint64]
+BOOL: TypeAlias = npt.NDArray[np.bool_]
 
 #: No timestamp at all.
 NO_TIME = int(np.iinfo(np.int64).min)
+#: Ranges of hashes that the IDs of a bucket are split into at most: 16 bits of the hash.
+MAX_PARTS = 1 << 16
 #: Answer of a lookup for an ID that the segment does not hold.
 ABSENT_MS = NO_TIME
 
@@ -40,7 +43,10 @@ class SegmentRef:
     sst_bytes, sst_crc32 : int
         Size and CRC-32 of the SST file.
     filter_bytes, filter_crc32 : int
-        Size and CRC-32 of the filter sidecar.
+        Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
+    parts, part : int
+        Of ``parts`` equal ranges of hashes (a power of two, at most `MAX_PARTS`) the segment
+        holds IDs of range number ``part`` only; 1 and 0: of all hashes.
     """
 
     name: str
@@ -51,6 +57,18 @@ class SegmentRef:
     sst_crc32: int
     filter_bytes: int
     filter_crc32: int
+    parts: int = 1
+    part: int = 0
+
+    def within(self, hashes: U64) -> slice:
+        """Return which of the hashes, which never fall, lie in the segment's range."""
+        return hash_range(hashes, self.parts, self.part)
+
+    def spread(self, hashes: U64) -> U64:
+        """Return hashes of the segment's range spread over all: what its filter and blocks use."""
+        if self.parts == 1:
+            return hashes
+        return hashes << np.uint64(self.parts.bit_length() - 1)
 
     def to_json(self) -> list[str | int]:
         """Return the fields as a list that JSON can hold; ``from_json`` reads it back."""
@@ -65,17 +83,39 @@ class SegmentRef:
         StateError
             When number or types of the fields are not those of a segment.
         """
-        if len(fields) == 8:
+        if len(fields) == 10:
             name, *numbers = fields
             whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
-            if isinstance(name, str) and name and len(whole) == 7:
-                start_ms, end_ms, *sizes = whole
-                if start_ms < end_ms and min(sizes) >= 0:
-                    return cls(name, start_ms, end_ms, *sizes)
+            if isinstance(name, str) and name and len(whole) == 9:
+                start_ms, end_ms, *others = whole
+                parts, part = others[-2:]
+                power = 1 <= parts <= MAX_PARTS and parts & (parts - 1) == 0
+                if start_ms < end_ms and min(others) >= 0 and power and part < parts:
+                    return cls(name, start_ms, end_ms, *others)
         raise StateError(
             f"the manifest in the state row holds {list(fields)!r:.300}, which is no segment; "
             "restore the checkpoint together with its catalog from a copy"
         )
+
+
+def hash_range(hashes: U64, parts: int, part: int) -> slice:
+    """Return which of the hashes, which never fall, lie in range ``part`` of ``parts`` equal ones.
+
+    Parameters
+    ----------
+    hashes : ndarray of uint64, shape (n,)
+    parts : int
+        A power of two.
+    part : int
+        0 to ``parts``, which is behind the last.
+    """
+    if parts == 1:
+        return slice(0, len(hashes) if part == 0 else 0)
+    bits = 64 - (parts.bit_length() - 1)
+    low = int(np.searchsorted(hashes, np.uint64(part << bits))) if part < parts else len(hashes)
+    if part + 1 >= parts:
+        return slice(low, len(hashes))
+    return slice(low, int(np.searchsorted(hashes, np.uint64((part + 1) << bits))))
 
 
 class SegmentStore(Protocol):
@@ -86,19 +126,34 @@ class SegmentStore(Protocol):
     `dedup.errors.CatalogError`.
     """
 
-    def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
-        """Return the filter over the segment's IDs, rebuilt from the segment where damaged."""
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
+        """Return which hashes the segment's filter may hold, shape (n,).
+
+        The hashes never fall and lie in the segment's range. A damaged filter is rebuilt from the
+        segment.
+        """
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
         """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent."""
 
-    def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
-        """Return all keys, their hashes and timestamps (ms), in (hash, key) order."""
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
+        """Return all keys of a range of hashes, hashes and timestamps, in (hash, key) order."""
 
     def write_segment(
-        self, start_ms: int, end_ms: int, keys: Keys, hashes: U64, times_ms: I64, fpr: float
+        self,
+        start_ms: int,
+        end_ms: int,
+        keys: Keys,
+        hashes: U64,
+        times_ms: I64,
+        fpr: float,
+        parts: int = 1,
+        part: int = 0,
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write n distinct keys as a new segment with its sidecar, both durable on return."""
+        """Write n distinct keys as a new segment with its sidecar, both durable on return.
+
+        All hashes lie in range ``part`` of ``parts``.
+        """
 
     def delete(self, names: Sequence[str]) -> int:
         """Delete the segments of these names; missing ones are fine. Return how many were there."""

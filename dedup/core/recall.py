@@ -15,16 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
-from dedup.core.filter import SplitBlockFilter
+from dedup.core.bucket import Bucket, Reach
 from dedup.core.keys import Keys
-from dedup.core.manifest import Bucket
 from dedup.core.policy import Policy
-from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore
+from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore, hash_range
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
-
-#: Filters that one probe of the kernel takes.
-_PROBE_WIDTH = 64
 
 _T = TypeVar("_T")
 Int64s = npt.NDArray[np.int64]
@@ -116,14 +112,24 @@ def recall(
     lap("tail")
 
     open_ids = np.flatnonzero(~settled)
+    if state.manifest.buckets:
+        # In hash order every filter and segment is read from its start to its end.
+        keys = question.keys
+        in_order = kernel.sort_keys(keys.data, keys.offsets, question.hashes)
+        open_ids = in_order[~settled[in_order]]
     lost: list[SegmentRef] = []
     hits: list[tuple[SegmentRef, Int64s]] = []
     for bucket in reversed(state.manifest.buckets):
-        candidates = _reaching(bucket, question, open_ids, policy)
-        if len(candidates):
-            bucket_hits, bucket_lost = _probe(state, bucket, question, candidates, store)
-            hits += bucket_hits
-            lost += bucket_lost
+        ids = _reaching(bucket, question, open_ids, policy)
+        if not len(ids):
+            continue
+        hashes = question.hashes[ids]
+        for reach in bucket.reaches():
+            some = _answered(reach, hashes)
+            mask, gone = _may_hold(state, reach.segment, hashes[some], store)
+            lost += gone
+            if mask is not None and mask.any():
+                hits.append((reach.segment, ids[some][mask]))
     lap("probe")
 
     maybe = np.zeros(u, np.bool_)
@@ -171,31 +177,23 @@ def _reaching(bucket: Bucket, question: Question, ids: Int64s, policy: Policy) -
     return ids if bool(near.all()) else ids[near]
 
 
-def _probe(
-    state: ShardState, bucket: Bucket, question: Question, ids: Int64s, store: SegmentStore
-) -> tuple[list[tuple[SegmentRef, Int64s]], list[SegmentRef]]:
-    """Per segment of a bucket, the IDs that its filter may hold."""
-    filters: list[tuple[SegmentRef, SplitBlockFilter]] = []
-    lost: list[SegmentRef] = []
-    for segment in bucket.segments:
-        piece = state.slices.get(segment.name)
-        if piece is None:
-            piece, gone = read_unless_lost(store, segment, partial(store.segment_filter, segment))
-            lost += gone
-        if piece is not None:
-            filters.append((segment, piece))
-    hashes = question.hashes if len(ids) == len(question) else question.hashes[ids]
-    hits: list[tuple[SegmentRef, Int64s]] = []
-    for first in range(0, len(filters), _PROBE_WIDTH):
-        group = filters[first : first + _PROBE_WIDTH]
-        masks = kernel.filter_probe([piece.bits for _, piece in group], hashes)
-        positive = np.flatnonzero(masks)
-        masks = masks[positive]
-        for bit, (segment, _) in enumerate(group):
-            hit = (masks >> np.uint64(bit)) & np.uint64(1)
-            if hit.any():
-                hits.append((segment, ids[positive[hit.astype(np.bool_)]]))
-    return hits, lost
+def _answered(reach: Reach, hashes: npt.NDArray[np.uint64]) -> slice:
+    """Which of the hashes, which never fall, the segment answers for."""
+    within = reach.segment.within(hashes)
+    if not reach.done:
+        return within
+    start = hash_range(hashes, reach.parts, reach.done).start
+    return slice(max(within.start, start), max(within.stop, start))
+
+
+def _may_hold(
+    state: ShardState, segment: SegmentRef, hashes: npt.NDArray[np.uint64], store: SegmentStore
+) -> tuple[npt.NDArray[np.bool_] | None, list[SegmentRef]]:
+    """Which hashes the segment's filter may hold; None where the segment is lost."""
+    piece = state.slices.get(segment.name)
+    if piece is not None:
+        return piece.may_contain(segment.spread(hashes)), []
+    return read_unless_lost(store, segment, partial(store.may_hold, segment, hashes))
 
 
 def read_unless_lost(

@@ -3,7 +3,7 @@
 Layout, little-endian::
 
     0   4   magic "DDST"
-    4   2   format version, 1
+    4   2   format version, 2
     6   2   number of filter slices f
     8   4   length of the head       (zlib-compressed JSON: clocks, manifest, bucket length)
     12  4   length of the tail       (see dedup.core.tail)
@@ -22,7 +22,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 _SIZE = _HEADER.size + _CRC.size
@@ -81,25 +81,26 @@ class ShardState:
             starts |= set(np.unique(self.tail.bucket_starts(self.bucket_ms)).tolist())
         return len(starts)
 
+    def head_bytes_without_slices(self) -> int:
+        """Bytes of the row apart from the tail, the filter slices and their names."""
+        return _SIZE + len(replace(self, slices={})._head())
+
+    def _head(self) -> bytes:
+        fields = {
+            "epoch": self.epoch,
+            "bucket_ms": self.bucket_ms,
+            "clocks": self.clocks.to_json(),
+            "manifest": self.manifest.to_json(),
+            "slices": list(self.slices),
+            "forgotten": self.forgotten,
+            "stray_files": list(self.stray_files),
+            "forgotten_before_ms": self.forgotten_before_ms,
+        }
+        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
+
     def to_bytes(self) -> bytes:
         """The state row, as the module describes it."""
-        head = zlib.compress(
-            json.dumps(
-                {
-                    "epoch": self.epoch,
-                    "bucket_ms": self.bucket_ms,
-                    "clocks": self.clocks.to_json(),
-                    "manifest": self.manifest.to_json(),
-                    "slices": list(self.slices),
-                    "forgotten": self.forgotten,
-                    "stray_files": list(self.stray_files),
-                    "forgotten_before_ms": self.forgotten_before_ms,
-                },
-                separators=(",", ":"),
-            ).encode(),
-            1,
-        )
-        tail = self.tail.to_bytes()
+        head, tail = self._head(), self.tail.to_bytes()
         slices = [piece.to_bytes() for piece in self.slices.values()]
         header = _HEADER.pack(
             MAGIC, VERSION, len(slices), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
@@ -162,10 +163,10 @@ def _slices(
         (length,) = _CRC.unpack_from(data, position)
         position += _CRC.size
         piece = data[position : position + length]
-        if zlib.crc32(piece) == checksums.get(name):
+        if name in checksums:
             with suppress(FilterDamaged):
                 slices[name] = SplitBlockFilter.from_bytes(
-                    piece, hash_key_id=hash_key_id, check_bits=False
+                    piece, hash_key_id=hash_key_id, head_crc32=checksums[name]
                 )
         position += length
     return slices

@@ -13,18 +13,23 @@ from functools import partial
 
 import numpy as np
 
+from dedup.core.bucket import Bucket, Merge, Run
 from dedup.core.clocks import NEVER_MS
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
-from dedup.core.manifest import Bucket, Manifest
+from dedup.core.manifest import Manifest
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
-from dedup.core.ports import I64, U64, SegmentRef, SegmentStore
+from dedup.core.ports import I64, MAX_PARTS, U64, SegmentRef, SegmentStore
 from dedup.core.recall import read_unless_lost
 from dedup.core.state import ShardState
-from dedup.core.tail import Tail
+from dedup.errors import CatalogError
 
-#: Closed buckets are merged in every fourth micro-batch of a shard, shards taking turns.
+#: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
+#: IDs merged per ID sealed at least, so that merging keeps up; more where a bucket is deep.
+MERGE_RATE = 4
+#: Runs that are not being merged yet, at which a bucket that grows begins to merge some.
+MERGE_RUNS = 13
 #: Expired segments deleted per shard and micro-batch, besides one grave.
 MAX_DELETES = 64
 #: Expired segments whose names the state row holds itself.
@@ -98,31 +103,68 @@ class Upkeep:
                 return
 
     def _seal_bucket(self, start_ms: int) -> None:
-        tail, rest = self._split_tail(start_ms)
+        """Move a bucket's entries from the tail to a segment, if it has any."""
+        inside = self.state.tail.bucket_starts(self.state.bucket_ms) == start_ms
+        tail, rest = self.state.tail.where(inside), self.state.tail.where(~inside)
+        if not len(tail):
+            return
         end_ms = start_ms + self.state.bucket_ms
         segment = self._write(
-            start_ms, end_ms, tail.keys, tail.hashes(self.hash_key), tail.times_ms, growing=True
+            start_ms,
+            end_ms,
+            (tail.keys, tail.hashes(self.hash_key), tail.times_ms),
+            self.policy.open_slice_fpr,
         )
-        self._update(
-            tail=rest,
-            manifest=self.state.manifest.with_segments(
-                start_ms, end_ms, [segment], clamped=bool(tail.clamped.any())
-            ),
-        )
-
-    def _split_tail(self, start_ms: int) -> tuple[Tail, Tail]:
-        inside = self.state.tail.bucket_starts(self.state.bucket_ms) == start_ms
-        return self.state.tail.where(inside), self.state.tail.where(~inside)
+        bucket = self.state.manifest.bucket(start_ms, end_ms)
+        clamped = bool(tail.clamped.any())
+        self._update(tail=rest)
+        self._put(bucket.adding((segment,), clamped=clamped))
 
     def _merge(self) -> None:
-        """Size-tiered in buckets that grow; down to one segment in those that are closed."""
-        for bucket in self.state.manifest.buckets:
-            if len(bucket.segments) >= MAX_OPEN_SEGMENTS:
-                self._merge_segments(bucket, smallest_tier(bucket.segments))
-        waiting = [b for b in self.state.manifest.buckets if self._closed(b) and self._scattered(b)]
+        """Size-tiered in buckets that grow; down to one run in those that are closed.
+
+        Every step makes one segment of bounded size. Steps taken keep up with what is sealed; a
+        shard that seals little takes turns with the others.
+        """
+        sealed_ids = self.counts["ids_written"]
+        room_ids = 0
         turn = self.epoch % MERGE_STRIDE == self.shard % MERGE_STRIDE
-        if waiting and (turn or len(waiting) > 1):
-            self._merge_segments(waiting[0], waiting[0].segments)
+        if turn or sealed_ids >= self.policy.segment_ids // 4:
+            deepest = max((bucket.depth for bucket in self.state.manifest.buckets), default=0)
+            room_ids = max(self.policy.segment_ids, max(MERGE_RATE, deepest // 2) * sealed_ids)
+        while (job := self._next_merge(urgent=room_ids <= 0)) is not None:
+            # A small step costs its files.
+            room_ids -= max(self._step(*job), self.policy.segment_ids // 2)
+
+    def _next_merge(self, *, urgent: bool) -> tuple[Bucket, Merge] | None:
+        """The smallest merge there is to do; if ``urgent``, only in a bucket that is too deep."""
+        jobs = []
+        for bucket in self.state.manifest.buckets:
+            if not urgent or bucket.depth >= MAX_OPEN_SEGMENTS:
+                bucket = self._beginning(bucket)
+                jobs += [(bucket, merge) for merge in bucket.merges]
+        return min(jobs, key=lambda job: job[1].ids, default=None)
+
+    def _beginning(self, bucket: Bucket) -> Bucket:
+        """The bucket with one more merge under way, if it is time for one."""
+        if self._closed(bucket):
+            if bucket.merges or len(bucket.runs) < 2:
+                return bucket
+            if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
+                self._seal_bucket(bucket.start_ms)  # the last stragglers
+                bucket = self.state.manifest.bucket(*bucket.range)
+            runs = bucket.runs
+        elif len(bucket.runs) >= MERGE_RUNS or (
+            bucket.depth >= MAX_OPEN_SEGMENTS - 1 and len(bucket.runs) > 1
+        ):
+            runs = cheapest(bucket.runs)
+        else:
+            return bucket
+        ids = sum(ids_in(run) for run in runs)
+        parts = 1 << max(0, math.ceil(math.log2(max(1, ids) / self.policy.segment_ids)))
+        bucket = bucket.beginning(runs, min(parts, MAX_PARTS))
+        self._put(bucket)
+        return bucket
 
     def _closed(self, bucket: Bucket) -> bool:
         """No record can enter the bucket any more: its time is over, or its grid is."""
@@ -130,49 +172,46 @@ class Upkeep:
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
 
-    @staticmethod
-    def _scattered(bucket: Bucket) -> bool:
-        return len(bucket.segments) > 1
-
-    def _merge_segments(self, bucket: Bucket, segments: tuple[SegmentRef, ...]) -> None:
-        read, lost = [], []
-        for segment in segments:
-            content, gone = read_unless_lost(
-                self.store, segment, partial(self.store.read_segment, segment)
-            )
+    def _step(self, bucket: Bucket, merge: Merge) -> int:
+        """Merge one more range of hashes; how many IDs it holds."""
+        pieces, lost = [], []
+        for segment in merge.inputs:
+            if not _overlap(segment, merge.parts, merge.done):
+                continue
+            read = partial(self.store.read_segment, segment, merge.parts, merge.done)
+            content, gone = read_unless_lost(self.store, segment, read)
             lost += gone
             if content is not None:
-                read.append((segment, content))
-        for segment in lost:
-            self.forget(segment)
-        if len(read) < 2:
-            return
-        closed = self._closed(bucket)
-        pieces = [content for _, content in read]
-        if closed and bucket.range == (bucket.start_ms, bucket.start_ms + self.state.bucket_ms):
-            tail, rest = self._split_tail(bucket.start_ms)
-            if len(tail):
-                pieces.append((tail.keys, tail.hashes(self.hash_key), tail.times_ms))
-                clamped = bool(tail.clamped.any())
-                self._update(
-                    tail=rest,
-                    manifest=self.state.manifest.with_segments(*bucket.range, (), clamped=clamped),
-                )
-        merged = self._write(
-            *bucket.range,
-            Keys.concat([keys for keys, _, _ in pieces]),
-            np.concatenate([hashes for _, hashes, _ in pieces]),
-            np.concatenate([times_ms for _, _, times_ms in pieces]),
-            growing=not closed,
-        )
-        current = next(b for b in self.state.manifest.buckets if b.range == bucket.range)
-        gone_segments = [segment for segment, _ in read]
+                pieces.append(content)
+        if lost:
+            # Begin the range again without them.
+            for segment in lost:
+                self.forget(segment)
+            return 0
+        new = None
+        if pieces:
+            keys, hashes, times_ms = zip(*pieces, strict=True)
+            content = Keys.concat(keys), np.concatenate(hashes), np.concatenate(times_ms)
+            fpr = self.policy.open_slice_fpr
+            if self._closed(bucket):
+                fpr = self.policy.closed_slice_fpr
+            new = self._write(*bucket.range, content, fpr, merge.parts, merge.done)
+        merged_ids = bucket.ids
+        bucket, gone_segments = bucket.advancing(merge, new)
+        if bucket.ids != merged_ids and not self.state.forgotten:
+            raise CatalogError(
+                f"merging {len(merge.inputs)} segments of bucket {bucket.range} made {bucket.ids} "
+                f"record IDs of {merged_ids}. Nothing is lost: start the query again, and check "
+                "the catalog with dedup catalog verify."
+            )
+        self._put(bucket)
         self._update(
-            manifest=self.state.manifest.replacing(
-                current, gone_segments, merged, epoch=self.epoch, now_ms=self.now_ms
+            manifest=self.state.manifest.expiring(
+                gone_segments, epoch=self.epoch, now_ms=self.now_ms
             )
         )
         self.counts["segments_merged"] += len(gone_segments)
+        return new.count if new is not None else 0
 
     def forget(self, segment: SegmentRef) -> None:
         """Take a damaged segment whose loss the user accepted out of the manifest."""
@@ -184,14 +223,12 @@ class Upkeep:
         self,
         start_ms: int,
         end_ms: int,
-        keys: Keys,
-        hashes: U64,
-        times_ms: I64,
-        *,
-        growing: bool,
+        content: tuple[Keys, U64, I64],
+        fpr: float,
+        parts: int = 1,
+        part: int = 0,
     ) -> SegmentRef:
-        fpr = self.policy.open_slice_fpr if growing else self.policy.closed_slice_fpr
-        segment, piece = self.store.write_segment(start_ms, end_ms, keys, hashes, times_ms, fpr)
+        segment, piece = self.store.write_segment(start_ms, end_ms, *content, fpr, parts, part)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
         self._update(slices={**self.state.slices, segment.name: piece})
@@ -200,12 +237,12 @@ class Upkeep:
     def _evict_slices(self) -> None:
         """Keep the newest filters that the budget has room for; sidecars serve for the others."""
         live = {segment.name for segment in self.state.manifest.segments()}
+        newest = [(n, p) for n, p in self.state.slices.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
-        room_bytes -= len(replace(self.state, slices={}, tail=Tail.empty()).to_bytes())
+        if newest and newest[0][1].nbytes <= room_bytes:
+            room_bytes -= self.state.head_bytes_without_slices()
         kept: dict[str, SplitBlockFilter] = {}
-        for name, piece in reversed(list(self.state.slices.items())):
-            if name not in live:
-                continue
+        for name, piece in newest:
             # With its length, and its name in the head.
             room_bytes -= piece.nbytes + 4 + len(name) + len('"",')
             if room_bytes < 0:
@@ -239,22 +276,33 @@ class Upkeep:
             grave = self.store.bury([entry.name for entry in expired])
             self._update(manifest=self.state.manifest.burying(grave))
 
+    def _put(self, bucket: Bucket) -> None:
+        self._update(manifest=self.state.manifest.with_bucket(bucket))
+
     def _update(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
 
 
-def smallest_tier(segments: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
-    """The segments to merge in a bucket that grows: the smallest size tier that has company.
+def cheapest(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """The smallest runs, as many as cost least to merge for each that there are fewer then."""
+    by_size = sorted(runs, key=ids_in)
+    sizes = np.cumsum([ids_in(run) for run in by_size])[1:]
+    costs = sizes / np.arange(1, len(by_size))
+    # Of equals the most: fewer steps later.
+    most = len(costs) - 1 - int(np.argmin(costs[::-1]))
+    return tuple(by_size[: most + 2])
 
-    Tiers are powers of four of the ID count, so an ID is rewritten once per tier.
-    """
-    tiers: defaultdict[int, list[SegmentRef]] = defaultdict(list)
-    for segment in segments:
-        tiers[int(math.log(max(segment.count, 1), 4))].append(segment)
-    for tier in sorted(tiers):
-        if len(tiers[tier]) > 1:
-            return tuple(tiers[tier])
-    return segments
+
+def ids_in(run: Run) -> int:
+    """IDs in a run."""
+    return sum(segment.count for segment in run)
+
+
+def _overlap(segment: SegmentRef, parts: int, part: int) -> bool:
+    """Whether a segment's range of hashes and another one have hashes in common."""
+    starts_before = segment.part * parts < (part + 1) * segment.parts
+    ends_behind = (segment.part + 1) * parts > part * segment.parts
+    return starts_before and ends_behind
 
 
 def live_manifest_bytes(manifest: Manifest) -> tuple[int, int]:

@@ -23,16 +23,22 @@ from dedup.kernel._types import I64, U8, U32, U64, Kernel
 
 __all__ = [
     "PATH",
+    "blocks_decode",
+    "blocks_encode",
     "blocks_find",
     "encode_uuid",
     "filter_add",
+    "filter_pages",
     "filter_probe",
+    "filter_probe_pages",
     "first_occurrence",
     "hash64",
     "implementation",
     "match",
+    "page_sums",
     "scan_verdicts",
     "sort_keys",
+    "take_keys",
 ]
 
 
@@ -141,6 +147,88 @@ def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
     return _path.filter_probe(filters, hashes)
 
 
+def filter_pages(hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
+    """Return which pages of a filter hashes lie in, and which hashes lie in each.
+
+    Parameters
+    ----------
+    hashes
+        uint64, shape (n,), never falling.
+    blocks
+        1 to 2**32 - 1: blocks of the filter, laid out as in `filter_add`.
+    page_blocks
+        1 to 2**32 - 1: blocks of a page; block b lies in page ``b // page_blocks``.
+
+    Returns
+    -------
+    pages : ndarray of int64, shape (k,)
+        The pages that hold the block of a hash, rising.
+    starts : ndarray of int64, shape (k + 1,)
+        ``hashes[starts[j]:starts[j + 1]]`` lie in page ``pages[j]``.
+    """
+    return _path.filter_pages(hashes, blocks, page_blocks)
+
+
+def filter_probe_pages(
+    bits: U32, pages: I64, starts: I64, hashes: U64, blocks: int, page_blocks: int
+) -> U8:
+    """Return which hashes a filter may hold, from the pages that they lie in alone.
+
+    Parameters
+    ----------
+    bits
+        uint32: the words of just those pages, one page behind another, each of
+        ``8 * page_blocks`` words; only the last page of the filter ends where the filter does.
+    pages
+        int64, shape (k,), rising: which pages these are.
+    starts
+        int64, shape (k + 1,), never falling nor negative: hash i lies in page j where
+        ``starts[j] <= starts[0] + i < starts[j + 1]``, so a stretch of what `filter_pages` gave
+        will do.
+    hashes
+        uint64, shape (n,), n being ``starts[k] - starts[0]``.
+    blocks, page_blocks
+        1 to 2**32 - 1: blocks of the whole filter and of a page.
+
+    Returns
+    -------
+    ndarray of uint8, shape (n,)
+        0 only if the filter certainly does not hold the hash, else 1.
+
+    Raises
+    ------
+    ValueError
+        When a hash does not lie in its page; the text names the first.
+    """
+    return _path.filter_probe_pages(bits, pages, starts, hashes, blocks, page_blocks)
+
+
+def page_sums(data: U8, page_bytes: int) -> U64:
+    """Return a checksum of every page of some bytes.
+
+    Parameters
+    ----------
+    data
+        uint8, shape (n,): pages one behind another; the last may be short, and counts as if
+        filled up with zeros.
+    page_bytes
+        A multiple of 8, from 8 to 65,536.
+
+    Returns
+    -------
+    ndarray of uint64, shape (ceil(n / page_bytes),)
+        ``M[0] + sum(M[i + 1] * (w[i] ^ w[i] >> 32))`` modulo 2**64 over the little-endian 64-bit
+        words ``w`` of the page. Sees any change within one word, and all but 2**-64 of arbitrary
+        changes.
+
+    Notes
+    -----
+    D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014; ``M`` is from
+    SplitMix64 with a fixed seed, and odd from ``M[1]`` on. Against damage, not against forgery.
+    """
+    return _path.page_sums(data, page_bytes)
+
+
 def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
     """Return for every key the position of the first key with the same bytes.
 
@@ -193,6 +281,24 @@ def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
     return _path.sort_keys(data, offsets, hashes)
 
 
+def take_keys(data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
+    """Return the keys at some positions, in that order.
+
+    Parameters
+    ----------
+    data, offsets
+        uint8 and int64 (n + 1): the column of keys.
+    index
+        int64, shape (m,), 0 to n - 1: positions, in any order, also several times.
+
+    Returns
+    -------
+    data, offsets
+        uint8 and int64 (m + 1): the column of those keys.
+    """
+    return _path.take_keys(data, offsets, index)
+
+
 def blocks_find(data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64) -> I64:
     """Look keys up in segment blocks, each in the one block that could hold it.
 
@@ -217,6 +323,57 @@ def blocks_find(data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_of
         When any of the blocks is damaged, looked into or not; the text names the first.
     """
     return _path.blocks_find(data, block_offsets, query_block, q_data, q_offsets)
+
+
+def blocks_encode(
+    data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool
+) -> tuple[U8, I64]:
+    """Pack keys and their times into segment blocks.
+
+    Parameters
+    ----------
+    data, offsets
+        uint8 and int64 (n + 1): the column of keys, in the order of the segment.
+    times_ms
+        int64, shape (n,), not negative: milliseconds from the bucket's start to each key's time;
+        below 2**32 unless ``wide_times``.
+    starts
+        int64, shape (b + 1,), from 0 to n: block i holds keys ``starts[i]:starts[i + 1]``, at
+        least one and at most 65,535.
+    wide_times
+        bool: times take 8 bytes instead of 4.
+
+    Returns
+    -------
+    data : ndarray of uint8
+        The blocks' bytes, in the format of ``FORMATS.md``.
+    block_offsets : ndarray of int64, shape (b + 1,)
+        Where each block starts.
+    """
+    return _path.blocks_encode(data, offsets, times_ms, starts, wide_times)
+
+
+def blocks_decode(data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
+    """Return all keys of segment blocks, block by block, and their times.
+
+    Parameters
+    ----------
+    data, block_offsets
+        As in `blocks_find`; blocks with times of 4 and of 8 bytes may be mixed.
+
+    Returns
+    -------
+    data, offsets
+        uint8 and int64 (n + 1): the column of keys.
+    times_ms : ndarray of int64, shape (n,)
+        Milliseconds from the bucket's start to each key's time.
+
+    Raises
+    ------
+    ValueError
+        When any of the blocks is damaged; the text names the first.
+    """
+    return _path.blocks_decode(data, block_offsets)
 
 
 def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms: int) -> U8:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 MAX_KEYS = 2**32 - 2
 #: Block numbers are the top half of a 64-bit product.
 MAX_BLOCKS = 2**32 - 1
+#: As many words as the checksum has multipliers for.
+MAX_PAGE_BYTES = 65536
 
 
 def array(value: npt.NDArray[np.generic], dtype: type[np.generic], name: str) -> None:
@@ -39,6 +41,14 @@ def keys(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], prefix: st
     if len(offsets) - 1 > MAX_KEYS:
         raise ValueError(f"at most {MAX_KEYS} keys at a time")
     return len(offsets) - 1
+
+
+def integer(value: int, low: int, high: int, name: str) -> None:
+    """Raise TypeError or ValueError unless ``value`` is an int from ``low`` to ``high``."""
+    if not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {low} to {high}, not {value}")
 
 
 def key16(key: bytes) -> None:

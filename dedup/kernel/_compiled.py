@@ -36,6 +36,26 @@ class Compiled:
         _native.filter_probe(filters, hashes, out, self._simd)
         return out
 
+    def filter_pages(self, hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
+        # As many as there can be; memory that stays untouched costs nothing and goes at once.
+        pages, starts = np.empty(len(hashes), np.int64), np.empty(len(hashes) + 1, np.int64)
+        used = _native.filter_pages(hashes, blocks, page_blocks, pages, starts)
+        pages.resize(used, refcheck=False)
+        starts.resize(used + 1, refcheck=False)
+        return pages, starts
+
+    def filter_probe_pages(
+        self, bits: U32, pages: I64, starts: I64, hashes: U64, blocks: int, page_blocks: int
+    ) -> U8:
+        out = np.empty(len(hashes), np.uint8)
+        _native.filter_probe_pages(
+            bits, pages, starts, hashes, blocks, page_blocks, out, self._simd
+        )
+        return out
+
+    def page_sums(self, data: U8, page_bytes: int) -> U64:
+        return np.frombuffer(_native.page_sums(data, page_bytes), np.uint64)
+
     def first_occurrence(self, data: U8, offsets: I64, hashes: U64) -> I64:
         out = np.empty(max(len(offsets) - 1, 0), np.int64)
         _native.first_occurrence(data, offsets, hashes, out)
@@ -52,12 +72,32 @@ class Compiled:
         _native.sort_keys(data, offsets, hashes, out)
         return out
 
+    def take_keys(self, data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
+        out_offsets = np.empty(len(index) + 1, np.int64)
+        out = _native.take_keys(data, offsets, index, out_offsets)
+        return np.frombuffer(out, np.uint8), out_offsets
+
     def blocks_find(
         self, data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64
     ) -> I64:
         out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
         _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out)
         return out
+
+    def blocks_encode(
+        self, data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool
+    ) -> tuple[U8, I64]:
+        out_offsets = np.empty(len(starts), np.int64)
+        out = _native.blocks_encode(data, offsets, times_ms, starts, wide_times, out_offsets)
+        return np.frombuffer(out, np.uint8), out_offsets
+
+    def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
+        key_data, offsets, times = _native.blocks_decode(data, block_offsets)
+        return (
+            np.frombuffer(key_data, np.uint8),
+            np.frombuffer(offsets, np.int64),
+            np.frombuffer(times, np.int64),
+        )
 
     def scan_verdicts(
         self, group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms: int

@@ -1,4 +1,4 @@
-"""Look-ups in segment blocks in numpy: all entries of all blocks at once."""
+"""Segment blocks in numpy: all entries of all blocks at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from dedup.kernel._numpy_keys import Bools, Column, chunks, equal, spread
 from dedup.kernel._types import I64, U8
 
 _INT64_MAX = np.iinfo(np.int64).max
+_UINT32_MAX = np.iinfo(np.uint32).max
+
+# The header of a block: format, flags, number of keys.
+_FORMAT, _ONE_LENGTH, _WIDE_TIMES = 1, 1, 2
+_MAX_IN_BLOCK = 0xFFFF
 
 
 def _damaged(block: int) -> ValueError:
@@ -46,6 +51,8 @@ class _Blocks:
         self._need(head + n * width <= sizes)
         n[self.bad] = 0
         self.counts = n
+        self.keys_at = starts + head + n * width
+        self.ends = offsets[1:]
         block, k = spread(n)
         length_at = starts[block] + 4 + 4 * np.where(fixed[block], 0, k)
         self.lengths = _gather(data, "<u4", length_at).astype(np.int64)
@@ -87,3 +94,75 @@ def blocks_find(data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_of
         # Backwards, so that the first of several equal entries stays.
         out[qi[hit[::-1]]] = blocks.times[ei[hit[::-1]]].astype(np.int64)
     return out
+
+
+def _scatter(out: U8, at: I64, values: npt.NDArray[np.generic]) -> None:
+    """Write each number to the bytes that start there."""
+    width = values.dtype.itemsize
+    out[at[:, None] + np.arange(width)] = np.frombuffer(values.tobytes(), np.uint8).reshape(
+        -1, width
+    )
+
+
+def _copy(out: U8, out_at: I64, data: U8, at: I64, sizes: I64) -> None:
+    """Copy stretches of bytes."""
+    row, position = spread(sizes)
+    out[out_at[row] + position] = data[at[row] + position]
+
+
+def blocks_encode(
+    data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool
+) -> tuple[U8, I64]:
+    if not isinstance(wide_times, bool):
+        raise TypeError(f"wide_times must be a bool, not {type(wide_times).__name__}")
+    n = _checks.keys(data, offsets)
+    _checks.sized(times_ms, np.int64, n, "times_ms")
+    _checks.array(starts, np.int64, "starts")
+    if len(starts) == 0:
+        raise ValueError("starts must have b + 1 items, so at least one")
+    if n and (times_ms.min() < 0 or (not wide_times and times_ms.max() > _UINT32_MAX)):
+        raise ValueError(
+            "times_ms must not be negative" if wide_times else "times_ms must be 0 to 2**32 - 1"
+        )
+    # In range first, so that no difference wraps round.
+    if starts[0] != 0 or starts[-1] != n or bool(((starts < 0) | (starts > n)).any()):
+        raise _bad_starts()
+    counts = np.diff(starts)
+    if len(counts) and (counts.min() < 1 or counts.max() > _MAX_IN_BLOCK):
+        raise _bad_starts()
+    lengths = np.diff(offsets)
+    if n and lengths.max() > _UINT32_MAX:
+        raise ValueError("keys must be shorter than 2**32 bytes")
+
+    width = 8 if wide_times else 4
+    block, k = spread(counts)
+    uneven = np.bincount(block, lengths != lengths[starts[:-1]][block], len(counts))
+    same = uneven == 0
+    key_bytes = np.diff(offsets[starts])
+    head = 4 + np.where(same, 4, 4 * counts)
+    out_offsets = np.zeros(len(starts), np.int64)
+    np.cumsum(head + width * counts + key_bytes, out=out_offsets[1:])
+    at = out_offsets[:-1]
+    out = np.empty(int(out_offsets[-1]), np.uint8)
+    flags = same * _ONE_LENGTH + (_WIDE_TIMES if wide_times else 0)
+    _scatter(out, at, (_FORMAT | flags << 8 | counts << 16).astype("<u4"))
+    written = ~same[block] | (k == 0)
+    _scatter(out, (at[block] + 4 + 4 * k)[written], lengths[written].astype("<u4"))
+    _scatter(out, (at + head)[block] + width * k, times_ms.astype(f"<u{width}"))
+    _copy(out, at + head + width * counts, data, offsets[starts[:-1]], key_bytes)
+    return out, out_offsets
+
+
+def _bad_starts() -> ValueError:
+    return ValueError("starts must rise from 0 to the number of keys, by 65535 at most")
+
+
+def blocks_decode(data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
+    _checks.keys(data, block_offsets, "block_")
+    blocks = _Blocks(data, block_offsets)
+    offsets = np.zeros(len(blocks.lengths) + 1, np.int64)
+    np.cumsum(blocks.lengths, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    sizes = blocks.ends - blocks.keys_at
+    _copy(out, np.cumsum(sizes) - sizes, data, blocks.keys_at, sizes)
+    return out, offsets, blocks.times.astype(np.int64)

@@ -118,11 +118,13 @@ def hash64(data: U8, offsets: I64, key: bytes) -> U64:
 # ---- split-block Bloom filter ----
 
 
-def _block_index(hashes: U64, blocks: int) -> I64:
+def block_index(hashes: U64, blocks: int) -> I64:
+    """Return the block of each hash in a filter of so many."""
     return (((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)).astype(np.int64)
 
 
-def _lane_masks(hashes: U64) -> U32:
+def lane_masks(hashes: U64) -> U32:
+    """Return the bits that each hash sets in its block, shape (n, 8)."""
     low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     return np.uint32(1) << ((low[:, None] * SALTS) >> np.uint32(27))
 
@@ -132,8 +134,8 @@ def filter_add(bits: U32, hashes: U64) -> None:
     _checks.array(hashes, np.uint64, "hashes")
     if not bits.flags.writeable:
         raise ValueError("bits must be writable")
-    words = _block_index(hashes, blocks)[:, None] * 8 + np.arange(8)
-    np.bitwise_or.at(bits, words.ravel(), _lane_masks(hashes).ravel())
+    words = block_index(hashes, blocks)[:, None] * 8 + np.arange(8)
+    np.bitwise_or.at(bits, words.ravel(), lane_masks(hashes).ravel())
 
 
 def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
@@ -144,9 +146,9 @@ def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
     _checks.array(hashes, np.uint64, "hashes")
     blocks = [_checks.filter_bits(bits, f"filters[{i}]") for i, bits in enumerate(filters)]
     out = np.zeros(len(hashes), np.uint64)
-    masks = _lane_masks(hashes)
+    masks = lane_masks(hashes)
     for i, bits in enumerate(filters):
-        found = bits.reshape(-1, 8)[_block_index(hashes, blocks[i])]
+        found = bits.reshape(-1, 8)[block_index(hashes, blocks[i])]
         hit = ((found & masks) == masks).all(axis=1)
         out |= hit.astype(np.uint64) << np.uint64(i)
     return out

@@ -1,4 +1,4 @@
-"""Equality, joins and order of keys in numpy, and UUID text."""
+"""Equality, joins, order and gathering of keys in numpy, and UUID text."""
 
 from __future__ import annotations
 
@@ -126,6 +126,19 @@ def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
         part = slice(int(bounds[r]), int(bounds[r + 1]))
         order[part] = sorted(order[part].tolist(), key=column.key)
     return order
+
+
+def take_keys(data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
+    n = _checks.keys(data, offsets)
+    _checks.array(index, np.int64, "index")
+    outside = (index < 0) | (index >= n)
+    if bool(outside.any()):
+        raise ValueError(f"index[{np.argmax(outside)}] must be below {n} and not negative")
+    lengths = np.diff(offsets)[index]
+    out_offsets = np.zeros(len(index) + 1, np.int64)
+    np.cumsum(lengths, out=out_offsets[1:])
+    row, position = spread(lengths)
+    return data[offsets[index][row] + position], out_offsets
 
 
 # ---- UUID text ----

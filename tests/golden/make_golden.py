@@ -1,6 +1,6 @@
 """Makes the golden checkpoint and catalog that later versions must be able to read.
 
-    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python tests/golden/make_golden.py tests/golden/v1
+    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python tests/golden/make_golden.py tests/golden/v2
 
 Run it only for a new format version, into a new folder; the old ones stay.
 """

@@ -47,7 +47,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_there_is_one() -> None:
-    assert VERSIONS == ["v1"]
+    assert VERSIONS == ["v2"]
 
 
 def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:

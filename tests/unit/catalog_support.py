@@ -13,7 +13,6 @@ from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys
 from dedup.catalog.root import Root
-from dedup.catalog.sidecars import LoadedFilters
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core.keys import Keys
@@ -73,7 +72,6 @@ class Bench:
         shard: int = 0,
         *,
         max_views: int = 8,
-        filter_bytes: int = 1 << 20,
         cache: LocalCache | None = None,
         root: Root | None = None,
     ) -> ShardStore:
@@ -86,7 +84,6 @@ class Bench:
             shard=shard,
             attempt=Attempt(7, RUN, self.attempts),
             open_views=OpenViews(max_views),
-            loaded_filters=LoadedFilters(filter_bytes),
         )
 
     def file(self, seg: SegmentRef, suffix: str = ".sst", shard: int = 0) -> Path:
@@ -96,6 +93,11 @@ class Bench:
 def write(store: ShardStore, made: Content, fpr: float = 0.01, **bucket: int) -> SegmentRef:
     start_ms, end_ms = bucket.get("start_ms", START_MS), bucket.get("end_ms", END_MS)
     return store.write_segment(start_ms, end_ms, made.keys, made.hashes, made.times_ms, fpr)[0]
+
+
+def knows(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
+    """Whether the segment's filter answers yes for all that is in there."""
+    return bool(store.may_hold(seg, np.sort(made.hashes)).all())
 
 
 def flip(path: Path, at: int) -> None:

@@ -43,6 +43,7 @@ def policies(
         stable_timestamps=stable,
         idle_timeout_ms=draw(st.sampled_from([None, 0, 100])),
         state_budget_bytes=draw(budgets),
+        segment_ids=draw(st.sampled_from([2, 16, 1 << 20])),
         keep_expired_ms=0,
         retain_epochs=draw(st.integers(0, 3)),
     )

@@ -93,6 +93,36 @@ def sbbf_check(bits: Sequence[int], h: int) -> bool:
     )
 
 
+def splitmix(seed: int, count: int) -> list[int]:
+    """``nextLong`` of figure 17 of "Fast splittable pseudorandom number generators"."""
+    made = []
+    for i in range(1, count + 1):
+        z = (seed + i * 0x9E3779B97F4A7C15) & MASK
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+        made.append(z ^ z >> 31)
+    return made
+
+
+#: Seeded with the first 16 hexadecimal digits of pi after the point.
+MULTIPLIERS = splitmix(0x243F6A8885A308D3, 65536 // 8 + 1)
+
+
+def page_sum(page: bytes) -> int:
+    """The multilinear hash of the paper's section 2, with odd multipliers."""
+    padded = page + bytes(-len(page) % 8)
+    words = [word ^ word >> 32 for (word,) in struct.iter_unpack("<Q", padded)]
+    return (MULTIPLIERS[0] + sum((MULTIPLIERS[i + 1] | 1) * w for i, w in enumerate(words))) & MASK
+
+
+def pages_of(hashes: Sequence[int], blocks: int, page_blocks: int) -> dict[int, list[int]]:
+    """Hashes by the page of the filter that they lie in."""
+    pages: dict[int, list[int]] = {}
+    for h in hashes:
+        pages.setdefault(((h >> 32) * blocks >> 32) // page_blocks, []).append(h)
+    return pages
+
+
 def scan(
     group: list[int], time_ms: list[int], known: list[int], droppable: list[int], horizon_ms: int
 ) -> list[int]:
@@ -137,6 +167,13 @@ def column(keys: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.zeros(len(keys) + 1, np.int64)
     np.cumsum([len(key) for key in keys], out=offsets[1:])
     return np.array(list(b"".join(keys)), np.uint8), offsets
+
+
+def as_list(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
+    raw, ends = data.tobytes(), offsets.tolist()
+    assert ends[0] == 0
+    assert ends[-1] == len(raw)
+    return [raw[ends[i] : ends[i + 1]] for i in range(len(ends) - 1)]
 
 
 def misaligned(values: np.ndarray) -> np.ndarray:

@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup import kernel
-from dedup.core.filter import SplitBlockFilter, hash_key_id
+from dedup.core.filter import (
+    FilterHead,
+    SplitBlockFilter,
+    blocks_of,
+    hash_key_id,
+    head_bytes,
+)
 from dedup.core.keys import Keys
-from dedup.core.ports import ABSENT_MS, I64, U64, SegmentRef
+from dedup.core.paged import may_hold
+from dedup.core.ports import ABSENT_MS, BOOL, I64, U64, SegmentRef, hash_range
 from dedup.errors import SegmentDamaged
 
 HASH_KEY = bytes(range(16))
@@ -32,9 +39,18 @@ class MemoryStore:
     reads: int = 0
     written: int = 0
 
-    def segment_filter(self, seg: SegmentRef) -> SplitBlockFilter:
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         self._check(seg)
-        return self.filters[seg.name]
+        assert seg.within(hashes) == slice(0, len(hashes))
+        made = self.filters[seg.name].to_bytes()
+        blocks = blocks_of(made[:64])
+        head = FilterHead.from_bytes(made, hash_key_id=KEY_ID)
+
+        def read_into(offset: int, buffer: memoryview) -> None:
+            start = head_bytes(blocks) + offset
+            buffer[:] = made[start : start + len(buffer)]
+
+        return may_hold(head, read_into, seg.spread(hashes))
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
         self._check(seg)
@@ -42,25 +58,38 @@ class MemoryStore:
         entries = self.segments[seg.name][1]
         return np.array([entries.get(key, ABSENT_MS) for key in keys], np.int64)
 
-    def read_segment(self, seg: SegmentRef) -> tuple[Keys, U64, I64]:
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
         self._check(seg)
         self.reads += 1
         entries = self.segments[seg.name][1]
         keys = Keys.from_list(list(entries))
         hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-        return keys, hashes, np.array(list(entries.values()), np.int64)
+        order = kernel.sort_keys(keys.data, keys.offsets, hashes)
+        order = order[hash_range(hashes[order], parts, part)]
+        return keys.take(order), hashes[order], np.array(list(entries.values()), np.int64)[order]
 
     def write_segment(
-        self, start_ms: int, end_ms: int, keys: Keys, hashes: U64, times_ms: I64, fpr: float
+        self,
+        start_ms: int,
+        end_ms: int,
+        keys: Keys,
+        hashes: U64,
+        times_ms: I64,
+        fpr: float,
+        parts: int = 1,
+        part: int = 0,
     ) -> tuple[SegmentRef, SplitBlockFilter]:
         entries = dict(zip(keys, times_ms.tolist(), strict=True))
         assert len(entries) == len(keys), "an ID occurs at most once in a bucket"
         assert all(start_ms <= t < end_ms for t in entries.values())
+        assert hash_range(np.sort(hashes), parts, part) == slice(0, len(keys))
         name = f"s{self.written:06d}"
         self.written += 1
-        made = SplitBlockFilter.build(hashes, fpr, hash_key_id=KEY_ID)
-        crc = zlib.crc32(made.to_bytes())
-        ref = SegmentRef(name, start_ms, end_ms, len(keys), len(keys), 0, made.nbytes, crc)
+        spread = hashes << np.uint64(parts.bit_length() - 1)
+        made = SplitBlockFilter.build(spread, fpr, hash_key_id=KEY_ID)
+        crc = zlib.crc32(made.to_bytes()[: head_bytes(made.blocks)])
+        n = len(keys)
+        ref = SegmentRef(name, start_ms, end_ms, n, n, 0, made.nbytes, crc, parts, part)
         self.segments[name] = (ref, entries)
         self.filters[name] = made
         return ref, made

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from catalog_support import QUERY, Bench, DirectoryFileSystem, fixed, write
+from catalog_support import QUERY, Bench, DirectoryFileSystem, fixed, knows, write
 
 from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
 from dedup.catalog.root import Root
@@ -36,7 +36,7 @@ def test_open_views_stay_within_their_bound_and_are_closed(bench: Bench) -> None
     segs = [write(store, made) for _ in range(8)]
     for seg in segs * 2:
         assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
-        store.segment_filter(seg)
+        assert knows(store, seg, made)
         ours = [path for path in open_files() if str(bench.path) in path]
         assert sum(path.endswith(".sst") for path in ours) <= 3
         assert not any(path.endswith(".filter") for path in ours)
@@ -50,30 +50,20 @@ def test_open_views_stay_within_their_bound_and_are_closed(bench: Bench) -> None
     assert not any(path.endswith(".sst") and str(bench.path) in path for path in open_files())
 
 
-def test_filters_stay_usable_after_they_left_the_lru(bench: Bench) -> None:
-    made = fixed(100)
-    one = write(bench.store(), made).filter_bytes
-    store = bench.store(filter_bytes=2 * one)
-    segs = [write(store, made) for _ in range(5)]
-    filters = [store.segment_filter(seg) for seg in segs]
-    assert all(each.may_contain(made.hashes).all() for each in filters)
-    loaded = store._sidecars._loaded
-    assert (len(loaded), loaded.nbytes) == (2, 2 * one)
-    store.delete([segs[-1].name])
-    assert (len(loaded), loaded.nbytes) == (1, one)
-
-
-def test_a_filter_in_use_outlives_damage_to_its_file(bench: Bench) -> None:
-    """Checked bytes stay as they were: a mapped file would answer "not seen"."""
+def test_damage_to_a_filter_is_noticed_whenever_it_comes(bench: Bench) -> None:
+    """Every page is checked each time it is read: it was whole a micro-batch ago says nothing."""
     store, made = bench.store(), fixed(200)
     seg = write(store, made)
-    store.segment_filter(seg)
-    with open(bench.file(seg, ".filter"), "r+b") as file:
-        file.write(bytes(seg.filter_bytes))
-    assert store.segment_filter(seg).may_contain(made.hashes).all()
-    with open(bench.file(seg, ".filter"), "r+b") as file:
-        file.truncate(0)
-    assert store.segment_filter(seg).may_contain(made.hashes).all()
+    file = bench.file(seg, ".filter")
+    assert knows(store, seg, made)
+    assert store.counters.filters_rebuilt == 0
+    with open(file, "r+b") as there:
+        there.seek(64 + 8)
+        there.write(bytes(seg.filter_bytes - 64 - 8))
+    assert knows(store, seg, made)
+    assert store.counters.filters_rebuilt == 1
+    os.truncate(file, 0)
+    assert knows(store, seg, made)
 
 
 def test_no_writable_handle_or_scratch_outlives_a_call(bench: Bench) -> None:

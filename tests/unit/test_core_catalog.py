@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.sidecars import LoadedFilters
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core.policy import Policy
@@ -35,7 +34,6 @@ class CatalogDriver(Driver):
         assert self.bench is not None
         self.cache: LocalCache = self.bench.cache()
         self.views = OpenViews(4)
-        self.sidecars = LoadedFilters(1000)
 
     def attempt(self) -> ShardStore:
         assert self.bench is not None
@@ -47,7 +45,6 @@ class CatalogDriver(Driver):
             shard=self.shard,
             attempt=Attempt(self.batch, RUN, self.attempts),
             open_views=self.views,
-            loaded_filters=self.sidecars,
         )
 
     def ids_of(self, segment: SegmentRef) -> list[bytes]:

@@ -13,7 +13,7 @@ from dedup import kernel
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.ports import BOOL, I64, U64, SegmentRef
 from dedup.core.recall import Memory, Question, recall
 
 
@@ -113,9 +113,9 @@ def test_filters_only_save_reads() -> None:
 class Counting(MemoryStore):
     asked: list[tuple[str, str]]
 
-    def segment_filter(self, seg: SegmentRef):  # type: ignore[no-untyped-def]
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         self.asked.append(("filter", seg.name))
-        return super().segment_filter(seg)
+        return super().may_hold(seg, hashes)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
         assert len(keys) == len(hashes) > 0

@@ -169,7 +169,7 @@ def test_not_ours(data: bytes) -> None:
 def test_layout(state: ShardState) -> None:
     data = state.to_bytes()
     magic, version, count, head_bytes, tail_bytes, crc = struct.unpack_from("<4sHHIII", data)
-    assert (magic, version, count) == (b"DDST", 1, len(state.slices))
+    assert (magic, version, count) == (b"DDST", 2, len(state.slices))
     assert struct.unpack_from("<I", data, 20)[0] == zlib.crc32(data[:20])
     body = data[24 : 24 + head_bytes + tail_bytes]
     assert crc == zlib.crc32(body)

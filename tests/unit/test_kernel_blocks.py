@@ -1,4 +1,4 @@
-"""Look-ups in segment blocks, sound and damaged."""
+"""Segment blocks: look-ups and decoding, sound and damaged, and encoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_models import PATHS, array, column, encode_block, kernel_settings, load, some_key
+from kernel_models import (
+    PATHS,
+    array,
+    as_list,
+    column,
+    encode_block,
+    kernel_settings,
+    load,
+    misaligned,
+    some_key,
+)
 
 short_key = st.text("ab", max_size=3).map(str.encode)
 
@@ -55,6 +65,13 @@ def find(path: str, blocks: list[bytes], query: tuple[int, bytes] = (0, b"key"))
     )
 
 
+def decode(path: str, blocks: list[bytes]) -> list[tuple[bytes, int]]:
+    data, offsets, times_ms = load(path).blocks_decode(*column(blocks))
+    assert data.dtype == np.uint8
+    assert offsets.dtype == times_ms.dtype == np.int64
+    return list(zip(as_list(data, offsets), times_ms.tolist(), strict=True))
+
+
 GOOD = encode_block([(b"key", 7), (b"kez", 9)], wide=False, one_length=True)
 MIXED = encode_block([(b"key", 7), (b"longer", 9)], wide=True, one_length=False)
 
@@ -69,11 +86,10 @@ def test_first_of_equal_entries_counts(path: str) -> None:
 @pytest.mark.parametrize("whole", [GOOD, MIXED], ids=["one length", "lengths"])
 def test_every_truncation_and_any_byte_too_many_is_damage(path: str, whole: bytes) -> None:
     assert find(path, [whole]) == [7]
-    for size in range(len(whole)):
-        with pytest.raises(ValueError, match="block 0 is damaged"):
-            find(path, [whole[:size]])
-    with pytest.raises(ValueError, match="block 0 is damaged"):
-        find(path, [whole + b"\0"])
+    for damaged in [*(whole[:size] for size in range(len(whole))), whole + b"\0"]:
+        for read in (find, decode):
+            with pytest.raises(ValueError, match="block 0 is damaged"):
+                read(path, [damaged])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -95,8 +111,9 @@ def test_every_truncation_and_any_byte_too_many_is_damage(path: str, whole: byte
     ],
 )
 def test_damage_is_named(path: str, block: bytes) -> None:
-    with pytest.raises(ValueError, match="block 1 is damaged"):
-        find(path, [GOOD, block, b""])
+    for read in (find, decode):
+        with pytest.raises(ValueError, match="block 1 is damaged"):
+            read(path, [GOOD, block, b""])
 
 
 @given(
@@ -110,12 +127,12 @@ def test_paths_agree_on_any_bytes(base: bytes, edits: list[tuple[int, int]], cut
     for at, value in edits:
         raw[at % len(raw)] = value
     blocks = [GOOD, bytes(raw[: max(cut, 8)])]
-    answers = []
+    answers: list[object] = []
     for path in PATHS:
         try:
-            answers.append(find(path, blocks, (1, b"key")))
+            answers.append((find(path, blocks, (1, b"key")), decode(path, blocks)))
         except ValueError as error:
-            answers.append([str(error)])
+            answers.append(str(error))
     assert answers[0] == answers[1] == answers[2]
 
 
@@ -133,3 +150,132 @@ def test_no_queries_and_no_blocks(path: str) -> None:
     assert load(path).blocks_find(*column([GOOD]), array([], "i8"), *none).tolist() == []
     with pytest.raises(ValueError, match="block 0 is damaged"):
         load(path).blocks_find(*column([b""]), array([], "i8"), *none)
+
+
+# ---- decoding and encoding ----
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(blocks=st.lists(a_block(), max_size=6))
+@kernel_settings
+def test_decodes_all_blocks(path: str, blocks: list[tuple[bytes, list[tuple[bytes, int]]]]) -> None:
+    # Of both widths of times, and with equal lengths also where the flag does not say so.
+    got = decode(path, [block for block, _ in blocks])
+    assert got == [entry for _, entries in blocks for entry in entries]
+
+
+def encode(
+    path: str, parts: list[list[tuple[bytes, int]]], *, wide: bool, odd: bool = False
+) -> list[bytes]:
+    entries = [entry for part in parts for entry in part]
+    data, offsets = column([key for key, _ in entries])
+    times_ms = array([time for _, time in entries], "i8")
+    starts = np.cumsum([0, *map(len, parts)])
+    arrays = [misaligned(a) if odd else a for a in (data, offsets, times_ms, starts)]
+    blocks, block_offsets = load(path).blocks_encode(*arrays, wide)
+    assert blocks.dtype == np.uint8
+    assert block_offsets.dtype == np.int64
+    return as_list(blocks, block_offsets)
+
+
+def expected_blocks(parts: list[list[tuple[bytes, int]]], *, wide: bool) -> list[bytes]:
+    return [
+        encode_block(part, wide=wide, one_length=len({len(key) for key, _ in part}) == 1)
+        for part in parts
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(data=st.data(), wide=st.booleans(), odd=st.booleans())
+@kernel_settings
+def test_encodes_the_format(path: str, data: st.DataObject, wide: bool, odd: bool) -> None:
+    times = st.integers(0, 2**63 - 1 if wide else 2**32 - 1)
+    keys = st.one_of(some_key | short_key, st.binary(min_size=17, max_size=17))
+    part = st.lists(st.tuples(keys, times), min_size=1, max_size=10)
+    uuids = st.lists(st.tuples(st.binary(min_size=17, max_size=17), times), min_size=1, max_size=9)
+    parts = data.draw(st.lists(part | uuids, max_size=6))
+    blocks = encode(path, parts, wide=wide, odd=odd)
+    assert blocks == expected_blocks(parts, wide=wide)
+    assert decode(path, blocks) == [entry for part in parts for entry in part]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_largest_block_and_largest_times(path: str, wide: bool) -> None:
+    limit = 2**63 - 1 if wide else 2**32 - 1
+    full = [(b"", limit)] * 65_535
+    for parts in ([full], [[(b"key", limit)], full, [(b"k", 0), (b"", 1)]]):
+        blocks = encode(path, parts, wide=wide)
+        assert blocks == expected_blocks(parts, wide=wide)
+        assert decode(path, blocks) == [entry for part in parts for entry in part]
+    with pytest.raises(ValueError, match="starts must rise"):
+        encode(path, [[*full, (b"", 0)]], wide=wide)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_column_that_starts_inside_its_data(path: str) -> None:
+    data, offsets = column([b"skipped", b"one", b"", b"three"])
+    blocks, _ = load(path).blocks_encode(
+        data, offsets[1:].copy(), array([1, 2, 3], "i8"), array([0, 3], "i8"), False
+    )
+    entries = [(b"one", 1), (b"", 2), (b"three", 3)]
+    assert blocks.tobytes() == encode_block(entries, wide=False, one_length=False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_to_encode_or_decode(path: str) -> None:
+    assert encode(path, [], wide=False) == []
+    assert decode(path, []) == []
+
+
+def encode_times_and_starts(path: str, times_ms: list[int], starts: list[int], wide: bool) -> None:
+    keys = column([b"k"] * len(times_ms))
+    load(path).blocks_encode(*keys, array(times_ms, "i8"), array(starts, "i8"), wide)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "starts",
+    [
+        [0],
+        [0, 1],
+        [0, 3],
+        [0, 1, 3],
+        [1, 2],
+        [-1, 2],
+        [0, 0, 2],
+        [0, 2, 2],
+        [0, 2, 1, 2],
+        [0, -1, 2],
+        [0, 2**63 - 1, 2],
+        [0, -(2**63), 2],
+        [2, 0],
+    ],
+)
+def test_starts_must_cover_all_keys(path: str, starts: list[int]) -> None:
+    with pytest.raises(ValueError, match="starts must rise from 0 to the number of keys, by 65535"):
+        encode_times_and_starts(path, [1, 2], starts, False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_at_least_one_start(path: str) -> None:
+    for times_ms in ([], [1, 2]):
+        with pytest.raises(ValueError, match="starts must have b \\+ 1 items"):
+            encode_times_and_starts(path, times_ms, [], False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_times_that_do_not_fit_are_refused(path: str) -> None:
+    for time_ms in (-1, -(2**63)):
+        with pytest.raises(ValueError, match="times_ms must not be negative"):
+            encode_times_and_starts(path, [0, time_ms], [0, 2], True)
+    for time_ms in (-1, -(2**63), 2**32, 2**63 - 1):
+        with pytest.raises(ValueError, match=r"times_ms must be 0 to 2\*\*32 - 1"):
+            encode_times_and_starts(path, [0, time_ms], [0, 2], False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_width_of_times_is_a_bool(path: str) -> None:
+    for wide in (None, 1, 0, "yes", np.True_):
+        with pytest.raises(TypeError, match="wide_times must be a bool"):
+            encode_times_and_starts(path, [0, 1], [0, 2], wide)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Equal keys, joins, order and UUIDs: every path against plain Python."""
+"""Equal keys, joins, order, gathering and UUIDs: every path against plain Python."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kernel_models import (
     PATHS,
     SANITIZED,
     array,
+    as_list,
     column,
     encode_uuid,
     hash_masks,
@@ -24,13 +25,6 @@ from kernel_models import (
     some_key,
     some_keys,
 )
-
-
-def as_list(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
-    raw, ends = data.tobytes(), offsets.tolist()
-    assert ends[0] == 0
-    assert ends[-1] == len(raw)
-    return [raw[ends[i] : ends[i + 1]] for i in range(len(ends) - 1)]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -64,6 +58,45 @@ def test_sort_keys(path: str, keys: list[bytes], mask: int) -> None:
     assert got.dtype == np.int64
     order = sorted(range(len(keys)), key=lambda i: (int(hashes[i]), keys[i], i))
     assert got.tolist() == order
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    keys=some_keys | st.lists(st.binary(min_size=17, max_size=17), max_size=40),
+    wanted=st.lists(st.integers(0, 10**6), max_size=120),
+)
+@kernel_settings
+def test_take_keys(path: str, keys: list[bytes], wanted: list[int]) -> None:
+    index = [i % len(keys) for i in wanted] if keys else []
+    data, offsets = load(path).take_keys(*column(keys), array(index, "i8"))
+    assert data.dtype == np.uint8
+    assert offsets.dtype == np.int64
+    assert as_list(data, offsets) == [keys[i] for i in index]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("length", [0, 1, 2, 8, 16, 17, 18, 100])
+def test_take_keys_of_one_length(path: str, length: int) -> None:
+    rng = np.random.default_rng(length)
+    keys = [rng.bytes(length) for _ in range(200)]
+    index = rng.integers(0, 200, 500)
+    for last in ([], [b"x" * (length + 1)]):
+        for some in (index, index[:3].copy()):  # a few of many go another way
+            taken = load(path).take_keys(*column(keys + last), some)
+            assert as_list(*taken) == [keys[i] for i in some.tolist()]
+    data, offsets = column([b"skipped", *keys])
+    taken = load(path).take_keys(misaligned(data), misaligned(offsets[1:]), misaligned(index))
+    assert as_list(*taken) == [keys[i] for i in index.tolist()]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("keys", [[], [b"a"], [b"a", b"bc"], [b""] * 3])
+def test_take_keys_outside_the_column(path: str, keys: list[bytes]) -> None:
+    for wrong in (len(keys), -1, 2**63 - 1, -(2**63)):
+        index = array([0, wrong, wrong] if keys else [wrong], "i8")
+        at = len(index) // 2
+        with pytest.raises(ValueError, match=rf"index\[{at}\] must be below {len(keys)} and not"):
+            load(path).take_keys(*column(keys), index)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -122,6 +155,8 @@ def test_no_keys(path: str) -> None:
     for build, probe in (((*none, hashes), one), (one, (*none, hashes))):
         assert [len(idx) for idx in tested.match(*build, *probe)] == [0, 0]
     assert as_list(*tested.encode_uuid(*none)) == []
+    for keys in (none, one[:2]):
+        assert as_list(*tested.take_keys(*keys, array([], "i8"))) == []
 
 
 def test_a_million_bytes_and_many_keys() -> None:
@@ -181,6 +216,7 @@ def test_results_can_be_written_to(path: str) -> None:
         *tested.match(*args, *args),
         tested.sort_keys(*args),
         tested.encode_uuid(*args[:2])[0],
+        *tested.take_keys(*args[:2], array([1], "i8")),
     ]
     for result in results:
         result[0] = 1

@@ -1,0 +1,100 @@
+"""The pipelines that benchmarks set side by side: ours, its floor, and Spark's built-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from benchmarks.harness import TUNED_ROCKSDB, Pipeline
+from dedup import dedup_by_id
+from dedup.spark import wire
+from dedup.spark.build import prepare
+from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA
+from dedup.spark.metrics import COLUMNS
+from dedup.spark.pack import pack
+from dedup.spark.unpack import unpack
+
+HORIZON = "7 days"
+
+
+def operator(**options: Any) -> Callable[[DataFrame, Path], DataFrame]:
+    """What a user would write, with the catalog beside the checkpoint."""
+
+    def transform(events: DataFrame, folder: Path) -> DataFrame:
+        given = {"horizon": HORIZON, "timestamp": "ts", **options}
+        return events.transform(dedup_by_id("event_id", catalog=str(folder / "catalog"), **given))
+
+    return transform
+
+
+def pass_through(events: DataFrame, folder: Path) -> DataFrame:
+    """Pack, a state function that lets everything pass, unpack: the floor of the design."""
+    options = dedup_by_id(
+        "event_id", horizon=HORIZON, timestamp="ts", catalog=str(folder / "catalog")
+    ).options
+    prepared, plan = prepare(events, options)
+
+    def pack_rows(batches: Iterator[Any]) -> Iterator[Any]:
+        return pack(plan, batches)
+
+    def unpack_rows(batches: Iterator[Any]) -> Iterator[Any]:
+        return unpack(plan, batches)
+
+    def let_pass(key: Any, frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        rows, keys, bodies, verdicts, schema = [], [], [], [], None
+        for frame in frames:
+            columns = (frame[name] for name in ("rows", "keys", "body"))
+            for count, own, body in zip(*columns, strict=True):
+                if count == wire.CONTROL:
+                    schema = body if body is not None else schema
+                else:
+                    rows.append(count)
+                    keys.append(own)
+                    bodies.append(body)
+                    verdicts.append(bytes(count))
+        state.update((b"",))
+        none = [None] * (len(rows) + 1)
+        blank: dict[str, Any] = {name: pd.array(none, "Int64") for name in COLUMNS}
+        yield pd.DataFrame(
+            {
+                "rows": pd.array([wire.CONTROL, *rows], "int32"),
+                "keys": pd.Series([None, *keys], dtype=object),
+                "body": pd.Series([schema, *bodies], dtype=object),
+                "verdicts": pd.Series([None, *verdicts], dtype=object),
+                **blank,
+                "shard_index": pd.array(none, "Int32"),
+                "gc_source": pd.Series(none, dtype=object),
+            }
+        )
+
+    packed = prepared.mapInArrow(pack_rows, wire.SENT_SCHEMA).drop("pack_us")
+    passed = packed.groupBy("shard").applyInPandasWithState(
+        let_pass, OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
+    )
+    return passed.mapInArrow(unpack_rows, events.schema)
+
+
+def spark_built_in(events: DataFrame, folder: Path) -> DataFrame:
+    return events.withWatermark("ts", HORIZON).dropDuplicatesWithinWatermark(["event_id"])
+
+
+def shuffle_only(events: DataFrame, folder: Path) -> DataFrame:
+    return events.repartition("event_id")
+
+
+def contenders() -> dict[str, Pipeline]:
+    """All of them, by name."""
+    made = [
+        Pipeline("scan + repartition(id)", shuffle_only),
+        Pipeline("pack, pass-through state, unpack", pass_through),
+        Pipeline("dedup_by_id", operator()),
+        Pipeline("dedup_by_id, stable timestamps", operator(stable_timestamps=True)),
+        Pipeline("dropDuplicatesWithinWatermark, HDFS-backed", spark_built_in),
+        Pipeline("dropDuplicatesWithinWatermark, RocksDB tuned", spark_built_in, TUNED_ROCKSDB),
+    ]
+    return {pipeline.name: pipeline for pipeline in made}

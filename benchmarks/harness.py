@@ -1,0 +1,156 @@
+"""What every benchmark of the operator shares: session, pipelines fed in turn, machine facts.
+
+All pipelines of a run are started at once and fed in turn, one micro-batch each, so that drift of
+the machine hits all of them; what counts are the ratios. Nothing else runs while one is fed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+import numpy as np
+import pyarrow as pa
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.events import SCHEMA
+from dedup import kernel
+from dedup.spark.metrics import BatchMetrics, from_progress
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+BASE_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": HDFS,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
+}
+TUNED_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+}
+
+
+@dataclass
+class Pipeline:
+    """One contender: how it transforms the stream, under which settings."""
+
+    name: str
+    transform: Callable[[DataFrame, Path], DataFrame]
+    settings: dict[str, str] = field(default_factory=dict)
+    query: StreamingQuery | None = None
+    folder: Path = Path()
+    batch_ms: list[int] = field(default_factory=list)
+    metrics: list[BatchMetrics | None] = field(default_factory=list)
+    progress: list[dict[str, Any]] = field(default_factory=list)
+
+    def start(self, spark: SparkSession, folder: Path) -> None:
+        """Start the query; ``folder`` may hold its checkpoint and catalog already."""
+        for key, value in {**BASE_SETTINGS, **self.settings}.items():
+            spark.conf.set(key, value)
+        self.folder = folder / "in"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1000)
+        events = source.parquet(str(self.folder))
+        self.query = (
+            self.transform(events, folder)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .start()
+        )
+
+    def feed(self, files: list[Path]) -> None:
+        """One micro-batch: the files appear at once."""
+        assert self.query is not None
+        staged = self.folder.with_name("staged")
+        staged.mkdir(exist_ok=True)
+        for file in files:
+            os.link(file, staged / file.name)
+        before = self._last_batch()
+        for file in files:
+            (staged / file.name).rename(self.folder / file.name)
+        while self._last_batch() == before:
+            self.query.processAllAvailable()
+            time.sleep(0.05)
+        progresses = [p for p in self.query.recentProgress if p["batchId"] > before]
+        busy = [p for p in progresses if p["numInputRows"]]
+        # A micro-batch that only moves a watermark on is part of the cost.
+        self.batch_ms.append(sum(p["batchDuration"] for p in progresses))
+        self.metrics.append(from_progress(busy[-1]) if busy else None)
+        self.progress.append(dict(busy[-1]["durationMs"]) if busy else {})
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+            self.query = None
+
+    def _last_batch(self) -> int:
+        assert self.query is not None
+        done = [p["batchId"] for p in self.query.recentProgress if p["numInputRows"]]
+        return max(done, default=-1)
+
+
+@contextmanager
+def session(
+    *, cores: int = 2, partitions: int = 2, driver_memory: str = "8g", **settings: str
+) -> Iterator[SparkSession]:
+    """A local session, stopped at the end with its JVM."""
+    builder = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.driver.memory", driver_memory)
+        .config("spark.sql.shuffle.partitions", str(partitions))
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.pollingDelay", "1000")
+    )
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def data_folder(given: str | None, name: str) -> Path:
+    """Where generated input is kept between runs."""
+    return Path(given or Path(tempfile.gettempdir(), "dedup-bench-data")) / name
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what the figures were measured."""
+    return {
+        "cpus": os.cpu_count(),
+        "cpu": _cpu(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pa.__version__,
+        "numpy": np.__version__,
+        "rocksdict": version("rocksdict"),
+        "kernel": kernel.PATH,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "?")

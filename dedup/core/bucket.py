@@ -1,0 +1,185 @@
+"""A bucket: all segments of one time range, in sorted runs that are merged step by step.
+
+A **run** holds each of its IDs once and is split by ranges of hashes into segments of bounded
+size; a sealed tail is a run of one. Runs are merged one range of hashes at a time, so that no
+micro-batch works longer than one segment takes, however much the bucket holds. While that goes
+on, IDs of ranges that are done are in the output, those of the others still in the merged runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from dedup.core.ports import SegmentRef
+
+Run: TypeAlias = tuple[SegmentRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Runs on their way into one.
+
+    Parameters
+    ----------
+    runs : tuple of Run
+        What is merged.
+    parts : int
+        Ranges of hashes that the output is split into, a power of two.
+    done : int
+        Ranges that the output answers for, 0 <= done < parts; the runs answer for the others.
+    output : Run
+        One segment per range that is done, but for those whose loss was accepted.
+    """
+
+    runs: tuple[Run, ...]
+    parts: int
+    done: int = 0
+    output: Run = ()
+
+    @property
+    def inputs(self) -> Run:
+        """Segments that are merged."""
+        return tuple(segment for run in self.runs for segment in run)
+
+    @property
+    def ids(self) -> int:
+        """IDs in runs and output, each once."""
+        return sum(segment.count for segment in self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A segment and the ranges of hashes for which it answers.
+
+    Parameters
+    ----------
+    segment : SegmentRef
+    parts, done : int
+        It no longer answers for the first ``done`` of ``parts`` ranges.
+    """
+
+    segment: SegmentRef
+    parts: int = 1
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """All segments of one time range ``[start_ms, end_ms)`` of one shard.
+
+    Parameters
+    ----------
+    start_ms, end_ms : int
+        The range of emitted timestamps, milliseconds since the epoch.
+    clamped : bool
+        Holds an ID whose timestamp was clamped or substituted, so a copy that carries its own
+        timestamp must look here too.
+    runs : tuple of Run
+        Disjoint in IDs; oldest first.
+    merges : tuple of Merge
+        Runs on their way into one; they are not among `runs`.
+    """
+
+    start_ms: int
+    end_ms: int
+    clamped: bool = False
+    runs: tuple[Run, ...] = ()
+    merges: tuple[Merge, ...] = ()
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Start and end: what tells buckets apart."""
+        return self.start_ms, self.end_ms
+
+    @property
+    def ids(self) -> int:
+        """IDs in all segments, each once."""
+        loose = sum(segment.count for run in self.runs for segment in run)
+        return loose + sum(merge.ids for merge in self.merges)
+
+    @property
+    def depth(self) -> int:
+        """Segments that one ID may be in, at most."""
+        return len(self.runs) + sum(len(merge.runs) for merge in self.merges)
+
+    @property
+    def segments(self) -> Run:
+        """All segments, those of runs and then those of merges."""
+        loose = tuple(segment for run in self.runs for segment in run)
+        return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
+
+    def reaches(self) -> Iterator[Reach]:
+        """All segments, with the hashes that they answer for."""
+        for run in self.runs:
+            for segment in run:
+                yield Reach(segment)
+        for merge in self.merges:
+            for segment in merge.output:
+                yield Reach(segment)
+            for segment in merge.inputs:
+                # Those whose whole range is done answer for nothing any more.
+                if (segment.part + 1) * merge.parts > merge.done * segment.parts:
+                    yield Reach(segment, merge.parts, merge.done)
+
+    def adding(self, run: Run, *, clamped: bool) -> Bucket:
+        """The bucket with one more run."""
+        return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
+
+    def beginning(self, runs: tuple[Run, ...], parts: int) -> Bucket:
+        """The bucket with some of its runs about to be merged."""
+        kept = tuple(run for run in self.runs if run not in runs)
+        return replace(self, runs=kept, merges=(*self.merges, Merge(runs, parts)))
+
+    def advancing(self, merge: Merge, new: SegmentRef | None) -> tuple[Bucket, Run]:
+        """The bucket with one more range of a merge done; and the segments it no longer needs."""
+        output = merge.output if new is None else (*merge.output, new)
+        others = tuple(m for m in self.merges if m is not merge)
+        if merge.done + 1 < merge.parts:
+            on = replace(merge, done=merge.done + 1, output=output)
+            return replace(self, merges=(*others, on)), ()
+        runs = (*self.runs, output) if output else self.runs
+        return replace(self, runs=runs, merges=others), merge.inputs
+
+    def without(self, name: str) -> Bucket:
+        """The bucket without one segment."""
+
+        def rest(run: Run) -> Run:
+            return tuple(segment for segment in run if segment.name != name)
+
+        def some(runs: Iterable[Run]) -> tuple[Run, ...]:
+            return tuple(kept for run in runs if (kept := rest(run)))
+
+        merges = (replace(m, runs=some(m.runs), output=rest(m.output)) for m in self.merges)
+        return replace(self, runs=some(self.runs), merges=tuple(merges))
+
+    def to_json(self) -> list[Any]:
+        """The bucket as JSON can hold it; `from_json` reads it back."""
+
+        def run(segments: Run) -> list[Any]:
+            return [segment.to_json() for segment in segments]
+
+        return [
+            self.start_ms,
+            self.end_ms,
+            int(self.clamped),
+            [run(segments) for segments in self.runs],
+            [[[run(r) for r in m.runs], m.parts, m.done, run(m.output)] for m in self.merges],
+        ]
+
+    @staticmethod
+    def from_json(value: list[Any]) -> Bucket:
+        """The bucket that `to_json` wrote."""
+
+        def run(segments: list[Any]) -> Run:
+            return tuple(SegmentRef.from_json(fields) for fields in segments)
+
+        start_ms, end_ms, clamped, runs, merges = value
+        return Bucket(
+            start_ms,
+            end_ms,
+            bool(clamped),
+            tuple(run(segments) for segments in runs),
+            tuple(Merge(tuple(run(r) for r in rs), p, d, run(out)) for rs, p, d, out in merges),
+        )

@@ -1,0 +1,85 @@
+"""Probing a filter that stays where it is: only the pages that are asked for, each checked.
+
+Hashes that never fall touch the pages of a filter in order, so a filter of any size is probed
+through a buffer of 1 MiB, from the page cache at the speed of memory, and nothing stays behind.
+Every page is checked each time that it is read: what lies on a disk may change after any check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.filter import BLOCK_BYTES, PAGE_BLOCKS, PAGE_BYTES, FilterHead
+
+#: Pages that are read and probed at a time.
+WINDOW_PAGES = 256
+
+#: Fills a buffer with the bytes of the bitset from an offset on; raises where it cannot.
+ReadInto = Callable[[int, memoryview], None]
+
+
+def may_hold(
+    head: FilterHead, read_into: ReadInto, hashes: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Return False only where a hash was certainly never added.
+
+    Parameters
+    ----------
+    head : FilterHead
+        Of the filter.
+    read_into : callable
+        Reads its bitset.
+    hashes : uint64 array, shape (n,)
+        Never falling.
+
+    Returns
+    -------
+    bool array, shape (n,)
+
+    Raises
+    ------
+    FilterDamaged
+        When a page is not as it was written.
+    """
+    pages, starts = kernel.filter_pages(hashes, head.blocks, PAGE_BLOCKS)
+    answer = np.empty(len(hashes), np.uint8)
+    buffer = np.empty(min(len(pages), WINDOW_PAGES) * PAGE_BYTES, np.uint8)
+    for first in range(0, len(pages), WINDOW_PAGES):
+        window = pages[first : first + WINDOW_PAGES]
+        last = first + len(window)
+        filled = buffer[: _read(head, read_into, window, buffer.data)]
+        head.check(filled, window)
+        some = slice(int(starts[first]), int(starts[last]))
+        answer[some] = kernel.filter_probe_pages(
+            _words(filled),
+            window,
+            starts[first : last + 1],
+            hashes[some],
+            head.blocks,
+            PAGE_BLOCKS,
+        )
+    return answer.view(np.bool_)
+
+
+def _read(
+    head: FilterHead, read_into: ReadInto, pages: npt.NDArray[np.int64], buffer: memoryview
+) -> int:
+    """Fill the buffer with the pages, neighbours in one go; how many bytes they are."""
+    ends = np.append(np.flatnonzero(np.diff(pages) != 1) + 1, len(pages)).tolist()
+    size_bytes = head.blocks * BLOCK_BYTES
+    start = filled = 0
+    for end in ends:
+        offset = int(pages[start]) * PAGE_BYTES
+        length = min((end - start) * PAGE_BYTES, size_bytes - offset)
+        read_into(offset, buffer[filled : filled + length])
+        filled += length
+        start = end
+    return filled
+
+
+def _words(filled: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    return filled.view("<u4").astype(np.uint32, copy=False)

@@ -1,0 +1,81 @@
+"""How large a split-block Bloom filter must be for a false-positive rate."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from dedup.errors import ConfigError
+
+MAX_BLOCKS = 2**31 - 1
+
+#: Above this many keys per block every bit is set: the rate is 1 in double precision.
+_FULL_LOAD = 4096.0
+
+
+def predicted_fpr(n: int, z: int) -> float:
+    """Return the false-positive rate of a filter of ``z`` blocks that holds ``n`` distinct keys.
+
+    Keys per block follow Poisson(n / z); a lane with j keys answers yes with 1 - (31/32)**j,
+    and all eight must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
+    times too low.)
+
+    Raises
+    ------
+    ConfigError
+        When ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
+    """
+    if n < 0:
+        raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
+    if not 1 <= z <= MAX_BLOCKS:
+        raise ConfigError(f"a filter cannot have {z} blocks: give 1 to {MAX_BLOCKS}")
+    return _fpr_of_load(n / z)
+
+
+def blocks_for(n: int, fpr: float) -> int:
+    """Return the least number of blocks that keeps ``n`` distinct keys at or below ``fpr``.
+
+    Raises
+    ------
+    ConfigError
+        When ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64 GiB) are
+        not enough.
+    """
+    if n < 0:
+        raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
+    if not 0 < fpr < 1:
+        raise ConfigError(f"fpr is a rate between 0 and 1, such as 0.01; got {fpr}")
+    load = _load_for(fpr)
+    z = max(1, math.ceil(n / load)) if load > 0 else MAX_BLOCKS + 1
+    if z > MAX_BLOCKS:
+        raise ConfigError(
+            f"a filter of {n} keys at fpr {fpr} passes 64 GiB: "
+            "use more shards or buckets, or a higher fpr"
+        )
+    return z
+
+
+def _fpr_of_load(load: float) -> float:
+    if load == 0:
+        return 0.0
+    if load > _FULL_LOAD:
+        return 1.0
+    j = np.arange(1, int(load + 12 * math.sqrt(load)) + 64, dtype=np.float64)
+    log_pmf = np.cumsum(np.log(load / j)) - load
+    lane_fill = -np.expm1(j * math.log1p(-1 / 32))
+    return min(float((np.exp(log_pmf) * lane_fill**8).sum()), 1.0)
+
+
+@functools.lru_cache(maxsize=64)
+def _load_for(fpr: float) -> float:
+    """Return the most keys per block that stay at or below ``fpr``."""
+    low, high = 0.0, _FULL_LOAD
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _fpr_of_load(middle) <= fpr:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,207 @@
+"""Merging in bounded steps: whatever range of hashes is done, every ID is found once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from core_driver import Driver, Rec, drive
+
+from dedup.core.bucket import Bucket, Merge
+from dedup.core.ports import SegmentRef, hash_range
+from dedup.core.upkeep import MERGE_RUNS, MERGE_STRIDE, cheapest
+from dedup.errors import CatalogError, SegmentDamaged
+
+
+def growing(**changes: object) -> Driver:
+    """Every micro-batch seals one segment of twenty IDs into the same bucket."""
+    return drive(
+        state_budget_bytes=0, horizon_ms=2_000, bucket_ms=1_000, lateness_ms=100, segment_ids=64,
+        **changes,
+    )  # fmt: skip
+
+
+def feed(driver: Driver, number: int, time_ms: int = 0) -> list[str]:
+    return driver.named([Rec(b"%d-%d" % (number, i), time_ms) for i in range(20)])
+
+
+def feed_all(driver: Driver, numbers: range) -> None:
+    for number in numbers:
+        feed(driver, number)
+
+
+def merges_of(driver: Driver) -> list[Merge]:
+    return [merge for bucket in driver.state.manifest.buckets for merge in bucket.merges]
+
+
+def test_no_step_is_larger_than_a_segment_and_every_id_is_found_in_between() -> None:
+    driver = growing()
+    half_done = 0
+    for n in range(60):
+        assert feed(driver, n) == ["UNIQUE"] * 20
+        # IDs of every range, before, while and after they are moved.
+        again = [Rec(b"%d-%d" % (m, i), 0) for m in range(0, n + 1, 7) for i in range(20)]
+        assert set(driver.named(again)) == {"DUPLICATE"}
+        half_done += any(merge.done for merge in merges_of(driver))
+    assert half_done >= 5
+    counts = [ref.count for ref, _ in driver.store.segments.values()]
+    assert max(counts) <= 2 * 64, "hashes spread evenly, but for chance"
+
+
+def test_a_closed_bucket_becomes_one_run_of_bounded_segments() -> None:
+    driver = growing()
+    for n in range(8):
+        feed(driver, n)
+    steps = 0
+    for n in range(60):
+        driver.named([Rec(b"later%d" % n, 1_500)])
+        steps += driver.count("segments_written") - 1
+        merged = driver.state.manifest.buckets[0]
+        if len(merged.runs) == 1 and not merged.merges:
+            break
+    (run,) = merged.runs
+    assert [(s.parts, s.part) for s in run] == [(4, 0), (4, 1), (4, 2), (4, 3)]
+    assert sum(s.count for s in run) == merged.ids == 160
+    assert steps == 4
+    assert driver.named([Rec(b"%d-%d" % (n, i), 0) for n in range(8) for i in range(20)]) == (
+        ["DUPLICATE"] * 160
+    )
+
+
+def test_merging_keeps_up_with_sealing() -> None:
+    """However long a bucket grows, an ID is in few segments, and is not rewritten too often."""
+    driver = growing()
+    deepest = written = 0
+    for n in range(300):
+        feed(driver, n)
+        deepest = max(deepest, driver.state.manifest.buckets[0].depth)
+        written += driver.count("ids_written")
+        # Depth times what was sealed at most, to the end of a step.
+        assert driver.count("ids_written") <= 20 + 8 * 20 + 4 * 64
+    assert MERGE_RUNS <= deepest < 16
+    assert written < 9 * 300 * 20
+
+
+def test_in_usual_buckets_an_id_is_written_at_most_three_times() -> None:
+    for seals in (8, 12, 30, 50):
+        driver = growing()
+        written = 0
+        for n in range(seals + 150):
+            if n < seals:
+                feed(driver, n)
+            else:
+                driver.feed([Rec(b"later", 1_500)])
+            written += driver.count("ids_written")
+        assert (
+            len(driver.state.manifest.buckets[0].segments) == 1 << (seals * 20 // 64).bit_length()
+        )
+        assert written / (seals * 20) < 3.1
+
+
+def test_which_runs_are_cheapest_to_merge() -> None:
+    def sizes(*ids: int) -> list[int]:
+        runs = tuple((ref(f"{i}", count=n),) for i, n in enumerate(ids))
+        return [segment.count for (segment,) in cheapest(runs)]
+
+    assert sizes(5, 5, 5, 5) == [5, 5, 5, 5]
+    assert sizes(60, 5, 5, 5) == [5, 5, 5]
+    assert sizes(60, 50, 5) == [5, 50]
+    assert sizes(7, 3) == [3, 7]
+
+
+def test_a_shard_that_seals_little_takes_turns() -> None:
+    driver = drive(state_budget_bytes=0, horizon_ms=2_000, bucket_ms=1_000, lateness_ms=100)
+    for n in range(MERGE_RUNS + MERGE_STRIDE):
+        driver.feed([Rec(b"%d" % n, 0)])
+        if driver.count("segments_merged"):
+            assert (driver.batch - 1) % MERGE_STRIDE == 0
+            return
+    pytest.fail("never merged")
+
+
+def test_a_bucket_that_goes_in_the_middle_of_a_merge_goes_whole() -> None:
+    driver = growing()
+    n = 0
+    while not any(merge.output for merge in merges_of(driver)):
+        feed(driver, n)
+        n += 1
+    before = {s.name for s in driver.state.manifest.segments()}
+    driver.feed([Rec(b"far", 50_000)], now_ms=60_000)
+    driver.feed([], now_ms=60_001)
+    assert {s.name for s in driver.state.manifest.segments()}.isdisjoint(before)
+    assert before <= {e.name for e in driver.state.manifest.expired} | set(driver.store.deleted)
+
+
+def under_way() -> Driver:
+    driver = growing()
+    n = 0
+    while not any(0 < merge.done < merge.parts - 1 for merge in merges_of(driver)):
+        feed(driver, n)
+        n += 1
+    return driver
+
+
+@pytest.mark.parametrize("which", ["input", "output", "all"])
+def test_a_loss_accepted_in_the_middle_of_a_merge(which: str) -> None:
+    driver = under_way()
+    (merge,) = merges_of(driver)
+    lost = {"input": merge.inputs[:1], "output": merge.output[:1], "all": merge.inputs}[which]
+    names = {segment.name for segment in lost}
+    driver.store.damaged |= names
+    with pytest.raises(SegmentDamaged):
+        feed_all(driver, range(1_000, 1_020))
+    driver.store.accepted |= names
+    gone = {key for segment in lost for key in driver.ids_of(segment)}
+    driver.passed = [p for p in driver.passed if p.id not in gone]
+    feed_all(driver, range(2_000, 2_030))
+    live = {s.name for s in driver.state.manifest.segments()}
+    assert live.isdisjoint(names)
+    assert driver.state.forgotten == len(names)
+
+
+def test_a_merge_that_would_lose_an_id_stops_the_query() -> None:
+    driver = under_way()
+    (merge,) = merges_of(driver)
+    wrong = replace(merge.output[0], count=merge.output[0].count - 1)
+    bucket = driver.state.manifest.buckets[0]
+    broken = replace(merge, output=(wrong, *merge.output[1:]))
+    merges = tuple(broken if m is merge else m for m in bucket.merges)
+    manifest = driver.state.manifest.with_bucket(replace(bucket, merges=merges))
+    driver.state = replace(driver.state, manifest=manifest)
+    driver.store.filters[wrong.name].count -= 1
+    with pytest.raises(CatalogError, match="Nothing is lost"):
+        feed_all(driver, range(1_000, 1_020))
+
+
+def ref(name: str, parts: int = 1, part: int = 0, count: int = 1) -> SegmentRef:
+    return SegmentRef(name, 0, 10, count, 100, 1, 64, 2, parts, part)
+
+
+def test_which_segments_answer_while_a_merge_is_under_way() -> None:
+    one, two = (ref("a1", 2, 0), ref("a2", 2, 1)), (ref("b"),)
+    bucket = Bucket(0, 10, runs=(one, two, (ref("c"),))).beginning((one, two), 4)
+    for part in range(2):
+        bucket, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
+        assert gone == ()
+    answering = {r.segment.name: (r.parts, r.done) for r in bucket.reaches()}
+    # The first half is done, so a1 answers for nothing any more.
+    assert answering == {"c": (1, 0), "m0": (1, 0), "m1": (1, 0), "a2": (4, 2), "b": (4, 2)}
+    assert bucket.depth == 3
+    assert Bucket.from_json(json.loads(json.dumps(bucket.to_json()))) == bucket
+    for part in (2, 3):
+        bucket, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
+    assert [s.name for s in gone] == ["a1", "a2", "b"]
+    assert [[s.name for s in run] for run in bucket.runs] == [["c"], ["m0", "m1", "m2", "m3"]]
+
+
+def test_ranges_of_hashes_cover_all_once() -> None:
+    edges = [0, 1, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+    hashes = np.array(edges, np.uint64)
+    for parts in (1, 2, 4, 1 << 16):
+        some = range(parts) if parts < 10 else (0, 1, 2**14 - 1, 2**14, 2**15 - 1, 2**15, 2**16 - 1)
+        found = [h for part in some for h in hashes[hash_range(hashes, parts, part)].tolist()]
+        assert found == edges
+    assert hash_range(hashes, 1, 1) == slice(0, 0)
+    assert hash_range(hashes, 4, 4) == slice(7, 7)

@@ -1,0 +1,322 @@
+"""Checksums of pages, and filters read page by page, against independent models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_models import (
+    MASK,
+    PATHS,
+    array,
+    kernel_settings,
+    load,
+    misaligned,
+    page_sum,
+    pages_of,
+    sbbf_add,
+    sbbf_check,
+    splitmix,
+    u64s,
+)
+
+# ---- checksums ----
+
+
+def test_model_gives_the_published_numbers() -> None:
+    # The first outputs for this seed, as published with many implementations of SplitMix64.
+    assert splitmix(1234567, 3) == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+def sums(path: str, raw: bytes, page_bytes: int) -> list[int]:
+    got = load(path).page_sums(array(raw, "u1"), page_bytes)
+    assert got.dtype == np.uint64
+    return got.tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(raw=st.binary(max_size=300), words=st.integers(1, 12))
+@kernel_settings
+def test_page_sums(path: str, raw: bytes, words: int) -> None:
+    page = 8 * words
+    pages = [raw[i : i + page] for i in range(0, len(raw), page)]
+    assert sums(path, raw, page) == [page_sum(each) for each in pages]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [65528, 65536, 65537, 2 * 65536 + 20])
+def test_largest_pages(path: str, size: int) -> None:
+    raw = np.random.default_rng(size).bytes(size)
+    expected = [page_sum(raw[i : i + 65536]) for i in range(0, size, 65536)]
+    assert sums(path, raw, 65536) == expected
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bit", [0, 31, 32, 56, 62, 63])
+def test_the_same_bit_flipped_in_two_words_is_seen(path: str, bit: int) -> None:
+    rng = np.random.default_rng(bit)
+    words = rng.integers(0, 2**64, 512, np.uint64)
+    good = sums(path, words.tobytes(), 4096)
+    for _ in range(200):
+        two = rng.choice(512, 2, replace=False)
+        damaged = words.copy()
+        damaged[two] ^= np.uint64(1 << bit)
+        assert sums(path, damaged.tobytes(), 4096) != good
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_persisted_sums_stay_what_they_are(path: str) -> None:
+    assert sums(path, bytes(range(100)), 64) == [7154113601883609897, 10336816443117081105]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_short_page_counts_as_filled_up_with_zeros(path: str) -> None:
+    raw = bytes(range(1, 60))
+    for size in range(1, 60):
+        assert sums(path, raw[:size], 64) == sums(path, raw[:size] + bytes(64 - size), 64)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_bit_counts(path: str) -> None:
+    raw = np.random.default_rng(8).bytes(72)
+    (good,) = sums(path, raw, 72)
+    for bit in range(8 * len(raw)):
+        damaged = bytearray(raw)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert sums(path, bytes(damaged), 72) != [good]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_swapped_words_are_seen(path: str) -> None:
+    words = [bytes([i]) * 8 for i in range(16)]
+    (good,) = sums(path, b"".join(words), 128)
+    for i in range(15):
+        swapped = words.copy()
+        swapped[i], swapped[i + 1] = swapped[i + 1], swapped[i]
+        assert sums(path, b"".join(swapped), 128) != [good]
+
+
+# ---- filters by pages ----
+
+
+def by_pages(path: str, hashes: list[int], blocks: int, page_blocks: int) -> dict[int, list[int]]:
+    pages, starts = load(path).filter_pages(array(hashes, "u8"), blocks, page_blocks)
+    assert pages.dtype == starts.dtype == np.int64
+    assert len(starts) == len(pages) + 1
+    ends = starts.tolist()
+    assert ends[0] == 0
+    assert ends[-1] == len(hashes)
+    return {page: hashes[ends[j] : ends[j + 1]] for j, page in enumerate(pages.tolist())}
+
+
+sizes = st.one_of(st.integers(1, 40), st.sampled_from([2**16 + 1, 2**31, 2**32 - 1]))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(hashes=st.lists(u64s, max_size=120).map(sorted), blocks=sizes, page_blocks=sizes)
+@kernel_settings
+def test_filter_pages(path: str, hashes: list[int], blocks: int, page_blocks: int) -> None:
+    got = by_pages(path, hashes, blocks, page_blocks)
+    expected = pages_of(hashes, blocks, page_blocks)
+    assert list(got.items()) == list(expected.items())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_edges_of_pages(path: str) -> None:
+    # The first and the last hash of each of 6 blocks, 4 blocks to a page.
+    first = [-(-(b << 64) // 6) for b in range(6)]
+    edges = sorted({h >> 32 << 32 for h in first} | {(h >> 32) - 1 << 32 for h in first[1:]})
+    hashes = [0, *edges, MASK]
+    assert by_pages(path, sorted(hashes), 6, 4) == pages_of(sorted(hashes), 6, 4)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("hashes", [[1, 0], [0, 5, 5, 4], [MASK, 0], [2**63, 2**63 - 1]])
+def test_falling_hashes_are_refused(path: str, hashes: list[int]) -> None:
+    with pytest.raises(ValueError, match="hashes must never fall"):
+        by_pages(path, hashes, 4, 2)
+
+
+def only(bits: np.ndarray, pages: np.ndarray, page_blocks: int) -> np.ndarray:
+    """Just those pages of a filter, in memory of exactly their size."""
+    words = 8 * page_blocks
+    held = [bits[p * words : (p + 1) * words] for p in pages.tolist()]
+    return np.concatenate([*held, np.zeros(0, np.uint32)])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    blocks=st.integers(1, 40),
+    page_blocks=st.integers(1, 50),
+    added=st.lists(u64s, max_size=150),
+    others=st.lists(u64s, max_size=50),
+    data=st.data(),
+)
+@kernel_settings
+def test_probing_pages(
+    path: str,
+    blocks: int,
+    page_blocks: int,
+    added: list[int],
+    others: list[int],
+    data: st.DataObject,
+) -> None:
+    held = [0] * (8 * blocks)
+    for h in added:
+        sbbf_add(held, h)
+    asked = sorted([*data.draw(st.lists(st.sampled_from(added))), *others] if added else others)
+    tested = load(path)
+    hashes = array(asked, "u8")
+    pages, starts = tested.filter_pages(hashes, blocks, page_blocks)
+    low = data.draw(st.integers(0, len(pages)))
+    high = data.draw(st.integers(low, len(pages)))
+    stretch = slice(int(starts[low]), int(starts[high]))
+    got = tested.filter_probe_pages(
+        only(array(held, "u4"), pages[low:high], page_blocks),
+        pages[low:high],
+        starts[low : high + 1],
+        hashes[stretch],
+        blocks,
+        page_blocks,
+    )
+    assert got.dtype == np.uint8
+    assert got.tolist() == [int(sbbf_check(held, h)) for h in asked[stretch]]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_pages_answer_as_the_whole_filter(path: str) -> None:
+    rng = np.random.default_rng(9)
+    tested = load(path)
+    bits = np.zeros(8 * 1000, np.uint32)
+    hashes = np.sort(rng.integers(0, 2**64, 4000, np.uint64))
+    tested.filter_add(bits, hashes[::3].copy())
+    pages, starts = tested.filter_pages(hashes, 1000, 16)
+    assert len(pages) == 63
+    held = only(bits, pages, 16)
+    assert len(held) == len(bits)
+    expected = tested.filter_probe([bits], hashes)
+    assert 0 < expected.sum() < len(hashes)
+    for args in ((held, pages, starts, hashes), map(misaligned, (held, pages, starts, hashes))):
+        assert (tested.filter_probe_pages(*args, 1000, 16) == expected).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_order_within_a_page_is_free_and_pages_may_hold_none(path: str) -> None:
+    tested = load(path)
+    bits = np.zeros(8 * 6, np.uint32)
+    hashes = array([MASK, 1, 0, 2**63], "u8")  # blocks 5, 0, 0, 3
+    tested.filter_add(bits, hashes[1:3])
+    pages, starts = array([0, 1, 2], "i8"), array([7, 9, 10, 11], "i8")
+    asked = array([1, 0, 2**63, MASK], "u8")
+    assert tested.filter_probe_pages(bits, pages, starts, asked, 6, 2).tolist() == [1, 1, 0, 0]
+    starts = array([0, 0, 1, 1], "i8")
+    got = tested.filter_probe_pages(bits, pages, starts, array([2**63], "u8"), 6, 2)
+    assert got.tolist() == [0]
+
+
+def probe(
+    path: str,
+    words: int = 8 * 5,
+    pages: tuple[int, ...] = (0, 1, 2),
+    starts: tuple[int, ...] = (0, 1, 2, 3),
+    hashes: tuple[int, ...] = (0, 2**63, MASK),
+) -> list[int]:
+    """Ask 5 blocks, 2 to a page: two pages of 16 words and a short one."""
+    bits = np.zeros(words, np.uint32)
+    args = (array(pages, "i8"), array(starts, "i8"), array(hashes, "u8"))
+    return load(path).filter_probe_pages(bits, *args, 5, 2).tolist()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_size_of_the_bits_is_that_of_their_pages(path: str) -> None:
+    assert probe(path) == [0, 0, 0]
+    assert probe(path, 24, (1, 2), (0, 1, 2), (2**63, MASK)) == [0, 0]
+    assert probe(path, 32, (0, 1), (0, 1, 2), (0, 2**63)) == [0, 0]
+    assert probe(path, 0, (), (5,), ()) == []
+    for words in (0, 32, 39, 41, 48):
+        with pytest.raises(ValueError, match="bits must have 40 items"):
+            probe(path, words)
+    with pytest.raises(ValueError, match="bits must have 0 items"):
+        probe(path, 8, (), (5,), ())
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("hashes", "bad"),
+    [
+        ((2**63, 2**63, MASK), 0),
+        ((0, 0, MASK), 1),
+        ((0, MASK, MASK), 1),
+        ((0, 2**63, 2**63), 2),
+        ((0, 2**63, 0), 2),
+    ],
+)
+def test_hash_outside_its_page_is_named(path: str, hashes: tuple[int, ...], bad: int) -> None:
+    with pytest.raises(ValueError, match=rf"hashes\[{bad}\] does not lie in its page"):
+        probe(path, hashes=hashes)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "pages", [(0, 1, 3), (-1, 0, 1), (0, 2, 1), (0, 1, 1), (0, 1, 2**62), (-(2**63), 1, 2)]
+)
+def test_pages_outside_the_filter_are_refused(path: str, pages: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="pages must rise, from 0 or more to 2 or less"):
+        probe(path, pages=pages)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "starts",
+    [(-1, 1, 2, 2), (0, 2, 1, 3), (3, 2, 1, 0), (-(2**63), 0, 0, 2**63 - 1), (0, 1, 2, -1)],
+)
+def test_falling_starts_are_refused(path: str, starts: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="starts must never fall and not be negative"):
+        probe(path, starts=starts)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_as_many_hashes_as_the_starts_say(path: str) -> None:
+    for last in (2, 4, 2**62, 2**63 - 1):
+        with pytest.raises(ValueError, match="hashes must have"):
+            probe(path, starts=(0, 1, 2, last))
+    for starts in ((), (0,), (0, 1, 3), (0, 1, 2, 3, 3)):
+        with pytest.raises(ValueError, match="starts must have 4 items"):
+            probe(path, starts=starts)
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_numbers_out_of_range_are_refused(path: str) -> None:
+    tested = load(path)
+    data, hashes, numbers = array([1], "u1"), array([1], "u8"), array([0, 1], "i8")
+    for wrong in (0, -8, 2**64, -(2**64), 2**63):
+        with pytest.raises(ValueError, match="page_bytes must be 8 to 65536"):
+            tested.page_sums(data, wrong)
+        with pytest.raises(ValueError, match="blocks must be 1 to 4294967295"):
+            tested.filter_pages(hashes, wrong, 1)
+        with pytest.raises(ValueError, match="page_blocks must be 1 to 4294967295"):
+            tested.filter_pages(hashes, 1, wrong)
+        for sizes in ((wrong, 1), (1, wrong)):
+            with pytest.raises(ValueError, match="blocks must be 1 to 4294967295"):
+                tested.filter_probe_pages(np.zeros(8, "u4"), numbers[:1], numbers, hashes, *sizes)
+    for wrong in (4, 65544):
+        with pytest.raises(ValueError, match="page_bytes must be 8 to 65536"):
+            tested.page_sums(data, wrong)
+    for wrong in (9, 100, 65535):
+        with pytest.raises(ValueError, match="multiple of 8"):
+            tested.page_sums(data, wrong)
+    for wrong in (None, 8.0, "8", np.int64(8)):
+        with pytest.raises(TypeError, match="page_bytes must be an int"):
+            tested.page_sums(data, wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="blocks must be an int"):
+            tested.filter_pages(hashes, wrong, 1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="page_blocks must be an int"):
+            tested.filter_pages(hashes, 1, wrong)  # type: ignore[arg-type]

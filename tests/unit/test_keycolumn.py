@@ -1,0 +1,123 @@
+"""Text of string IDs, made again of their keys, and keys on the wire. No Spark is started."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.core.keys import Keys
+from dedup.spark import wire, worker
+from dedup.spark.identity import encode_ids
+from dedup.spark.keycolumn import key_column, restored, text_of, without
+from dedup.spark.plan import Plan
+
+UUIDS = st.integers(0, 2**128 - 1).map(lambda number: str(UUID(int=number)))
+NEARLY = (
+    UUIDS.map(str.upper) | UUIDS.map(lambda text: text.replace("-", "")) | UUIDS.map("x{}".format)
+)
+
+
+def plan(*, kind: str = "string", more: int = 0, user_columns: int = 3) -> Plan:
+    ids = (("id", "id", kind), *(("n", "n", "bigint"),) * more)
+    return cast(Plan, SimpleNamespace(id_columns=ids, user_columns=user_columns))
+
+
+@given(st.lists(UUIDS | NEARLY | st.text(max_size=40) | st.none(), max_size=40))
+def test_text_comes_back(values: list[str | None]) -> None:
+    given = pa.array(values, pa.string())
+    keys = encode_ids([given]).keys
+    back = text_of(keys)
+    back.validate(full=True)
+    assert back.to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [str(UUID(int=n)) for n in range(5)],
+        ["", "a", "bc"],
+        ["", str(UUID(int=1)), "x"],
+        [None, str(UUID(int=1)), None],
+        [None],
+        [None, ""],
+        [],
+    ],
+)
+def test_kinds_of_ids(values: list[str | None]) -> None:
+    back = text_of(encode_ids([pa.array(values, pa.large_string())]).keys)
+    back.validate(full=True)
+    assert back.to_pylist() == values
+
+
+def test_bytes_that_are_no_text_come_back() -> None:
+    """Spark's strings may hold any bytes."""
+    raw = [b"\xff\xfe", b"\x00", b"\x01" * 17, b"g" * 36]
+    offsets = pa.array(raw, pa.binary())
+    strange = pa.Array.from_buffers(pa.string(), len(raw), offsets.buffers())
+    assert text_of(encode_ids([strange]).keys).cast(pa.large_binary()).to_pylist() == raw
+
+
+@given(st.lists(st.binary(max_size=20), max_size=30) | st.lists(st.binary(min_size=3, max_size=3)))
+def test_keys_on_the_wire(values: list[bytes]) -> None:
+    keys = Keys.from_list(values)
+    sent = wire.write_keys(keys)
+    for data in (sent, sent.to_pybytes()):
+        assert list(wire.read_keys(data, len(values))) == values
+
+
+def test_keys_of_one_length_need_no_offsets() -> None:
+    assert wire.write_keys(Keys.from_list([b"abc"] * 100)).size == 4 + 300
+    assert wire.write_keys(Keys.from_list([b"abc"] * 99 + [b""])).size == 4 + 400 + 297
+
+
+def test_only_a_users_plain_string_column_is_left_out() -> None:
+    def columns(*names: str) -> pa.Schema:
+        return pa.schema([(name, pa.string()) for name in names])
+
+    assert key_column(plan(), columns("a", "b", "id")) == 2
+    assert key_column(plan(), columns("a", "b", "c", "id")) is None  # an expression's helper
+    assert key_column(plan(), columns("a", "b")) is None
+    assert key_column(plan(), columns("id", "id", "a")) is None  # ambiguous
+    assert key_column(plan(kind="binary"), columns("id")) is None
+    assert key_column(plan(kind="string collate UTF8_LCASE"), columns("id")) is None
+    assert key_column(plan(more=1), columns("id", "n")) is None
+
+
+def test_restored_rows_have_the_users_schema() -> None:
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([1, 2]), pa.array(["a", str(UUID(int=7))], pa.string())],
+        schema=pa.schema(
+            [
+                pa.field("n", pa.int64()),
+                pa.field("id", pa.string(), nullable=False, metadata={"k": "v"}),
+            ]
+        ),
+    )
+    keys = encode_ids([rows.column("id")]).keys
+    body = rows.remove_column(1)
+    assert without(rows.schema, 1) == body.schema
+    back = restored(body, keys, rows.schema, 1)
+    assert back.equals(rows, check_metadata=True)
+    assert restored(rows, None, rows.schema, None) is rows
+
+
+def test_the_collector_is_told_once_until_modules_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(gc, "freeze", lambda: told.append(len(sys.modules)))
+    monkeypatch.setattr(worker, "_known", 0)
+    worker.settle()
+    worker.settle()
+    assert len(told) == 1
+    monkeypatch.setitem(sys.modules, "dedup_never_loaded", cast(Any, object()))
+    worker.settle()
+    assert len(told) == 2
