@@ -1,18 +1,24 @@
-"""The kernel against pybloom-live, on 36-character UUID text; hashing included on our side."""
+"""`make bench`: the kernel, ns per ID, against pybloom-live and, where it is installed, rbloom.
+
+What is compared includes the hash, as users of either pay for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from pybloom_live import BloomFilter
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.events import uuid_text
 from dedup import kernel
-from dedup.core.filter import SplitBlockFilter, hash_key_id
+from dedup.catalog.segment import write_segment_file
+from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter, hash_key_id
 from dedup.core.keys import Keys
 from dedup.spark.identity import encode_ids
 
@@ -20,6 +26,8 @@ COUNT = 200_000
 FPR = 0.01
 KEY = bytes(range(16))
 KEY_ID = hash_key_id(KEY)
+#: Hashes of as many IDs as make eight filters of about 170 MB in all: far more than any cache.
+MANY = 8_000_000
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +40,39 @@ def text() -> list[str]:
 
 @pytest.fixture(scope="module")
 def keys(text: list[str]) -> Keys:
-    import pyarrow as pa
-
     return encode_ids([pa.array(text)]).keys
+
+
+@pytest.fixture(scope="module")
+def million() -> Keys:
+    rng = np.random.default_rng(2)
+    data = rng.integers(0, 256, 17_000_000, np.uint8)
+    return Keys(data, np.arange(1_000_001, dtype=np.int64) * 17)
+
+
+@pytest.fixture(scope="module")
+def large() -> list[SplitBlockFilter]:
+    """Eight filters out of cache."""
+    rng = np.random.default_rng(3)
+    return [
+        SplitBlockFilter.build(rng.integers(0, 2**64, MANY, np.uint64), FPR / 8, hash_key_id=KEY_ID)
+        for _ in range(8)
+    ]
 
 
 def hashes(keys: Keys) -> npt.NDArray[np.uint64]:
     return kernel.hash64(keys.data, keys.offsets, KEY)
 
 
-def per_id(benchmark: BenchmarkFixture, work: Callable[[], object]) -> None:
+def per_id(benchmark: BenchmarkFixture, work: Callable[[], object], count: int = COUNT) -> None:
     benchmark(work)
-    benchmark.extra_info["ns_per_id"] = benchmark.stats.stats.median / COUNT * 1e9
+    if benchmark.stats is not None:
+        benchmark.extra_info["ns_per_id"] = benchmark.stats.stats.median / count * 1e9
+
+
+@pytest.mark.benchmark(group="hash")
+def test_hash_ours(benchmark: BenchmarkFixture, million: Keys) -> None:
+    per_id(benchmark, lambda: hashes(million), 1_000_000)
 
 
 @pytest.mark.benchmark(group="add")
@@ -57,6 +86,19 @@ def test_add_pybloom_live(benchmark: BenchmarkFixture, text: list[str]) -> None:
         made = BloomFilter(COUNT, FPR)
         for item in text:
             made.add(item, skip_check=True)
+        return made
+
+    per_id(benchmark, build)
+
+
+@pytest.mark.benchmark(group="add")
+def test_add_rbloom(benchmark: BenchmarkFixture, text: list[str]) -> None:
+    """Its fastest: a whole list at a time, with Python's own hash."""
+    rbloom = pytest.importorskip("rbloom", reason="pip install rbloom to compare")
+
+    def build() -> object:
+        made = rbloom.Bloom(COUNT, FPR)
+        made.update(text)
         return made
 
     per_id(benchmark, build)
@@ -76,8 +118,96 @@ def test_probe_pybloom_live(benchmark: BenchmarkFixture, text: list[str]) -> Non
     per_id(benchmark, lambda: [item in made for item in text])
 
 
+@pytest.mark.benchmark(group="probe")
+def test_probe_rbloom(benchmark: BenchmarkFixture, text: list[str]) -> None:
+    rbloom = pytest.importorskip("rbloom", reason="pip install rbloom to compare")
+    made = rbloom.Bloom(COUNT, FPR)
+    made.update(text)
+    per_id(benchmark, lambda: [item in made for item in text])
+
+
 @pytest.mark.benchmark(group="probe of 8 slices")
-def test_probe_eight_ours(benchmark: BenchmarkFixture, keys: Keys) -> None:
+def test_probe_eight_in_cache(benchmark: BenchmarkFixture, keys: Keys) -> None:
     slices = [SplitBlockFilter.build(hashes(keys), FPR / 8, hash_key_id=KEY_ID) for _ in range(8)]
     bits = [piece.bits for piece in slices]
-    per_id(benchmark, lambda: kernel.filter_probe(bits, hashes(keys)))
+    asked = hashes(keys)
+    per_id(benchmark, lambda: kernel.filter_probe(bits, asked))
+
+
+@pytest.mark.benchmark(group="probe of 8 slices")
+def test_probe_eight_out_of_cache(
+    benchmark: BenchmarkFixture, large: list[SplitBlockFilter], million: Keys
+) -> None:
+    """At random: one line of memory per slice and ID."""
+    asked, bits = hashes(million), [piece.bits for piece in large]
+    per_id(benchmark, lambda: kernel.filter_probe(bits, asked), 1_000_000)
+
+
+@pytest.mark.benchmark(group="probe of 8 slices")
+def test_probe_eight_out_of_cache_in_hash_order(
+    benchmark: BenchmarkFixture, large: list[SplitBlockFilter], million: Keys
+) -> None:
+    """As sidecars are probed, from memory: sorted, every page checked before it is used."""
+    raw = [piece.bits.view(np.uint8) for piece in large]
+    sums = [kernel.page_sums(each, PAGE_BYTES) for each in raw]
+
+    def probe() -> None:
+        asked = hashes(million)
+        asked = asked[kernel.sort_keys(million.data, million.offsets, asked)]
+        for piece, each, wanted in zip(large, raw, sums, strict=True):
+            pages, starts = kernel.filter_pages(asked, piece.blocks, PAGE_BLOCKS)
+            for first in range(0, len(pages), 256):
+                some = slice(first, min(first + 256, len(pages)))
+                whole = each[
+                    int(pages[some][0]) * PAGE_BYTES : int(pages[some][-1] + 1) * PAGE_BYTES
+                ]
+                found = kernel.page_sums(whole, PAGE_BYTES)
+                assert np.array_equal(found, wanted[int(pages[some][0]) : int(pages[some][-1]) + 1])
+                edges = starts[some.start : some.stop + 1]
+                kernel.filter_probe_pages(
+                    whole.view(np.uint32), pages[some], edges,
+                    asked[int(edges[0]) : int(edges[-1])], piece.blocks, PAGE_BLOCKS,
+                )  # fmt: skip
+
+    per_id(benchmark, probe, 1_000_000)
+
+
+@pytest.mark.benchmark(group="memory")
+def test_memory_latency(
+    benchmark: BenchmarkFixture, large: list[SplitBlockFilter], million: Keys
+) -> None:
+    """The limit of random probing: numpy fetches one word of each block that is asked for."""
+    asked = hashes(million)
+    places = [
+        ((asked >> np.uint64(32)) * np.uint64(piece.blocks) >> np.uint64(32)).astype(np.int64) * 8
+        for piece in large
+    ]
+    out = np.empty(len(asked), np.uint32)
+
+    def fetch() -> None:
+        for piece, place in zip(large, places, strict=True):
+            np.take(piece.bits, place, out=out, mode="clip")
+
+    per_id(benchmark, fetch, 1_000_000)
+
+
+@pytest.mark.benchmark(group="memory")
+def test_memory_bandwidth(benchmark: BenchmarkFixture, large: list[SplitBlockFilter]) -> None:
+    """The limit: all bytes of the eight slices read once, in order; ns per ID of a million."""
+    per_id(benchmark, lambda: [int(piece.bits.view(np.uint64).sum()) for piece in large], 1_000_000)
+
+
+@pytest.mark.benchmark(group="segment")
+def test_sort_and_write_a_segment(
+    benchmark: BenchmarkFixture, million: Keys, tmp_path: Path
+) -> None:
+    asked, times_ms = hashes(million), np.arange(1_000_000, dtype=np.int64)
+    made = iter(range(1_000_000))
+    per_id(
+        benchmark,
+        lambda: write_segment_file(
+            tmp_path / str(next(made)), name="s", shard=0, start_ms=0, end_ms=1 << 30,
+            keys=million, hashes=asked, times_ms=times_ms, hash_key_id=KEY_ID,
+        ),
+        1_000_000,
+    )  # fmt: skip

@@ -23,10 +23,15 @@ HORIZON = "7 days"
 
 
 def operator(**options: Any) -> Callable[[DataFrame, Path], DataFrame]:
-    """What a user would write, with the catalog beside the checkpoint."""
+    """What a user would write, with catalog and cache beside the checkpoint."""
 
     def transform(events: DataFrame, folder: Path) -> DataFrame:
-        given = {"horizon": HORIZON, "timestamp": "ts", **options}
+        given = {
+            "horizon": HORIZON,
+            "timestamp": "ts",
+            "cache_dir": str(folder / "cache"),
+            **options,
+        }
         return events.transform(dedup_by_id("event_id", catalog=str(folder / "catalog"), **given))
 
     return transform

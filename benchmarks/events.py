@@ -28,6 +28,8 @@ class Events:
     duplicates : float
         Share of records that repeat an earlier record of the stream, in [0, 1).
     seed : int
+    hot : float
+        Share of records that carry one and the same ID, in [0, 1).
     batch_ms : int
         Event time that a micro-batch spans.
     """
@@ -36,6 +38,7 @@ class Events:
     duplicates: float = 0.05
     seed: int = 7
     batch_ms: int = 600_000
+    hot: float = 0.0
 
     def _new(self) -> int:
         return round(self.rows * (1 - self.duplicates))
@@ -48,6 +51,9 @@ class Events:
         index = np.arange(first, first + new)
         repeated = rng.integers(0, first + new, self.rows - new)
         index = rng.permutation(np.concatenate([index, repeated]))
+        if self.hot:
+            # The oldest of this micro-batch, so that its time is the micro-batch's.
+            index[rng.random(len(index)) < self.hot] = first
         return self._records(index)
 
     def _records(self, index: npt.NDArray[np.int64]) -> pa.Table:

@@ -105,7 +105,11 @@ class Pipeline:
 
 @contextmanager
 def session(
-    *, cores: int = 2, partitions: int = 2, driver_memory: str = "8g", **settings: str
+    *,
+    cores: int = 2,
+    partitions: int = 2,
+    driver_memory: str = "8g",
+    settings: dict[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A local session, stopped at the end with its JVM."""
     builder = (
@@ -116,7 +120,7 @@ def session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.pollingDelay", "1000")
     )
-    for key, value in settings.items():
+    for key, value in (settings or {}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

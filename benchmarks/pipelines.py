@@ -6,7 +6,6 @@ python -m benchmarks.pipelines --batches 10
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -16,7 +15,8 @@ from typing import Any
 
 from benchmarks.contenders import HORIZON, contenders
 from benchmarks.events import Events
-from benchmarks.harness import BASE_SETTINGS, data_folder, machine, session
+from benchmarks.harness import BASE_SETTINGS, data_folder, session
+from benchmarks.results import keep
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -43,7 +43,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             pipeline.stop()
     shutil.rmtree(work, ignore_errors=True)
     result = {
-        "machine": machine(),
         "rows_per_batch": events.rows,
         "duplicates": events.duplicates,
         "horizon": HORIZON,
@@ -86,12 +85,10 @@ def main() -> None:
     parser.add_argument("--driver-memory", default="8g")
     parser.add_argument("--data")
     parser.add_argument("--work")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     result = run(arguments)
+    keep("pipelines", result)
     print(table(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ counts. Memory is sampled while the operator runs.
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import shutil
 import statistics
 import sys
 import tempfile
-from contextlib import nullcontext
+import time
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.contenders import HORIZON, contenders
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, machine, session
+from benchmarks.harness import Pipeline, data_folder, session
 from benchmarks.memory import Sampler, usage
+from benchmarks.results import keep
 
 #: Million live IDs at which is looked.
 TARGETS = (1, 3, 10, 30, 100)
@@ -49,7 +51,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     everyone = contenders()
     wanted = [everyone[name] for name in (arguments.only or ["dedup_by_id", FLOOR])]
     result: dict[str, Any] = {
-        "machine": machine(),
         "rows_per_batch": events.rows,
         "duplicates": events.duplicates,
         "horizon": HORIZON,
@@ -76,10 +77,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             for file in files:
                 if arguments.tidy:
                     file.unlink()
-            if arguments.json:
-                arguments.json.write_text(json.dumps(result, indent=1) + "\n")
         for pipeline in wanted:
             pipeline.stop()
+    if not arguments.only:
+        last = events.write(data, batches + 2 + AROUND)
+        result["cold_start"] = [
+            {"pipeline": name, **cold_start(name, work / str(number), last, arguments)}
+            for number, name in enumerate(p.name for p in wanted)
+        ]
     if arguments.keep:
         print(f"kept {work}", file=sys.stderr)
     else:
@@ -101,6 +106,31 @@ def feed(
         "state_bytes_written": state_bytes(folder) - before,
         "metrics": {k: getattr(last, k) for k in last.__slots__} if last is not None else None,
         "memory": memory(spark, sampler) if sampler is not None else None,
+    }
+
+
+def cold_start(
+    name: str, folder: Path, files: list[Path], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """The first micro-batch after the local disk was lost: a new JVM, no cache, no page cache."""
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    os.sync()
+    with suppress(OSError):
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    begun_s = time.monotonic()
+    with session(driver_memory=arguments.driver_memory) as spark:
+        pipeline = contenders()[name]
+        started_s = time.monotonic()
+        pipeline.start(spark, folder)
+        pipeline.feed(files)
+        done_s = time.monotonic()
+        last = pipeline.metrics[-1]
+        pipeline.stop()
+    return {
+        "session_s": started_s - begun_s,
+        "first_batch_s": done_s - started_s,
+        "batch_ms": pipeline.batch_ms[-1],
+        "metrics": {k: getattr(last, k) for k in last.__slots__} if last is not None else None,
     }
 
 
@@ -174,6 +204,16 @@ def table(result: dict[str, Any]) -> str:
             f"{batches[-1]['metrics']['segment_bytes'] / segment:6.1f}"
             f"{batches[-1]['metrics']['sidecar_bytes'] / segment:12.2f}"
         )
+    written = sum(batch["metrics"]["ids_written"] for batch in ours)
+    lines.append(
+        f"each ID was written {written / sum(b['metrics']['unique'] for b in ours):.2f} times"
+    )
+    lines += [
+        f"after the loss of the local disk, first micro-batch of {cold['pipeline']}: "
+        f"{cold['first_batch_s']:.1f} s"
+        + (f", {cold['metrics']['bytes_fetched']} bytes fetched" if cold["metrics"] else "")
+        for cold in result.get("cold_start", ())
+    ]
     return "\n".join(lines)
 
 
@@ -188,9 +228,10 @@ def main() -> None:
     parser.add_argument("--work")
     parser.add_argument("--tidy", action="store_true", help="remove input that was used")
     parser.add_argument("--keep", action="store_true", help="keep checkpoint and catalog")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    print(table(run(arguments)))
+    result = run(arguments)
+    keep("scale", result)
+    print(table(result))
 
 
 if __name__ == "__main__":

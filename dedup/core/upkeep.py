@@ -26,10 +26,11 @@ from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
-#: IDs merged per ID sealed at least, so that merging keeps up; more where a bucket is deep.
-MERGE_RATE = 4
-#: Runs that are not being merged yet, at which a bucket that grows begins to merge some.
-MERGE_RUNS = 13
+#: IDs merged per ID sealed, so that merging keeps up; more where a bucket that grows is deep.
+MERGE_RATE = 2
+#: Runs that are not being merged yet, at which a bucket that grows begins to merge some; less
+#: what may be added before a shard that takes turns has its own.
+MERGE_RUNS = 14
 #: Expired segments deleted per shard and micro-batch, besides one grave.
 MAX_DELETES = 64
 #: Expired segments whose names the state row holds itself.
@@ -117,6 +118,7 @@ class Upkeep:
         )
         bucket = self.state.manifest.bucket(start_ms, end_ms)
         clamped = bool(tail.clamped.any())
+        self.counts["ids_sealed"] += len(tail)
         self._update(tail=rest)
         self._put(bucket.adding((segment,), clamped=clamped))
 
@@ -126,12 +128,12 @@ class Upkeep:
         Every step makes one segment of bounded size. Steps taken keep up with what is sealed; a
         shard that seals little takes turns with the others.
         """
-        sealed_ids = self.counts["ids_written"]
+        sealed_ids = self.counts["ids_sealed"]
         room_ids = 0
-        turn = self.epoch % MERGE_STRIDE == self.shard % MERGE_STRIDE
-        if turn or sealed_ids >= self.policy.segment_ids // 4:
-            deepest = max((bucket.depth for bucket in self.state.manifest.buckets), default=0)
-            room_ids = max(self.policy.segment_ids, max(MERGE_RATE, deepest // 2) * sealed_ids)
+        if self._seals_much() or self.epoch % MERGE_STRIDE == self.shard % MERGE_STRIDE:
+            growing = [b.depth for b in self.state.manifest.buckets if not self._closed(b)]
+            rate = max([MERGE_RATE, *(depth - 10 for depth in growing)])
+            room_ids = max(self.policy.segment_ids, rate * sealed_ids)
         while (job := self._next_merge(urgent=room_ids <= 0)) is not None:
             # A small step costs its files.
             room_ids -= max(self._step(*job), self.policy.segment_ids // 2)
@@ -154,17 +156,21 @@ class Upkeep:
                 self._seal_bucket(bucket.start_ms)  # the last stragglers
                 bucket = self.state.manifest.bucket(*bucket.range)
             runs = bucket.runs
-        elif len(bucket.runs) >= MERGE_RUNS or (
-            bucket.depth >= MAX_OPEN_SEGMENTS - 1 and len(bucket.runs) > 1
-        ):
-            runs = cheapest(bucket.runs)
         else:
-            return bucket
+            many = MERGE_RUNS - (0 if self._seals_much() else MERGE_STRIDE - 1)
+            deep = bucket.depth >= MAX_OPEN_SEGMENTS - 1 and len(bucket.runs) > 1
+            if len(bucket.runs) < many and not deep:
+                return bucket
+            runs = cheapest(bucket.runs)
         ids = sum(ids_in(run) for run in runs)
         parts = 1 << max(0, math.ceil(math.log2(max(1, ids) / self.policy.segment_ids)))
         bucket = bucket.beginning(runs, min(parts, MAX_PARTS))
         self._put(bucket)
         return bucket
+
+    def _seals_much(self) -> bool:
+        """Whether the shard seals so much at a time that it must merge in every micro-batch."""
+        return self.counts["ids_sealed"] >= self.policy.segment_ids // 4
 
     def _closed(self, bucket: Bucket) -> bool:
         """No record can enter the bucket any more: its time is over, or its grid is."""
