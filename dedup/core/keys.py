@@ -145,7 +145,8 @@ class Keys:
         ValueError
             When a position is negative or not below ``len(self)``.
         """
-        return Keys(*kernel.take_keys(self.data, self.offsets, indices))
+        index = np.ascontiguousarray(indices, np.int64)
+        return Keys(*kernel.take_keys(self.data, self.offsets, index))
 
     def to_arrow(self) -> pa.LargeBinaryArray:
         """Return the same keys as an Arrow array over the same memory."""

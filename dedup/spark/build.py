@@ -21,7 +21,7 @@ from dedup.errors import ConfigError
 from dedup.spark import checks, columns, wire
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
 from dedup.spark.idtime import IdTime
-from dedup.spark.metrics import observations
+from dedup.spark.metrics import observations, pack_name, pack_observation
 from dedup.spark.pack import pack
 from dedup.spark.plan import Plan
 from dedup.spark.unpack import unpack
@@ -294,7 +294,9 @@ def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options)
     def on_batch(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
         return dedup_batch(plan, key, frame)
 
-    shards = df.mapInArrow(pack_rows, wire.PACKED_SCHEMA).groupBy("shard")
+    sent = df.mapInArrow(pack_rows, wire.SENT_SCHEMA)
+    packed = sent.observe(pack_name(options.metrics), pack_observation()).drop("pack_us")
+    shards = packed.groupBy("shard")
     if plan.streaming:
         judged = shards.applyInPandasWithState(
             on_stream, OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout

@@ -7,10 +7,8 @@ records that tie in ID and timestamp.
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +28,12 @@ from dedup.core.state import ShardState
 from dedup.core.upkeep import live_manifest_bytes
 from dedup.spark import wire
 from dedup.spark.inbox import Inbox
-from dedup.spark.metrics import COLUMNS, DDL, STAGES
+from dedup.spark.metrics import COLUMNS, DDL, GROUP_STAGES, Stopwatch
 from dedup.spark.plan import Plan
 from dedup.spark.task import Layout, Task, layout, worker_now_ms
+from dedup.spark.worker import settle
 
-OUTPUT_SCHEMA = f"rows int, body binary, verdicts binary, {DDL}"
+OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
 #: A shard counts stray files at the root when it begins, and then every so many micro-batches.
 STRAY_COUNT_STRIDE = 100
@@ -42,24 +41,11 @@ STRAY_COUNT_STRIDE = 100
 Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Microseconds per stage."""
-
-    us: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    last_ns: int = field(default_factory=time.perf_counter_ns)
-
-    def lap(self, stage: str) -> None:
-        """Note that a stage ends now."""
-        now_ns = time.perf_counter_ns()
-        self.us[stage] += (now_ns - self.last_ns) // 1000
-        self.last_ns = now_ns
-
-
 def dedup_stream(
     plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
     """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
+    settle()
     task = Task.current(plan)
     has_state = state.exists
     lay = layout(plan, task, has_state=has_state)
@@ -159,17 +145,20 @@ def _output(
 ) -> pd.DataFrame:
     """The control row with the counters, then the blobs that have anything to say."""
     goes_on = verdicts_that_go_on(plan)
+    keys: list[bytes | None] = [None]
     bodies: list[bytes | None] = [inbox.schema_bytes]
     rows = [wire.CONTROL]
     verdicts: list[bytes | None] = [None]
+    needs_keys = inbox.unpack_needs_keys
     first = emitted = 0
-    for head, body in zip(inbox.heads, inbox.blobs, strict=True):
+    for head, own, body in zip(inbox.heads, inbox.key_blobs, inbox.blobs, strict=True):
         judged = outcome.verdicts[first : first + head.num_rows]
         first += head.num_rows
         kept = int(goes_on[judged].sum())
         emitted += kept
         if kept:
             rows.append(head.num_rows)
+            keys.append(own if needs_keys else None)
             bodies.append(body)
             verdicts.append(judged.tobytes())
     watch.lap("write")
@@ -179,6 +168,7 @@ def _output(
     blank = [None] * (len(rows) - 1)
     columns: dict[str, Any] = {
         "rows": pd.array(rows, dtype="int32"),
+        "keys": pd.Series(keys, dtype=object),
         "body": pd.Series(bodies, dtype=object),
         "verdicts": pd.Series(verdicts, dtype=object),
     }
@@ -209,7 +199,7 @@ def _counters(
     segment_bytes, sidecar_bytes = live_manifest_bytes(manifest)
     return {
         **counts,
-        **{f"{stage}_us": watch.us[stage] for stage in STAGES},
+        **{f"{stage}_us": watch.us[stage] for stage in GROUP_STAGES},
         "live_ids": manifest.ids + len(state.tail),
         "tail_ids": len(state.tail),
         "segments": sum(1 for _ in manifest.segments()),

@@ -16,6 +16,7 @@ from dedup.core.keys import Keys
 from dedup.core.shard import Records
 from dedup.errors import ConfigError
 from dedup.spark import wire
+from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.plan import Plan
 from dedup.spark.rowhash import hash_rows
 
@@ -29,6 +30,8 @@ class Inbox:
     plan: Plan
     row_key: bytes
     blobs: list[bytes] = field(default_factory=list)
+    key_blobs: list[bytes] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
     heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
     schema_bytes: bytes | None = None
@@ -43,11 +46,12 @@ class Inbox:
             If the shard's share of the micro-batch passes the limit.
         """
         schema = wire.head_schema(with_sources=bool(self.plan.source_columns))
-        for count, head, body in zip(rows["rows"], rows["head"], rows["body"], strict=True):
+        columns = (rows[name] for name in ("rows", "keys", "head", "body"))
+        for count, keys, head, body in zip(*columns, strict=True):
             if count == wire.CONTROL:
                 self._hear(head, body)
                 continue
-            self.nbytes += len(head) + len(body)
+            self.nbytes += len(keys) + len(head) + len(body)
             if self.nbytes > self.plan.max_shard_batch_bytes:
                 raise ConfigError(
                     f"One shard's share of this micro-batch is more than "
@@ -57,6 +61,8 @@ class Inbox:
                     "raise `max_shard_batch_bytes`."
                 )
             self.heads.append(wire.read_batch(head, schema))
+            self.keys.append(wire.read_keys(keys, count))
+            self.key_blobs.append(keys)
             self.blobs.append(body)
 
     def _hear(self, head: bytes, body: bytes | None) -> None:
@@ -66,13 +72,19 @@ class Inbox:
         if body is not None:
             self.schema_bytes = bytes(body)
 
+    @property
+    def unpack_needs_keys(self) -> bool:
+        """Whether a column of the user's rows is made of the keys."""
+        if self.schema_bytes is None:
+            return False
+        return key_column(self.plan, wire.read_schema(self.schema_bytes)) is not None
+
     def records(self) -> Records:
         """The shard's records, in order of the blobs."""
         heads = self.heads
-        keys = Keys.concat([Keys.from_arrow(head.column("key")) for head in heads])
         sources = _column(heads, "source", np.uint64) if self.plan.source_columns else None
         return Records(
-            keys=keys,
+            keys=Keys.concat(self.keys),
             times_ms=_column(heads, "time_ms", np.int64),
             flags=_column(heads, "flags", np.uint8),
             heard={name: heard for name, (heard, _) in self.heard.items()},
@@ -98,6 +110,7 @@ class Inbox:
         """The user rows of the given records, in that order."""
         assert self.schema_bytes is not None
         schema = wire.read_schema(self.schema_bytes)
+        in_keys = key_column(self.plan, schema)
         ends = np.cumsum([head.num_rows for head in self.heads])
         blob = np.searchsorted(ends, index, "right")
         by_blob = np.argsort(blob, kind="stable")
@@ -105,7 +118,9 @@ class Inbox:
         for number in np.unique(blob):
             start = ends[number] - self.heads[number].num_rows
             inside = index[by_blob[blob[by_blob] == number]] - start
-            pieces.append(wire.read_batch(self.blobs[number], schema).take(pa.array(inside)))
+            body = wire.read_batch(self.blobs[number], without(schema, in_keys))
+            keys = self.keys[number].take(inside)
+            pieces.append(restored(body.take(pa.array(inside)), keys, schema, in_keys))
         restore = np.empty(len(index), np.int64)
         restore[by_blob] = np.arange(len(index))
         return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(restore))

@@ -7,8 +7,10 @@ Spark Connect too. The row never reaches the user's rows.
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import Column
@@ -51,8 +53,10 @@ SUMS = (
     "foreign_files",
 )
 #: Stages of the group function, in microseconds, summed over shards.
-STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
-STAGE_COLUMNS = tuple(f"{stage}_us" for stage in STAGES)
+GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
+#: Of the micro-batch: pack, summed over map tasks, before them.
+STAGES = ("pack", *GROUP_STAGES)
+STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
 #: The greatest over shards.
 MAXIMA = ("buckets", "newest_ms", "now_ms", "low_watermark_ms", "late_watermark_ms")
 COLUMNS = (*SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms")
@@ -80,6 +84,34 @@ def observations() -> list[Column]:
     ]
 
 
+def pack_observation() -> Column:
+    """Aggregate for `DataFrame.observe` over pack's output."""
+    return F.sum("pack_us").alias("pack_us")
+
+
+def pack_name(name: str) -> str:
+    """Under which name pack's time is observed, given the operator's `metrics` option."""
+    return f"{name}_pack"
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Microseconds per stage."""
+
+    us: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    last_ns: int = field(default_factory=time.perf_counter_ns)
+
+    def resume(self) -> None:
+        """Note that what took place since the last stage is none."""
+        self.last_ns = time.perf_counter_ns()
+
+    def lap(self, stage: str) -> None:
+        """Note that a stage ends now."""
+        now_ns = time.perf_counter_ns()
+        self.us[stage] += (now_ns - self.last_ns) // 1000
+        self.last_ns = now_ns
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetrics:
     """One micro-batch, summed over shards.
@@ -95,7 +127,8 @@ class BatchMetrics:
     Parameters
     ----------
     stage_us : dict of stage name to microseconds
-        Time in the group function, summed over shards.
+        Time in the group function, summed over shards; ``pack`` is that of the first pass,
+        summed over map tasks (attempts that were repeated count again).
     gc_shard, gc_source
         The shard with the lowest GC watermark, and the source partition that holds it there.
     """
@@ -182,7 +215,7 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
     """
     if isinstance(progress, Mapping):
         return _from_mapping(progress, name)
-    observed = progress.observedMetrics.get(name)
+    observed = _with_pack(progress.observedMetrics, name)
     if observed is None:
         return None
     about = {
@@ -192,12 +225,20 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
         "batchId": progress.batchId,
         "batchDuration": progress.batchDuration,
     }
-    return _typed(about, _as_dict(observed))
+    return _typed(about, observed)
 
 
 def _from_mapping(progress: Mapping[str, Any], name: str) -> BatchMetrics | None:
-    observed = progress.get("observedMetrics", {}).get(name)
-    return None if observed is None else _typed(progress, _as_dict(observed))
+    observed = _with_pack(progress.get("observedMetrics", {}), name)
+    return None if observed is None else _typed(progress, observed)
+
+
+def _with_pack(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Both of the operator's observations as one; None if the query has none of that name."""
+    observed, packing = metrics.get(name), metrics.get(pack_name(name))
+    if observed is None:
+        return None
+    return _as_dict(observed) | (_as_dict(packing) if packing is not None else {})
 
 
 def _as_dict(observed: Any) -> dict[str, Any]:
@@ -219,7 +260,7 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         batch_id=int(about["batchId"]),
         batch_ms=int(about.get("batchDuration") or 0),
         shards=int(observed["shards"]),
-        stage_us={stage: int(observed[f"{stage}_us"]) for stage in STAGES},
+        stage_us={stage: int(observed.get(f"{stage}_us") or 0) for stage in STAGES},
         buckets=int(observed["buckets"]),
         gc_shard=observed["gc_shard"],
         gc_source=observed["gc_source"],

@@ -114,7 +114,8 @@ def dedup_by_id(
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str
-        Name under which `DataFrame.observe` reports; unique in a query.
+        Name under which `DataFrame.observe` reports; unique in a query, as is this name with
+        ``_pack`` behind it, which reports the first pass's time.
 
     Returns
     -------

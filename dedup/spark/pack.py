@@ -17,10 +17,13 @@ from dedup.errors import DataError
 from dedup.spark import wire
 from dedup.spark.identity import encode_ids
 from dedup.spark.idtime import uuid7_ms
+from dedup.spark.keycolumn import key_column
+from dedup.spark.metrics import Stopwatch
 from dedup.spark.plan import Plan
 from dedup.spark.rowhash import hash_rows
 from dedup.spark.sources import name_sources
 from dedup.spark.task import Layout, Task, layout
+from dedup.spark.worker import settle
 
 #: Rows of a blob, where a shard has that many.
 BLOB_ROWS = 8192
@@ -34,14 +37,34 @@ Int64s = npt.NDArray[np.int64]
 
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Packed rows of one map task: blobs as they fill, control rows at the end."""
+    settle()
+    watch = Stopwatch()
     packer = Packer(plan, layout(plan, Task.current(plan)))
     for batch in batches:
+        watch.resume()
         if batch.num_rows:
             packer.add(batch)
             if packer.full:
-                yield from packer.flush()
-    yield from packer.flush()
-    yield packer.control_rows()
+                yield from _sent(packer.flush(), watch)
+        watch.lap("pack")
+    watch.resume()
+    yield from _sent(packer.flush(), watch)
+    control = packer.control_rows()
+    watch.lap("pack")
+    yield _with_time(control, watch.us["pack"])
+
+
+def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
+    """Packed rows as they leave the pass; the watch stands still while Spark takes them."""
+    for row in rows:
+        watch.lap("pack")
+        yield _with_time(row, None)
+        watch.resume()
+
+
+def _with_time(rows: pa.RecordBatch, first_us: int | None) -> pa.RecordBatch:
+    times_us = pa.array([first_us] + [None] * (rows.num_rows - 1), pa.int64())
+    return pa.RecordBatch.from_arrays([*rows.columns, times_us], schema=wire.SENT_ARROW)
 
 
 @dataclass(slots=True)
@@ -51,6 +74,7 @@ class Packer:
     plan: Plan
     layout: Layout
     bodies: list[pa.RecordBatch] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
     shards: list[Int64s] = field(default_factory=list)
     rows: int = 0
@@ -83,7 +107,7 @@ class Packer:
                 )
             flags[ids.null] |= FLAG_NULL_ID
         times_ms = self._times(batch, ids.keys, flags)
-        head: list[pa.Array] = [ids.keys.to_arrow(), pa.array(times_ms), pa.array(flags)]
+        head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
         if self.plan.policy.event_time:
             sources = self._hear(batch, times_ms, flags)
             if sources is not None:
@@ -98,28 +122,36 @@ class Packer:
             spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
             shards[ids.null] = spread.astype(np.int64)
         self.schema = body.schema
+        in_keys = key_column(self.plan, body.schema)
+        if in_keys is not None:
+            body = body.remove_column(in_keys)
         self.bodies.append(body)
+        self.keys.append(ids.keys)
         self.heads.append(pa.RecordBatch.from_arrays(head, schema=self._head_schema()))
         self.shards.append(shards)
         self.rows += batch.num_rows
-        self.nbytes += body.nbytes + self.heads[-1].nbytes
+        self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Send what was gathered, one blob or more per shard, and begin anew."""
         if not self.rows:
             return
         body, head = _joined(self.bodies), _joined(self.heads)
-        shards = np.concatenate(self.shards)
+        keys = Keys.concat(self.keys)
+        # In as few bytes as hold it: numpy sorts 8 and 16 bits by radix.
+        shards = np.concatenate(self.shards).astype(np.min_scalar_type(len(self.layout.slot_keys)))
         order = np.argsort(shards, kind="stable")
-        bounds = np.searchsorted(shards[order], np.arange(len(self.layout.slot_keys) + 1))
-        self.bodies, self.heads, self.shards = [], [], []
+        bounds = np.cumsum([0, *np.bincount(shards, minlength=len(self.layout.slot_keys))])
+        self.bodies, self.keys, self.heads, self.shards = [], [], [], []
         self.rows = self.nbytes = 0
         for shard, slot_key in enumerate(self.layout.slot_keys):
             for first in range(bounds[shard], bounds[shard + 1], MAX_BLOB_ROWS):
-                index = pa.array(order[first : min(first + MAX_BLOB_ROWS, bounds[shard + 1])])
+                taken = order[first : min(first + MAX_BLOB_ROWS, bounds[shard + 1])]
+                index = pa.array(taken)
                 yield _packed_row(
                     slot_key,
                     len(index),
+                    wire.write_keys(keys.take(taken)),
                     wire.write_head(head.take(index)),
                     wire.write_body(body.take(index)),
                 )
@@ -132,6 +164,7 @@ class Packer:
             [
                 pa.array(self.layout.slot_keys, pa.int32()),
                 pa.array([wire.CONTROL] * count, pa.int32()),
+                pa.nulls(count, pa.binary()),
                 pa.array([wire.write_heard(self.heard)] * count, pa.binary()),
                 pa.array([schema] * count, pa.binary()),
             ],
@@ -212,11 +245,14 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches)
 
 
-def _packed_row(slot_key: int, rows: int, head: pa.Buffer, body: pa.Buffer) -> pa.RecordBatch:
+def _packed_row(
+    slot_key: int, rows: int, keys: pa.Buffer, head: pa.Buffer, body: pa.Buffer
+) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             pa.array([slot_key], pa.int32()),
             pa.array([rows], pa.int32()),
+            _one_binary(keys),
             _one_binary(head),
             _one_binary(body),
         ],

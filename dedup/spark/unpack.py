@@ -10,7 +10,9 @@ import pyarrow as pa
 from dedup.core.arrival import Verdict
 from dedup.spark import wire
 from dedup.spark.group import verdicts_that_go_on
+from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.plan import Plan
+from dedup.spark.worker import settle
 
 #: Names of verdicts in the user's verdict column.
 VERDICT_NAMES = tuple(verdict.name.lower() for verdict in Verdict)
@@ -18,19 +20,26 @@ VERDICT_NAMES = tuple(verdict.name.lower() for verdict in Verdict)
 
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """User rows of one partition; a shard's control row comes before its blobs."""
+    settle()
     goes_on = verdicts_that_go_on(plan)
     schema: pa.Schema | None = None
     names = pa.array(VERDICT_NAMES, pa.string())
     for batch in batches:
-        rows, bodies, verdicts = (batch.column(name) for name in ("rows", "body", "verdicts"))
+        rows, keys, bodies, verdicts = (
+            batch.column(name) for name in ("rows", "keys", "body", "verdicts")
+        )
         for position, count in enumerate(rows.to_pylist()):
             body = bodies[position]
             if count == wire.CONTROL:
                 if body.is_valid:
                     schema = wire.read_schema(body.as_py())
+                    in_keys = key_column(plan, schema)
                 continue
             assert schema is not None, "a shard's control row comes first"
-            user = wire.read_batch(body.as_buffer(), schema)
+            user = wire.read_batch(body.as_buffer(), without(schema, in_keys))
+            if in_keys is not None:
+                own = wire.read_keys(keys[position].as_buffer(), count)
+                user = restored(user, own, schema, in_keys)
             user = user.select(range(plan.user_columns))
             judged = np.frombuffer(verdicts[position].as_buffer(), np.uint8)
             if plan.verdict_column is not None:

@@ -8,12 +8,16 @@ column blob                    control row
 ====== ======================= =====================================================
 shard  slot key of the shard   the same
 rows   number of user rows     -1
+keys   keys of the record IDs  null
 head   IPC batch of HEAD       JSON: what was heard from each source partition
 body   IPC batch of user rows  IPC schema message of the user rows
 ====== ======================= =====================================================
 
-IPC batches are written without their schema message; bodies are LZ4-compressed. Always through
-`take`, never from slices, so that a recomputed task sends the same bytes (invariant 6).
+A body goes without the column that the keys stand for, if there is one (`keycolumn`); the schema
+message has it. Keys are i32 little-endian: the length of every key, or -1 and each key's length;
+then their bytes. IPC batches are written without their schema message; bodies of wide rows are
+LZ4-compressed. Always through `take`, never from slices, so that a recomputed task sends the same
+bytes (invariant 6).
 """
 
 from __future__ import annotations
@@ -21,39 +25,73 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from dedup.core.clocks import Heard
+from dedup.core.keys import Keys
 
-PACKED_SCHEMA = "shard int, rows int, head binary, body binary"
+PACKED_SCHEMA = "shard int, rows int, keys binary, head binary, body binary"
+#: As pack sends it: with the time that the map task spent in it, in its first control row. The
+#: column ends before the shuffle, whose bytes must not differ between attempts (invariant 6).
+SENT_SCHEMA = f"{PACKED_SCHEMA}, pack_us bigint"
 PACKED_ARROW = pa.schema(
     [
         ("shard", pa.int32()),
         ("rows", pa.int32()),
+        ("keys", pa.binary()),
         ("head", pa.binary()),
         ("body", pa.binary()),
     ]
 )
+SENT_ARROW = PACKED_ARROW.append(pa.field("pack_us", pa.int64()))
 CONTROL = -1
+#: Narrow rows are mostly numbers: LZ4 saves a third of their bytes, and costs more CPU than
+#: moving them does.
+WIDE_ROW_BYTES = 64
 
+#: Before keys that are not equally long.
+_OWN_LENGTHS = -1
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def head_schema(*, with_sources: bool) -> pa.Schema:
-    """Columns of a blob's head: key, timestamp (ms), flags, and hash of the source partition."""
-    fields = [("key", pa.large_binary()), ("time_ms", pa.int64()), ("flags", pa.uint8())]
+    """Columns of a blob's head: timestamp (ms), flags, and hash of the source partition."""
+    fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
     if with_sources:
         fields.append(("source", pa.uint64()))
     return pa.schema(fields)
 
 
+def write_keys(keys: Keys) -> pa.Buffer:
+    """Bytes of the column, shorter where all keys are equally long."""
+    lengths = keys.lengths.astype("<i4")
+    same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
+    front = lengths[:1] if same else np.concatenate([np.array([_OWN_LENGTHS], "<i4"), lengths])
+    return pa.py_buffer(np.concatenate([front.view(np.uint8), keys.data]))
+
+
+def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
+    """What `write_keys` wrote for so many rows, over the same memory."""
+    offsets = np.zeros(rows + 1, np.int64)
+    length = int(np.frombuffer(data, "<i4", 1)[0])
+    if length == _OWN_LENGTHS:
+        np.cumsum(np.frombuffer(data, "<i4", rows, offset=4), out=offsets[1:])
+        return Keys(np.frombuffer(data, np.uint8, offset=4 + 4 * rows), offsets)
+    offsets[:] = np.arange(rows + 1) * length
+    return Keys(np.frombuffer(data, np.uint8, offset=4), offsets)
+
+
 def write_head(head: pa.RecordBatch) -> pa.Buffer:
-    """IPC message of a head; keys are random, so compression would only cost."""
+    """IPC message of a head."""
     return head.serialize()
 
 
 def write_body(body: pa.RecordBatch) -> pa.Buffer:
-    """IPC message of user rows, LZ4-compressed, without the schema message."""
+    """IPC message of user rows without the schema message; LZ4-compressed if they are wide."""
+    plain = body.serialize()
+    if plain.size < WIDE_ROW_BYTES * body.num_rows:
+        return plain
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, body.schema, options=_COMPRESSED) as stream:
         stream.write_batch(body)

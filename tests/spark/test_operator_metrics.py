@@ -39,6 +39,8 @@ def test_metrics_reach_a_listener(spark: SparkSession, tmp_path: Path) -> None:
         (0, 3, 2, 1), (1, 2, 1, 1),
     ]  # fmt: skip
     assert seen == run.metrics
+    assert next(iter(seen[0].stage_us)) == "pack"
+    assert all(batch.stage_us["pack"] > 0 for batch in seen)
     assert seen[1].live_ids == 3
     assert seen[1].gc_lag_newest_ms == 86_400_000 + 3_600_000
 

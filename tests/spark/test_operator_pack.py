@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from dedup.catalog.certificate import derive_keys, slot_keys
 from dedup.core.policy import Policy
 from dedup.core.shard import FLAG_NULL_ID
 from dedup.spark import pack, wire
+from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.pack import Packer
 from dedup.spark.plan import Plan
 from dedup.spark.task import Layout
@@ -92,6 +94,15 @@ def packed(batches: list[pa.RecordBatch], made: Plan | None = None) -> list[dict
     return [row for batch in sent for row in batch.to_pylist()]
 
 
+def unpacked(row: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a blob, given their schema."""
+    in_keys = key_column(plan(), schema)
+    assert in_keys == 0
+    body = wire.read_batch(row["body"], without(schema, in_keys))
+    assert body.schema.names == schema.names[1:]
+    return restored(body, wire.read_keys(row["keys"], row["rows"]), schema, in_keys)
+
+
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows in memory of their own."""
     sink = pa.BufferOutputStream()
@@ -129,7 +140,9 @@ def garbled(column: pa.Array, rng: np.random.Generator) -> pa.Array:
     )
 
 
-def test_the_same_rows_give_the_same_bytes() -> None:
+@pytest.mark.parametrize("wide", [0, 1 << 20], ids=["compressed", "plain"])
+def test_the_same_rows_give_the_same_bytes(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "WIDE_ROW_BYTES", wide)
     batch = rows(1001)
     wide = pa.concat_batches([rows(13), batch, rows(5)])
     rng = np.random.default_rng(0)
@@ -161,11 +174,14 @@ def test_other_rows_give_other_bytes() -> None:
     assert packed([batch.take(pa.array(order))]) != packed([batch])
 
 
-def test_no_uninitialised_memory_is_sent() -> None:
+@pytest.mark.parametrize("wide", [0, 1 << 20], ids=["compressed", "plain"])
+def test_no_uninitialised_memory_is_sent(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The C library fills fresh memory with another byte in each process; the bytes agree."""
-    code = """
+    monkeypatch.setattr(wire, "WIDE_ROW_BYTES", wide)
+    code = f"""
 import hashlib, json, pyarrow as pa
-from test_operator_pack import digest, packed, rows
+from test_operator_pack import digest, packed, rows, wire
+wire.WIDE_ROW_BYTES = {wide}
 canary = pa.allocate_buffer(4096).to_pybytes()
 print(json.dumps([pa.default_memory_pool().backend_name, digest(packed([rows(777)])),
                   hashlib.sha256(canary).hexdigest()]))
@@ -192,8 +208,9 @@ def test_every_row_is_sent_once_and_comes_back() -> None:
     blobs = [row for row in sent if row["rows"] != wire.CONTROL]
     assert sorted(row["shard"] for row in control) == sorted(layout().slot_keys)
     assert len({(row["head"], row["body"]) for row in control}) == 1
-    user = pa.schema(list(schema)[:10])
-    back = [wire.read_batch(row["body"], user) for row in blobs]
+    user = wire.read_schema(control[0]["body"])
+    assert user == pa.schema(list(schema)[:10])
+    back = [unpacked(row, user) for row in blobs]
     assert [row["rows"] for row in blobs] == [piece.num_rows for piece in back]
     given = sorted(map(repr, batch.select(range(10)).to_pylist()))
     assert sorted(map(repr, (row for piece in back for row in piece.to_pylist()))) == given
@@ -206,6 +223,30 @@ def test_every_row_is_sent_once_and_comes_back() -> None:
             assert bool(flag & FLAG_NULL_ID) == (name is None)
             where.setdefault(name, set()).add(row["shard"])
     assert all(len(shards) == 1 for shards in where.values())
+
+
+def test_only_wide_rows_are_compressed() -> None:
+    narrow = pa.RecordBatch.from_pydict({"n": range(1000)})
+    assert wire.write_body(narrow) == narrow.serialize()
+    wide = pa.RecordBatch.from_pydict({"text": ["a word " * 20] * 1000})
+    assert wire.write_body(wide).size < wide.nbytes / 10
+    for batch in (narrow, wide):
+        assert wire.read_batch(wire.write_body(batch), batch.schema).equals(batch)
+
+
+def test_rows_of_nothing_but_their_id_come_back() -> None:
+    batch = rows(100)
+    made = plan(user_columns=1, body_columns=1)
+    sent = packed([batch.select(["id", "ts", "now"])], made)
+    user = wire.read_schema(sent[-1]["body"])
+    assert user.names == ["id"]
+    ids = [
+        name
+        for row in sent
+        if row["rows"] != wire.CONTROL
+        for name in unpacked(row, user).column("id").to_pylist()
+    ]
+    assert sorted(map(repr, ids)) == sorted(map(repr, batch.column("id").to_pylist()))
 
 
 def test_blobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +285,7 @@ def test_null_ids_go_by_their_rows_whatever_their_order() -> None:
         found: dict[int, list[str]] = {}
         for row in packed([given]):
             if row["rows"] != wire.CONTROL:
-                texts = map(repr, wire.read_batch(row["body"], user).to_pylist())
+                texts = map(repr, unpacked(row, user).to_pylist())
                 found.setdefault(row["shard"], []).extend(texts)
         return {shard: sorted(texts) for shard, texts in found.items()}
 
@@ -292,3 +333,18 @@ def test_times_are_floored_to_milliseconds() -> None:
         ]
         times = sorted(t for head in heads for t in head["time_ms"].to_pylist())
         assert times == sorted([-1, -1, -2, 0, 1, -62_135_596_800_000, 253_402_300_799_999])
+
+
+def test_time_spent_in_pack_leaves_before_the_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One figure per map task, in a column that the shuffle's bytes do not have."""
+    monkeypatch.setattr(pack, "layout", lambda *_: layout())
+    monkeypatch.setattr(pack, "Task", SimpleNamespace(current=lambda _: None))
+    batch = rows(600)
+    sent = list(pack.pack(plan(), iter([batch.slice(0, 300), batch.slice(300)])))
+    assert all(piece.schema == wire.SENT_ARROW for piece in sent)
+    times_us = [row["pack_us"] for piece in sent for row in piece.to_pylist()]
+    assert [time_us is not None for time_us in times_us] == (
+        [False] * (len(times_us) - SHARDS) + [True] + [False] * (SHARDS - 1)
+    )
+    shuffled = [row for piece in sent for row in piece.drop_columns("pack_us").to_pylist()]
+    assert shuffled == packed([batch])
