@@ -243,5 +243,8 @@ dk_status dk_scan_verdicts(const uint8_t *group, const uint8_t *time_ms, const u
 
 /* out must hold data_bytes + n bytes, out_offsets n + 1 int64. Returns the bytes used. */
 size_t dk_encode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets);
+/* The inverse. out must hold 36 bytes for every 17 of the keys. False sets *bad to the first key
+ * that encode_uuid cannot have made. */
+bool dk_decode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets, size_t *bad);
 
 #endif

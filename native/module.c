@@ -314,12 +314,41 @@ static PyObject *encode_uuid(PyObject *module, PyObject *args)
     return PyLong_FromSize_t(used);
 }
 
+PyDoc_STRVAR(decode_uuid_doc, "decode_uuid(data, offsets, out, out_offsets)\n--\n\n"
+                              "Write the values that encode_uuid was given to out.");
+
+static PyObject *decode_uuid(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *offsets, *out_object, *out_offsets_object;
+    if (!PyArg_ParseTuple(args, "OOOO:decode_uuid", &data, &offsets, &out_object,
+                          &out_offsets_object))
+        return NULL;
+    buffers held = {.n = 0};
+    dk_keys keys;
+    Py_buffer *out, *out_offsets;
+    if (!take_column(&held, data, offsets, "data", "offsets", &keys) ||
+        !(out = take_sized(&held, out_object, &U8, true, keys.data_bytes / 17 * 36 + 36, "out")) ||
+        !(out_offsets =
+              take_sized(&held, out_offsets_object, &I64, true, keys.n + 1, "out_offsets")))
+        return failed(&held);
+    size_t bad = 0;
+    PyThreadState *state = let_go(work_of(&keys));
+    bool good = dk_decode_uuid(&keys, out->buf, out_offsets->buf, &bad);
+    take_back(state);
+    if (!good) {
+        PyErr_Format(PyExc_ValueError, "key %zu is none that encode_uuid makes", bad);
+        return failed(&held);
+    }
+    return done(&held, DK_OK);
+}
+
 /* ---- module ---- */
 
 static PyMethodDef methods[] = {
     METHOD(hash64),      METHOD(filter_add), METHOD(filter_probe), METHOD(first_occurrence),
     METHOD(match),       METHOD(sort_keys),  METHOD(blocks_find),  METHOD(scan_verdicts),
-    METHOD(encode_uuid), {NULL, NULL, 0, NULL},
+    METHOD(encode_uuid), METHOD(decode_uuid), {NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module)

@@ -1,4 +1,4 @@
-/* UUID text to 16 bytes, eight hexadecimal digits at a time. */
+/* UUID text to 16 bytes, eight hexadecimal digits at a time, and back. */
 #include "kernel.h"
 
 #define UUID_TEXT 36
@@ -54,4 +54,58 @@ size_t dk_encode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets)
     }
     dk_put64(out_offsets, keys->n, used);
     return used;
+}
+
+/* 4 bytes to 8 digits, the first in the lowest byte: the inverse of digits8. */
+static inline uint64_t text8(uint32_t bytes)
+{
+    uint64_t v = bytes;
+    v = (v | v << 16) & UINT64_C(0x0000ffff0000ffff);
+    v = (v | v << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    uint64_t nibbles = (v >> 4 | v << 8) & EACH(0x0f);
+    /* 6 carries into the fifth bit from 10 on. */
+    uint64_t letters = ((nibbles + EACH(6)) >> 4) & EACH(1);
+    return nibbles + EACH('0') + letters * ('a' - '0' - 10);
+}
+
+static inline void put_le64(uint8_t *p, uint64_t v)
+{
+    dk_put_le32(p, (uint32_t)v);
+    dk_put_le32(p + 4, (uint32_t)(v >> 32));
+}
+
+static inline void uuid_text(const uint8_t *p, uint8_t *out)
+{
+    uint64_t b = text8(dk_le32(p + 4)), c = text8(dk_le32(p + 8));
+    put_le64(out, text8(dk_le32(p)));
+    out[8] = out[13] = out[18] = out[23] = '-';
+    dk_put_le32(out + 9, (uint32_t)b);
+    dk_put_le32(out + 14, (uint32_t)(b >> 32));
+    dk_put_le32(out + 19, (uint32_t)c);
+    dk_put_le32(out + 24, (uint32_t)(c >> 32));
+    put_le64(out + 28, text8(dk_le32(p + 12)));
+}
+
+bool dk_decode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets, size_t *bad)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < keys->n; i++) {
+        size_t length;
+        const uint8_t *p = dk_key(keys, i, &length);
+        dk_put64(out_offsets, i, used);
+        if (length == 0)
+            continue;
+        if (p[0] == 1 && length == 17) {
+            uuid_text(p + 1, out + used);
+            used += UUID_TEXT;
+        } else if (p[0] == 0) {
+            memcpy(out + used, p + 1, length - 1);
+            used += length - 1;
+        } else {
+            *bad = i;
+            return false;
+        }
+    }
+    dk_put64(out_offsets, keys->n, used);
+    return true;
 }

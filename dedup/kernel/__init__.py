@@ -26,6 +26,7 @@ __all__ = [
     "blocks_decode",
     "blocks_encode",
     "blocks_find",
+    "decode_uuid",
     "encode_uuid",
     "filter_add",
     "filter_pages",
@@ -417,3 +418,24 @@ def encode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
         (8-4-4-4-12 lower-case hexadecimal digits), and ``b"\x00"`` + the value for any other.
     """
     return _path.encode_uuid(data, offsets)
+
+
+def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
+    """Undo `encode_uuid`.
+
+    Parameters
+    ----------
+    data, offsets
+        uint8 and int64 (n + 1): the column that it made; empty keys become empty values.
+
+    Returns
+    -------
+    data, offsets
+        The column of values.
+
+    Raises
+    ------
+    ValueError
+        When a key is none that `encode_uuid` makes; the text names the first.
+    """
+    return _path.decode_uuid(data, offsets)

@@ -114,3 +114,11 @@ class Compiled:
         used = _native.encode_uuid(data, offsets, out, out_offsets)
         out.resize(used, refcheck=False)
         return out, out_offsets
+
+    def decode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
+        out_offsets = np.empty(max(len(offsets), 1), np.int64)
+        # As much as UUIDs take.
+        out = np.empty(len(data) // 17 * 36 + 36, np.uint8)
+        _native.decode_uuid(data, offsets, out, out_offsets)
+        out.resize(int(out_offsets[-1]), refcheck=False)
+        return out, out_offsets

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from dedup.kernel._numpy_blocks import blocks_decode, blocks_encode, blocks_find
 from dedup.kernel._numpy_hash import filter_add, filter_probe, hash64
-from dedup.kernel._numpy_keys import encode_uuid, first_occurrence, match, sort_keys, take_keys
+from dedup.kernel._numpy_keys import (
+    decode_uuid,
+    encode_uuid,
+    first_occurrence,
+    match,
+    sort_keys,
+    take_keys,
+)
 from dedup.kernel._numpy_pages import filter_pages, filter_probe_pages, page_sums
 from dedup.kernel._numpy_scan import scan_verdicts
 
@@ -16,6 +23,7 @@ __all__ = [
     "blocks_decode",
     "blocks_encode",
     "blocks_find",
+    "decode_uuid",
     "encode_uuid",
     "filter_add",
     "filter_pages",

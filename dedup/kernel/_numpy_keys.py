@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -171,3 +173,45 @@ def encode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
     row, position = spread(lengths[others])
     out[out_offsets[others][row] + 1 + position] = data[offsets[others][row] + position]
     return out, out_offsets
+
+
+#: Groups of a UUID's digits: position in its text, in its key's digits (tag included), width.
+_GROUPS = ((0, 2, 8), (9, 10, 4), (14, 14, 4), (19, 18, 4), (24, 22, 4), (28, 26, 8))
+
+
+def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
+    _checks.keys(data, offsets)
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    lengths = np.diff(offsets)
+    some = lengths > 0
+    first = offsets[:-1][some]
+    tags = np.zeros(len(lengths), np.uint8)
+    tags[some] = data[first]
+    uuid = (tags == 1) & (lengths == 17)
+    bad = np.flatnonzero(some & ~uuid & (tags != 0))
+    if len(bad):
+        raise ValueError(f"key {bad[0]} is none that encode_uuid makes")
+    widths = np.where(uuid, 36, lengths - some)
+    out_offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(widths, out=out_offsets[1:])
+    values = np.ones(len(data), np.bool_)
+    values[first] = False  # tags
+    from_uuid, to_uuid = np.repeat(uuid, lengths), np.repeat(uuid, widths)
+    out = np.empty(int(out_offsets[-1]), np.uint8)
+    out[to_uuid] = _uuid_text(data[from_uuid])
+    out[~to_uuid] = data[values & ~from_uuid]
+    return out, out_offsets
+
+
+def _uuid_text(data: U8) -> U8:
+    """Canonical text of UUIDs, one after another, given their keys likewise."""
+    count = len(data) // 17
+    if not count:
+        return np.empty(0, np.uint8)
+    digits = binascii.hexlify(data.tobytes())
+    text = np.full(count * 36, ord("-"), np.uint8)
+    for to, start, width in _GROUPS:
+        # Items as wide as a group: one strided copy of 4 or 8 bytes a row.
+        group: np.ndarray[Any, Any] = np.ndarray((count,), f"V{width}", digits, start, (34,))
+        np.ndarray((count,), f"V{width}", text.data, to, (36,))[:] = group
+    return text

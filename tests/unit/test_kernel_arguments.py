@@ -50,6 +50,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "blocks_decode": BLOCK,
     "scan_verdicts": (i64(1, 2), i64(1, 2), u8(0, 0), u8(0, 0), 3),
     "encode_uuid": (DATA, OFFSETS),
+    "decode_uuid": (u8(0, 5, 0), i64(0, 2, 3)),
 }
 ARRAYS = [
     (function, position)
@@ -69,6 +70,7 @@ OFFSET_ARGUMENTS = [
     ("blocks_encode", 1),
     ("blocks_decode", 1),
     ("encode_uuid", 1),
+    ("decode_uuid", 1),
 ]
 
 
@@ -236,6 +238,8 @@ def test_arguments_stay_as_they_are(path: str, function: str) -> None:
         ("scan_verdicts", (*GOOD["scan_verdicts"], ...), np.zeros(2, np.uint8)),
         ("encode_uuid", (DATA, OFFSETS, ..., np.zeros(3, np.int64)), np.zeros(5, np.uint8)),
         ("encode_uuid", (DATA, OFFSETS, np.zeros(5, np.uint8), ...), np.zeros(3, np.int64)),
+        ("decode_uuid", (*GOOD["decode_uuid"], ..., np.zeros(3, np.int64)), np.zeros(36, np.uint8)),
+        ("decode_uuid", (*GOOD["decode_uuid"], np.zeros(36, np.uint8), ...), np.zeros(3, np.int64)),
     ],
 )
 def test_outputs_of_other_size_or_type_are_refused(

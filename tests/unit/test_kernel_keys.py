@@ -118,6 +118,17 @@ def test_encode_uuid(path: str, values: list[bytes]) -> None:
     assert data.dtype == np.uint8
     assert offsets.dtype == np.int64
     assert as_list(data, offsets) == [encode_uuid(value) for value in values]
+    assert as_list(*load(path).decode_uuid(data, offsets)) == values
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_decoding_of_empty_keys_and_of_none_that_encoding_makes(path: str) -> None:
+    tested, uuid = load(path), b"\x01" + bytes(range(16))
+    text = b"00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert as_list(*tested.decode_uuid(*column([b"", uuid, b"", b"\0x"]))) == [b"", text, b"", b"x"]
+    for bad in (uuid + b"x", uuid[:-1], b"\x01", b"\x02ab"):
+        with pytest.raises(ValueError, match="key 1 is none"):
+            tested.decode_uuid(*column([uuid, bad]))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -155,6 +166,7 @@ def test_no_keys(path: str) -> None:
     for build, probe in (((*none, hashes), one), (one, (*none, hashes))):
         assert [len(idx) for idx in tested.match(*build, *probe)] == [0, 0]
     assert as_list(*tested.encode_uuid(*none)) == []
+    assert as_list(*tested.decode_uuid(*none)) == []
     for keys in (none, one[:2]):
         assert as_list(*tested.take_keys(*keys, array([], "i8"))) == []
 
@@ -206,6 +218,8 @@ def test_alignment_does_not_matter(path: str) -> None:
     probe_idx, _ = tested.match(data, offsets, hashes, data, offsets, hashes)
     assert probe_idx.tolist() == [i for i in range(40) for j in range(40) if i % 13 == j % 13]
     assert as_list(*tested.encode_uuid(data, offsets)) == [b"\0" + key for key in keys]
+    made = map(misaligned, tested.encode_uuid(data, offsets))
+    assert as_list(*tested.decode_uuid(*made)) == keys
 
 
 @pytest.mark.parametrize("path", PATHS)
