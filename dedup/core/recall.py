@@ -27,12 +27,11 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """The distinct IDs of a micro-batch, and the times at which they occur.
+class Times:
+    """Hashes of distinct IDs of a micro-batch, and the times at which they occur.
 
     Parameters
     ----------
-    keys : Keys, length u
     hashes : uint64 array, shape (u,)
     first_ms, last_ms : int64 array, shape (u,)
         Range of the effective timestamps of the ID's records.
@@ -40,12 +39,18 @@ class Question:
         Range of the timestamps that the records carried themselves, as far as it is known.
     """
 
-    keys: Keys
     hashes: npt.NDArray[np.uint64]
     first_ms: Int64s
     last_ms: Int64s
     own_first_ms: Int64s
     own_last_ms: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question(Times):
+    """The distinct IDs of a micro-batch: with the keys, in the same order."""
+
+    keys: Keys
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -114,16 +119,23 @@ def recall(
     open_ids = np.flatnonzero(~settled)
     if state.manifest.buckets:
         # In hash order every filter and segment is read from its start to its end.
-        keys = question.keys
-        in_order = kernel.sort_keys(keys.data, keys.offsets, question.hashes)
+        in_order = kernel.sort_keys(question.keys.data, question.keys.offsets, question.hashes)
         open_ids = in_order[~settled[in_order]]
     lost: list[SegmentRef] = []
     hits: list[tuple[SegmentRef, Int64s]] = []
+    asked = Times(
+        question.hashes[open_ids],
+        question.first_ms[open_ids],
+        question.last_ms[open_ids],
+        question.own_first_ms[open_ids],
+        question.own_last_ms[open_ids],
+    )
     for bucket in reversed(state.manifest.buckets):
-        ids = _reaching(bucket, question, open_ids, policy)
-        if not len(ids):
-            continue
-        hashes = question.hashes[ids]
+        near = _near(bucket, asked, policy)
+        if near is None:
+            ids, hashes = open_ids, asked.hashes
+        else:
+            ids, hashes = open_ids[near], asked.hashes[near]
         for reach in bucket.reaches():
             some = _answered(reach, hashes)
             mask, gone = _may_hold(state, reach.segment, hashes[some], store)
@@ -134,12 +146,20 @@ def recall(
 
     maybe = np.zeros(u, np.bool_)
     confirmed = np.zeros(u, np.bool_)
+    # All at once: a gather checks the whole column.
+    wanted = [ids for _, ids in hits]
+    keys = question.keys.take(np.concatenate(wanted)) if wanted else Keys.empty()
+    end = 0
     for segment, ids in hits:
+        start, end = end, end + len(ids)
         maybe[ids] = True
-        ids = ids[~settled[ids]]
-        if not len(ids):
+        still_open = np.flatnonzero(~settled[ids])
+        if not len(still_open):
             continue
-        read = partial(store.lookup, segment, question.keys.take(ids), question.hashes[ids])
+        asked_keys = Keys(keys.data, keys.offsets[start : end + 1])
+        if len(still_open) < len(ids):
+            ids, asked_keys = ids[still_open], asked_keys.take(still_open)
+        read = partial(store.lookup, segment, asked_keys, question.hashes[ids])
         times_ms, gone = read_unless_lost(store, segment, read)
         if times_ms is None:
             lost += gone
@@ -161,20 +181,17 @@ def recall(
     )
 
 
-def _reaching(bucket: Bucket, question: Question, ids: Int64s, policy: Policy) -> Int64s:
-    """Those IDs whose duplicates the bucket could hold."""
+def _near(bucket: Bucket, times: Times, policy: Policy) -> npt.NDArray[np.bool_] | None:
+    """Which IDs' duplicates the bucket could hold; None for all of them."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
-        own = (question.own_last_ms[ids] >= bucket.start_ms) & (
-            question.own_first_ms[ids] <= last_ms
-        )
-        effective = (question.last_ms[ids] >= bucket.start_ms) & (question.first_ms[ids] <= last_ms)
-        near = own | effective
-    else:
-        near = (question.last_ms[ids] >= bucket.start_ms - policy.horizon_ms) & (
-            question.first_ms[ids] <= last_ms + policy.horizon_ms
-        )
-    return ids if bool(near.all()) else ids[near]
+        own = (times.own_last_ms >= bucket.start_ms) & (times.own_first_ms <= last_ms)
+        return own | ((times.last_ms >= bucket.start_ms) & (times.first_ms <= last_ms))
+    from_ms, to_ms = bucket.start_ms - policy.horizon_ms, last_ms + policy.horizon_ms
+    if not len(times.hashes) or (times.last_ms.min() >= from_ms and times.first_ms.max() <= to_ms):
+        return None
+    near: npt.NDArray[np.bool_] = (times.last_ms >= from_ms) & (times.first_ms <= to_ms)
+    return near
 
 
 def _answered(reach: Reach, hashes: npt.NDArray[np.uint64]) -> slice:

@@ -277,17 +277,29 @@ def _question(
     n = len(first)
     distinct = np.flatnonzero(first == np.arange(n))
     if len(distinct) == n:
-        return Question(keys, hashes, times_ms, times_ms, own_ms, own_last_ms)
+        return Question(hashes, times_ms, times_ms, own_ms, own_last_ms, keys)
     position = np.zeros(n, np.int64)
     position[distinct] = np.arange(len(distinct))
     group = position[first]
-    ranges = []
-    for lowest, highest in ((times_ms, times_ms), (own_ms, own_last_ms)):
-        low, high = lowest[distinct], highest[distinct]
-        np.minimum.at(low, group, lowest)
-        np.maximum.at(high, group, highest)
-        ranges += [low, high]
-    return Question(keys.take(distinct), hashes[distinct], *ranges)
+
+    def least(values: Int64s) -> Int64s:
+        result = values[distinct]
+        np.minimum.at(result, group, values)
+        return result
+
+    def most(values: Int64s) -> Int64s:
+        result = values[distinct]
+        np.maximum.at(result, group, values)
+        return result
+
+    return Question(
+        hashes[distinct],
+        least(times_ms),
+        most(times_ms),
+        least(own_ms),
+        most(own_last_ms),
+        keys.take(distinct),
+    )
 
 
 def _count_records(

@@ -31,7 +31,7 @@ from dedup.spark.inbox import Inbox
 from dedup.spark.metrics import COLUMNS, DDL, GROUP_STAGES, Stopwatch
 from dedup.spark.plan import Plan
 from dedup.spark.task import Layout, Task, layout, worker_now_ms
-from dedup.spark.worker import settle
+from dedup.spark.worker import give_back, settle
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
@@ -46,6 +46,11 @@ def dedup_stream(
 ) -> Iterator[pd.DataFrame]:
     """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
     settle()
+    yield _judged(plan, key, frames, state)
+    give_back()
+
+
+def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) -> pd.DataFrame:
     task = Task.current(plan)
     has_state = state.exists
     lay = layout(plan, task, has_state=has_state)
@@ -82,7 +87,7 @@ def dedup_stream(
         "catalog_reads": done.blocks_read,
         "state_bytes": len(row),
     }
-    yield _output(plan, inbox, replace(outcome, state=next_state), shard, counts, watch)
+    return _output(plan, inbox, replace(outcome, state=next_state), shard, counts, watch)
 
 
 def _with_catalog_notes(

@@ -23,7 +23,7 @@ from dedup.spark.plan import Plan
 from dedup.spark.rowhash import hash_rows
 from dedup.spark.sources import name_sources
 from dedup.spark.task import Layout, Task, layout
-from dedup.spark.worker import settle
+from dedup.spark.worker import give_back, settle
 
 #: Rows of a blob, where a shard has that many.
 BLOB_ROWS = 8192
@@ -52,6 +52,8 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     control = packer.control_rows()
     watch.lap("pack")
     yield _with_time(control, watch.us["pack"])
+    del control, packer
+    give_back()
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:

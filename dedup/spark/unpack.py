@@ -12,7 +12,7 @@ from dedup.spark import wire
 from dedup.spark.group import verdicts_that_go_on
 from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.plan import Plan
-from dedup.spark.worker import settle
+from dedup.spark.worker import give_back, settle
 
 #: Names of verdicts in the user's verdict column.
 VERDICT_NAMES = tuple(verdict.name.lower() for verdict in Verdict)
@@ -51,3 +51,4 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
                 continue
             kept = goes_on[judged]
             yield user if kept.all() else user.filter(pa.array(kept))
+    give_back()

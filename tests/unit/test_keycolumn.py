@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.core.keys import Keys
@@ -30,6 +30,7 @@ def plan(*, kind: str = "string", more: int = 0, user_columns: int = 3) -> Plan:
     return cast(Plan, SimpleNamespace(id_columns=ids, user_columns=user_columns))
 
 
+@settings(deadline=None)
 @given(st.lists(UUIDS | NEARLY | st.text(max_size=40) | st.none(), max_size=40))
 def test_text_comes_back(values: list[str | None]) -> None:
     given = pa.array(values, pa.string())
@@ -121,3 +122,16 @@ def test_the_collector_is_told_once_until_modules_are_loaded(
     monkeypatch.setitem(sys.modules, "dedup_never_loaded", cast(Any, object()))
     worker.settle()
     assert len(told) == 2
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    worker.settle()
+    if worker._resident_bytes() == 0:
+        pytest.skip("needs /proc")
+    held = [bytes(100_000) for _ in range(2_000)]  # small enough for the heap
+    used = worker._resident_bytes()
+    last = held[-1]
+    del held
+    worker.give_back()
+    assert worker._resident_bytes() < used - (100 << 20)
+    assert len(last) == 100_000
