@@ -70,8 +70,19 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, and the C co
 	done
 
 .PHONY: bench
-bench: java $(VENV)/.ready-test ## side-by-side benchmarks, printed as a table
+bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (20 minutes)
 	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
+	@$(PY) -m benchmarks.pipelines --batches 12
+	@$(PY) -m benchmarks.small
+	@$(PY) -m benchmarks.sweeps duplicates
+
+.PHONY: bench-scale
+bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, the simulator (1 hour)
+	@$(PY) -m benchmarks.scale --live 100
+	@$(PY) -m benchmarks.pauses
+	@$(PY) -m benchmarks.sweeps shards hot sizing cores
+	@$(PY) -m benchmarks.simulate check
+	@$(PY) -m benchmarks.simulate plan
 
 .PHONY: sanitize
 sanitize: $(VENV)/.ready-test ## kernel tests under the address and undefined-behaviour sanitizers
@@ -99,6 +110,10 @@ $(VENV)/.ready-test: $(SOURCES)
 		echo "Creating $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv --clear "$(VENV)"; }
 	@echo "Installing into $(VENV) (the first time takes a few minutes)"
 	@$(PY) -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+$(VENV)/.ready-bench: pyproject.toml $(VENV)/.ready-test
+	@$(PY) -m pip install --quiet --editable ".[bench]"
 	@touch $@
 
 $(VENV)/.ready-lint: pyproject.toml $(VENV)/.ready-test
