@@ -1,7 +1,7 @@
 """Segment blocks: about 64 record IDs with their times, packed into one value. No I/O.
 
 Blocks make writing, merging and reading a segment work on arrays; one entry per ID would cost five
-times as much. The byte layout is in ``FORMATS.md``.
+times as much. The byte layout is in ``dedup/catalog/FORMATS.md``.
 """
 
 from __future__ import annotations
@@ -53,17 +53,15 @@ def encode_blocks(
     """
     if len(keys) == 0:
         return
-    numbers = block_numbers(hashes, block_count(len(keys)))
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(numbers)) + 1, [len(keys)]))
+    # Blocks are spread over hashes as the pages of a filter are that are one block long.
+    numbers, starts = kernel.filter_pages(hashes, block_count(len(keys)), 1)
     counts = np.diff(starts)
     if int(counts.max()) > _MAX_IN_BLOCK:
         raise ValueError(f"{counts.max()} IDs fall in one block: these are not hashes of the IDs")
 
-    data, ends = kernel.blocks_encode(
-        keys.data, keys.offsets, offsets_ms, starts.astype(np.int64), wide_times
-    )
+    data, ends = kernel.blocks_encode(keys.data, keys.offsets, offsets_ms, starts, wide_times)
     view, bounds = data.data, ends.tolist()
-    entry_keys = numbers[starts[:-1]].astype(">u4").tobytes()
+    entry_keys = numbers.astype(">u4").tobytes()
     for i in range(len(counts)):
         yield entry_keys[4 * i : 4 * i + 4], bytes(view[bounds[i] : bounds[i + 1]])
 

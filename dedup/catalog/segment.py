@@ -25,7 +25,7 @@ META_KEY = b"\xff\xff\xff\xffmeta"
 
 #: Our blocks are of about 1.4 KB: three to a table block; smaller ones make a larger index.
 _TABLE_BLOCK_BYTES = 4 << 10
-_CRC_CHUNK_BYTES = 4 << 20
+_CRC_CHUNK_BYTES = 256 << 10
 
 
 class RocksError(Exception):
@@ -211,9 +211,10 @@ def write_segment_file(
 def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Return size in bytes and CRC-32 of a local file."""
     size = crc = 0
+    chunk = memoryview(bytearray(_CRC_CHUNK_BYTES))
     with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(_CRC_CHUNK_BYTES):
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+        while read := file.readinto(chunk):
+            size, crc = size + read, zlib.crc32(chunk[:read], crc)
     return size, crc
 
 

@@ -75,28 +75,36 @@ def judge(
     repeated = np.zeros(n, np.bool_)
     repeated[first[~is_first]] = True
     records = np.flatnonzero(repeated[first])
-    records = records[_arrival_order(first[records], times_ms[records], records, tie_rank)]
-    groups = first[records]
-    known = _known(records, groups, times_ms, entry_record, memory.times_ms, horizon_ms)
+    records = records[np.lexsort((times_ms[records], first[records]))]
+    known = _known(records, first[records], times_ms, entry_record, memory.times_ms, horizon_ms)
+    ranked = _ranked(first[records], times_ms[records], known, records, tie_rank)
+    if ranked is not None:
+        records, known = records[ranked], known[ranked]
     verdicts[records] = kernel.scan_verdicts(
-        groups, times_ms[records], known, droppable[records].astype(np.uint8), horizon_ms
+        first[records], times_ms[records], known, droppable[records].astype(np.uint8), horizon_ms
     )
     return verdicts
 
 
-def _arrival_order(
-    groups: Int64s, times_ms: Int64s, records: Int64s, tie_rank: Callable[[Int64s], Int64s]
-) -> Int64s:
-    order: Int64s = np.lexsort((times_ms, groups))
-    g, t = groups[order], times_ms[order]
-    same = (g[1:] == g[:-1]) & (t[1:] == t[:-1])
+def _ranked(
+    groups: Int64s,
+    times_ms: Int64s,
+    known: npt.NDArray[np.uint8],
+    records: Int64s,
+    tie_rank: Callable[[Int64s], Int64s],
+) -> Int64s | None:
+    """Order of records that are sorted by group and time, ties by rank; None where none matter.
+
+    All of a tie are known or none is; where they are, none is taken whatever their order.
+    """
+    same = (groups[1:] == groups[:-1]) & (times_ms[1:] == times_ms[:-1]) & (known[1:] == 0)
     if not same.any():
-        return order
-    tied = np.zeros(len(order), np.bool_)
+        return None
+    tied = np.zeros(len(groups), np.bool_)
     tied[1:] |= same
     tied[:-1] |= same
-    rank = np.zeros(len(order), np.int64)
-    rank[order[tied]] = tie_rank(records[order[tied]])
+    rank = np.zeros(len(groups), np.int64)
+    rank[tied] = tie_rank(records[tied])
     ranked: Int64s = np.lexsort((rank, times_ms, groups))
     return ranked
 

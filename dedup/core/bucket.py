@@ -45,7 +45,7 @@ class Merge:
 
     @property
     def ids(self) -> int:
-        """IDs in runs and output, each once."""
+        """IDs in the runs."""
         return sum(segment.count for segment in self.inputs)
 
 
@@ -95,7 +95,7 @@ class Bucket:
 
     @property
     def ids(self) -> int:
-        """IDs in all segments, each once."""
+        """IDs in all segments, each once; fewer while a merge that lost an input goes on."""
         loose = sum(segment.count for run in self.runs for segment in run)
         return loose + sum(merge.ids for merge in self.merges)
 
@@ -132,15 +132,15 @@ class Bucket:
         kept = tuple(run for run in self.runs if run not in runs)
         return replace(self, runs=kept, merges=(*self.merges, Merge(runs, parts)))
 
-    def advancing(self, merge: Merge, new: SegmentRef | None) -> tuple[Bucket, Run]:
-        """The bucket with one more range of a merge done; and the segments it no longer needs."""
+    def advancing(self, merge: Merge, new: SegmentRef | None) -> tuple[Bucket, Merge | None, Run]:
+        """The bucket with one more range of a merge done, the merge, and what is needed no more."""
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
         if merge.done + 1 < merge.parts:
             on = replace(merge, done=merge.done + 1, output=output)
-            return replace(self, merges=(*others, on)), ()
+            return replace(self, merges=(*others, on)), on, ()
         runs = (*self.runs, output) if output else self.runs
-        return replace(self, runs=runs, merges=others), merge.inputs
+        return replace(self, runs=runs, merges=others), None, merge.inputs
 
     def without(self, name: str) -> Bucket:
         """The bucket without one segment."""

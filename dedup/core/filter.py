@@ -251,6 +251,8 @@ def blocks_of(header: bytes | memoryview) -> int:
         When it is no header, or damaged.
     """
     blocks: int = _header(memoryview(header))[3]
+    if not 1 <= blocks <= MAX_BLOCKS:
+        raise damaged(f"it has {blocks} blocks")
     return blocks
 
 

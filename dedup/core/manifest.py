@@ -132,15 +132,13 @@ class Manifest:
 
         return [e.name for e in self.expired if due(e)], [g for g in self.graves if due(g)]
 
-    def burying(self, grave: str) -> Manifest:
-        """The manifest after its expired segments were named in an object at the root."""
+    def burying(self, grave: str, count: int) -> Manifest:
+        """The manifest after its oldest expired segments were named in an object at the root."""
+        buried, rest = self.expired[:count], self.expired[count:]
         newest = Grave(
-            grave,
-            len(self.expired),
-            max(e.epoch for e in self.expired),
-            max(e.since_ms for e in self.expired),
+            grave, len(buried), max(e.epoch for e in buried), max(e.since_ms for e in buried)
         )
-        return replace(self, expired=(), graves=(*self.graves, newest))
+        return replace(self, expired=rest, graves=(*self.graves, newest))
 
     def forgetting(self, names: Iterable[str]) -> Manifest:
         """The manifest after the deletion of expired segments and graves."""

@@ -27,11 +27,12 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
-    """Hashes of distinct IDs of a micro-batch, and the times at which they occur.
+class Question:
+    """The distinct IDs of a micro-batch, and the times at which they occur.
 
     Parameters
     ----------
+    keys : Keys, length u
     hashes : uint64 array, shape (u,)
     first_ms, last_ms : int64 array, shape (u,)
         Range of the effective timestamps of the ID's records.
@@ -39,18 +40,12 @@ class Times:
         Range of the timestamps that the records carried themselves, as far as it is known.
     """
 
+    keys: Keys
     hashes: npt.NDArray[np.uint64]
     first_ms: Int64s
     last_ms: Int64s
     own_first_ms: Int64s
     own_last_ms: Int64s
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Question(Times):
-    """The distinct IDs of a micro-batch: with the keys, in the same order."""
-
-    keys: Keys
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -123,21 +118,16 @@ def recall(
         open_ids = in_order[~settled[in_order]]
     lost: list[SegmentRef] = []
     hits: list[tuple[SegmentRef, Int64s]] = []
-    asked = Times(
-        question.hashes[open_ids],
-        question.first_ms[open_ids],
-        question.last_ms[open_ids],
-        question.own_first_ms[open_ids],
-        question.own_last_ms[open_ids],
-    )
+    open_hashes = question.hashes[open_ids]
     for bucket in reversed(state.manifest.buckets):
-        near = _near(bucket, asked, policy)
-        if near is None:
-            ids, hashes = open_ids, asked.hashes
-        else:
-            ids, hashes = open_ids[near], asked.hashes[near]
+        near = _near(bucket, question, open_ids, policy)
+        ids, hashes = (
+            (open_ids, open_hashes) if near is None else (open_ids[near], open_hashes[near])
+        )
         for reach in bucket.reaches():
             some = _answered(reach, hashes)
+            if some.start == some.stop:
+                continue
             mask, gone = _may_hold(state, reach.segment, hashes[some], store)
             lost += gone
             if mask is not None and mask.any():
@@ -181,17 +171,22 @@ def recall(
     )
 
 
-def _near(bucket: Bucket, times: Times, policy: Policy) -> npt.NDArray[np.bool_] | None:
-    """Which IDs' duplicates the bucket could hold; None for all of them."""
+def _near(
+    bucket: Bucket, question: Question, ids: Int64s, policy: Policy
+) -> npt.NDArray[np.bool_] | None:
+    """Which of the IDs' duplicates the bucket could hold; None for all of them."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
-        own = (times.own_last_ms >= bucket.start_ms) & (times.own_first_ms <= last_ms)
-        return own | ((times.last_ms >= bucket.start_ms) & (times.first_ms <= last_ms))
+        own = question.own_last_ms[ids] >= bucket.start_ms
+        own &= question.own_first_ms[ids] <= last_ms
+        effective = question.last_ms[ids] >= bucket.start_ms
+        return own | (effective & (question.first_ms[ids] <= last_ms))
     from_ms, to_ms = bucket.start_ms - policy.horizon_ms, last_ms + policy.horizon_ms
-    if not len(times.hashes) or (times.last_ms.min() >= from_ms and times.first_ms.max() <= to_ms):
+    early = len(question) > 0 and int(question.last_ms.min()) < from_ms
+    if not early and (not len(question) or int(question.first_ms.max()) <= to_ms):
         return None
-    near: npt.NDArray[np.bool_] = (times.last_ms >= from_ms) & (times.first_ms <= to_ms)
-    return near
+    near: npt.NDArray[np.bool_] = question.last_ms[ids] >= from_ms
+    return near & (question.first_ms[ids] <= to_ms)
 
 
 def _answered(reach: Reach, hashes: npt.NDArray[np.uint64]) -> slice:

@@ -277,7 +277,7 @@ def _question(
     n = len(first)
     distinct = np.flatnonzero(first == np.arange(n))
     if len(distinct) == n:
-        return Question(hashes, times_ms, times_ms, own_ms, own_last_ms, keys)
+        return Question(keys, hashes, times_ms, times_ms, own_ms, own_last_ms)
     position = np.zeros(n, np.int64)
     position[distinct] = np.arange(len(distinct))
     group = position[first]
@@ -293,12 +293,12 @@ def _question(
         return result
 
     return Question(
+        keys.take(distinct),
         hashes[distinct],
         least(times_ms),
         most(times_ms),
         least(own_ms),
         most(own_last_ms),
-        keys.take(distinct),
     )
 
 

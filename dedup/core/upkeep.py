@@ -18,7 +18,7 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.manifest import Manifest
-from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
+from dedup.core.policy import Policy
 from dedup.core.ports import I64, MAX_PARTS, U64, SegmentRef, SegmentStore
 from dedup.core.recall import read_unless_lost
 from dedup.core.state import ShardState
@@ -26,11 +26,12 @@ from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
-#: IDs merged per ID sealed, so that merging keeps up; more where a bucket that grows is deep.
+#: IDs merged per ID sealed, by each merge under way.
 MERGE_RATE = 2
-#: Runs that are not being merged yet, at which a bucket that grows begins to merge some; less
-#: what may be added before a shard that takes turns has its own.
-MERGE_RUNS = 14
+#: From which depth of a bucket on how many runs of one size are merged; the deepest first.
+MERGE_COMPANY = ((14, 2), (12, 3), (10, 4))
+#: A merge makes segments of at most about this many bytes.
+SEGMENT_BYTES = 32 << 20
 #: Expired segments deleted per shard and micro-batch, besides one grave.
 MAX_DELETES = 64
 #: Expired segments whose names the state row holds itself.
@@ -123,54 +124,53 @@ class Upkeep:
         self._put(bucket.adding((segment,), clamped=clamped))
 
     def _merge(self) -> None:
-        """Size-tiered in buckets that grow; down to one run in those that are closed.
+        """Take every merge under way some steps further, and begin those that it is time for.
 
-        Every step makes one segment of bounded size. Steps taken keep up with what is sealed; a
+        Each makes one segment of bounded size at a time, as many as keep up with what is sealed.
+        All advance: one that waited for smaller ones would keep its runs from being merged. A
         shard that seals little takes turns with the others.
         """
+        segment_ids = self.policy.segment_ids
         sealed_ids = self.counts["ids_sealed"]
-        room_ids = 0
-        if self._seals_much() or self.epoch % MERGE_STRIDE == self.shard % MERGE_STRIDE:
-            growing = [b.depth for b in self.state.manifest.buckets if not self._closed(b)]
-            rate = max([MERGE_RATE, *(depth - 10 for depth in growing)])
-            room_ids = max(self.policy.segment_ids, rate * sealed_ids)
-        while (job := self._next_merge(urgent=room_ids <= 0)) is not None:
-            # A small step costs its files.
-            room_ids -= max(self._step(*job), self.policy.segment_ids // 2)
-
-    def _next_merge(self, *, urgent: bool) -> tuple[Bucket, Merge] | None:
-        """The smallest merge there is to do; if ``urgent``, only in a bucket that is too deep."""
-        jobs = []
+        if sealed_ids < segment_ids // 4 and self.epoch % MERGE_STRIDE != self.shard % MERGE_STRIDE:
+            return
+        self._begin_merges()
+        room_ids = max(segment_ids, MERGE_RATE * sealed_ids)
         for bucket in self.state.manifest.buckets:
-            if not urgent or bucket.depth >= MAX_OPEN_SEGMENTS:
-                bucket = self._beginning(bucket)
-                jobs += [(bucket, merge) for merge in bucket.merges]
-        return min(jobs, key=lambda job: job[1].ids, default=None)
+            for merge in bucket.merges:
+                self._advance(bucket.range, merge, room_ids)
 
-    def _beginning(self, bucket: Bucket) -> Bucket:
-        """The bucket with one more merge under way, if it is time for one."""
-        if self._closed(bucket):
-            if bucket.merges or len(bucket.runs) < 2:
-                return bucket
+    def _begin_merges(self) -> None:
+        buckets = self.state.manifest.buckets
+        for bucket in buckets:
+            if not self._closed(bucket):
+                while (runs := smallest_tier(bucket.runs, company(bucket.depth))) is not None:
+                    bucket = self._begin(bucket, runs)
+        closed = [bucket for bucket in buckets if self._closed(bucket)]
+        scattered = [bucket for bucket in closed if len(bucket.runs) > 1]
+        if scattered and not any(bucket.merges for bucket in closed):
+            # In no hurry: one bucket after another.
+            bucket = scattered[0]
             if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
                 self._seal_bucket(bucket.start_ms)  # the last stragglers
                 bucket = self.state.manifest.bucket(*bucket.range)
-            runs = bucket.runs
-        else:
-            many = MERGE_RUNS - (0 if self._seals_much() else MERGE_STRIDE - 1)
-            deep = bucket.depth >= MAX_OPEN_SEGMENTS - 1 and len(bucket.runs) > 1
-            if len(bucket.runs) < many and not deep:
-                return bucket
-            runs = cheapest(bucket.runs)
+            self._begin(bucket, bucket.runs)
+
+    def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room_ids: int) -> None:
+        """Take one merge further, until the room is used up or it is done."""
+        while merge is not None and room_ids > 0:
+            bucket = self.state.manifest.bucket(*range_ms)
+            merge, made_ids = self._step(bucket, merge)
+            # A small step costs its files.
+            room_ids -= max(made_ids, self.policy.segment_ids // 2, 1)
+
+    def _begin(self, bucket: Bucket, runs: tuple[Run, ...]) -> Bucket:
         ids = sum(ids_in(run) for run in runs)
-        parts = 1 << max(0, math.ceil(math.log2(max(1, ids) / self.policy.segment_ids)))
-        bucket = bucket.beginning(runs, min(parts, MAX_PARTS))
+        sst_bytes = sum(segment.sst_bytes for run in runs for segment in run)
+        share = max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES, 1)
+        bucket = bucket.beginning(runs, min(1 << math.ceil(math.log2(share)), MAX_PARTS))
         self._put(bucket)
         return bucket
-
-    def _seals_much(self) -> bool:
-        """Whether the shard seals so much at a time that it must merge in every micro-batch."""
-        return self.counts["ids_sealed"] >= self.policy.segment_ids // 4
 
     def _closed(self, bucket: Bucket) -> bool:
         """No record can enter the bucket any more: its time is over, or its grid is."""
@@ -178,8 +178,8 @@ class Upkeep:
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
 
-    def _step(self, bucket: Bucket, merge: Merge) -> int:
-        """Merge one more range of hashes; how many IDs it holds."""
+    def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, int]:
+        """Merge one more range of hashes; the merge that goes on, if any, and the IDs it made."""
         pieces, lost = [], []
         for segment in merge.inputs:
             if not _overlap(segment, merge.parts, merge.done):
@@ -190,26 +190,22 @@ class Upkeep:
             if content is not None:
                 pieces.append(content)
         if lost:
-            # Begin the range again without them.
+            # The range is merged without them when it is the merge's turn again.
             for segment in lost:
                 self.forget(segment)
-            return 0
+            return None, 0
         new = None
         if pieces:
             keys, hashes, times_ms = zip(*pieces, strict=True)
             content = Keys.concat(keys), np.concatenate(hashes), np.concatenate(times_ms)
+            del pieces, keys, hashes, times_ms
             fpr = self.policy.open_slice_fpr
             if self._closed(bucket):
                 fpr = self.policy.closed_slice_fpr
-            new = self._write(*bucket.range, content, fpr, merge.parts, merge.done)
-        merged_ids = bucket.ids
-        bucket, gone_segments = bucket.advancing(merge, new)
-        if bucket.ids != merged_ids and not self.state.forgotten:
-            raise CatalogError(
-                f"merging {len(merge.inputs)} segments of bucket {bucket.range} made {bucket.ids} "
-                f"record IDs of {merged_ids}. Nothing is lost: start the query again, and check "
-                "the catalog with dedup catalog verify."
-            )
+            new = self._write(*bucket.range, content, fpr, merge.parts, merge.done, merged=True)
+        bucket, on, gone_segments = bucket.advancing(merge, new)
+        if gone_segments:
+            self._check_complete(merge, new)
         self._put(bucket)
         self._update(
             manifest=self.state.manifest.expiring(
@@ -217,7 +213,18 @@ class Upkeep:
             )
         )
         self.counts["segments_merged"] += len(gone_segments)
-        return new.count if new is not None else 0
+        return on, new.count if new is not None else 0
+
+    def _check_complete(self, merge: Merge, last: SegmentRef | None) -> None:
+        """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
+        output = merge.output if last is None else (*merge.output, last)
+        made = sum(segment.count for segment in output)
+        if len(output) == merge.parts and made < merge.ids:
+            raise CatalogError(
+                f"merging {len(merge.inputs)} segments made {made} record IDs of {merge.ids}. "
+                "Nothing is lost: start the query again, and check the catalog with dedup "
+                "catalog verify."
+            )
 
     def forget(self, segment: SegmentRef) -> None:
         """Take a damaged segment whose loss the user accepted out of the manifest."""
@@ -233,11 +240,16 @@ class Upkeep:
         fpr: float,
         parts: int = 1,
         part: int = 0,
+        *,
+        merged: bool = False,
     ) -> SegmentRef:
         segment, piece = self.store.write_segment(start_ms, end_ms, *content, fpr, parts, part)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
-        self._update(slices={**self.state.slices, segment.name: piece})
+        slices = self.state.slices
+        # A merge's are many and large, and say nothing of the newest IDs: the first to go.
+        added = {segment.name: piece}
+        self._update(slices={**added, **slices} if merged else {**slices, **added})
         return segment
 
     def _evict_slices(self) -> None:
@@ -245,15 +257,15 @@ class Upkeep:
         live = {segment.name for segment in self.state.manifest.segments()}
         newest = [(n, p) for n, p in self.state.slices.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
-        if newest and newest[0][1].nbytes <= room_bytes:
+        if any(piece.nbytes <= room_bytes for _, piece in newest):
             room_bytes -= self.state.head_bytes_without_slices()
         kept: dict[str, SplitBlockFilter] = {}
         for name, piece in newest:
             # With its length, and its name in the head.
-            room_bytes -= piece.nbytes + 4 + len(name) + len('"",')
-            if room_bytes < 0:
-                break
-            kept[name] = piece
+            size_bytes = piece.nbytes + 4 + len(name) + len('"",')
+            if size_bytes <= room_bytes:
+                room_bytes -= size_bytes
+                kept[name] = piece
         self._update(slices=dict(reversed(list(kept.items()))))
 
     def _delete(self) -> None:
@@ -266,7 +278,7 @@ class Upkeep:
         names = names[:MAX_DELETES]
         if names:
             self.store.delete(names)
-        buried = graves[:1]  # one holds MAX_EXPIRED_NAMES, and no more come in a micro-batch
+        buried = graves[:1]  # one holds MAX_EXPIRED_NAMES
         for grave in buried:
             self.store.unbury(grave.name)
         deleted = len(names) + sum(grave.count for grave in buried)
@@ -276,11 +288,11 @@ class Upkeep:
             self._update(manifest=self.state.manifest.forgetting(gone))
 
     def _bury(self) -> None:
-        """Keep the row small while many expired segments wait: name them in an object."""
-        expired = self.state.manifest.expired
-        if len(expired) > MAX_EXPIRED_NAMES:
-            grave = self.store.bury([entry.name for entry in expired])
-            self._update(manifest=self.state.manifest.burying(grave))
+        """Keep the row small while many expired segments wait: name them in objects."""
+        while len(self.state.manifest.expired) > MAX_EXPIRED_NAMES:
+            some = self.state.manifest.expired[:MAX_EXPIRED_NAMES]
+            grave = self.store.bury([entry.name for entry in some])
+            self._update(manifest=self.state.manifest.burying(grave, len(some)))
 
     def _put(self, bucket: Bucket) -> None:
         self._update(manifest=self.state.manifest.with_bucket(bucket))
@@ -289,14 +301,24 @@ class Upkeep:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
 
 
-def cheapest(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """The smallest runs, as many as cost least to merge for each that there are fewer then."""
-    by_size = sorted(runs, key=ids_in)
-    sizes = np.cumsum([ids_in(run) for run in by_size])[1:]
-    costs = sizes / np.arange(1, len(by_size))
-    # Of equals the most: fewer steps later.
-    most = len(costs) - 1 - int(np.argmin(costs[::-1]))
-    return tuple(by_size[: most + 2])
+def company(depth: int) -> int | None:
+    """How many runs of a size make a merge worth while, in a bucket that grows; None: any number.
+
+    The deeper the bucket, the fewer: an ID is rewritten more often then, but is in few segments.
+    """
+    return next((runs for limit, runs in MERGE_COMPANY if depth >= limit), None)
+
+
+def smallest_tier(runs: tuple[Run, ...], least: int | None) -> tuple[Run, ...] | None:
+    """The runs of the smallest size of which there are enough, None where there are not.
+
+    Sizes are powers of four of the ID count, so an ID is rewritten about once per size.
+    """
+    tiers: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        tiers[int(math.log(max(ids_in(run), 1), 4))].append(run)
+    enough = (tier for tier in sorted(tiers) if least is not None and len(tiers[tier]) >= least)
+    return next((tuple(tiers[tier]) for tier in enough), None)
 
 
 def ids_in(run: Run) -> int:

@@ -306,7 +306,7 @@ def blocks_find(data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_of
     Parameters
     ----------
     data, block_offsets
-        uint8 and int64 (b + 1): the blocks' bytes, in the format of ``FORMATS.md``.
+        uint8 and int64 (b + 1): the blocks' bytes, in the format of ``dedup/catalog/FORMATS.md``.
     query_block
         int64, shape (q,), 0 to b - 1: the block to look in.
     q_data, q_offsets
@@ -347,7 +347,7 @@ def blocks_encode(
     Returns
     -------
     data : ndarray of uint8
-        The blocks' bytes, in the format of ``FORMATS.md``.
+        The blocks' bytes, in the format of ``dedup/catalog/FORMATS.md``.
     block_offsets : ndarray of int64, shape (b + 1,)
         Where each block starts.
     """

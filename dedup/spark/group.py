@@ -116,6 +116,7 @@ def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     """One shard of a batch DataFrame: the same rule, in one pass, with nothing kept."""
+    settle()
     task = Task.current(plan)
     lay = layout(plan, task)
     shard = lay.slot_keys.index(int(key[0]))

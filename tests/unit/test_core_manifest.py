@@ -55,7 +55,7 @@ def test_buckets_of_two_grids_are_kept_apart(manifest: Manifest) -> None:
 def merge_first(manifest: Manifest) -> Manifest:
     """The manifest with the segments of its first bucket merged into one, m."""
     bucket = manifest.buckets[0].beginning(manifest.buckets[0].runs, 1)
-    bucket, gone = bucket.advancing(bucket.merges[0], ref("m", count=4))
+    bucket, _, gone = bucket.advancing(bucket.merges[0], ref("m", count=4))
     return manifest.with_bucket(bucket).expiring(gone, epoch=4, now_ms=99)
 
 
@@ -91,7 +91,7 @@ def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
         waiting = {"epoch": epoch, "now_ms": now_ms, "retain_epochs": 5, "keep_ms": 100}
         names, graves = expired.deletable(**waiting)
         assert graves == []
-        buried = expired.burying("grave").deletable(**waiting)
+        buried = expired.burying("grave", 2).deletable(**waiting)
         assert buried == ([], [Grave("grave", 2, 7, 1_000)] if names else [])
         return names
 
@@ -100,7 +100,9 @@ def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
     assert deletable(13, 1_100) == ["a", "b"]
     assert deletable(13, 0) == []
     assert expired.forgetting(["a"]).expired == (Expired("b", 7, 1_000),)
-    assert expired.burying("grave").forgetting(["grave"]).pending == 0
+    assert expired.burying("grave", 2).forgetting(["grave"]).pending == 0
+    one = expired.burying("grave", 1)
+    assert (one.expired, one.pending) == (expired.expired[1:], 2)
 
 
 def test_without_a_lost_segment(manifest: Manifest) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from core_driver import Driver, Rec, drive
+from memory_store import HASH_KEY, MemoryStore
 
 from dedup.core.bucket import Bucket, Merge
+from dedup.core.filter import SplitBlockFilter
+from dedup.core.keys import Keys
+from dedup.core.policy import MAX_OPEN_SEGMENTS
 from dedup.core.ports import SegmentRef, hash_range
-from dedup.core.upkeep import MERGE_RUNS, MERGE_STRIDE, cheapest
+from dedup.core.state import ShardState
+from dedup.core.tail import Tail
+from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep, company, smallest_tier
 from dedup.errors import CatalogError, SegmentDamaged
 
 
@@ -70,18 +77,101 @@ def test_a_closed_bucket_becomes_one_run_of_bounded_segments() -> None:
     )
 
 
-def test_merging_keeps_up_with_sealing() -> None:
-    """However long a bucket grows, an ID is in few segments, and is not rewritten too often."""
+@dataclass
+class Load:
+    """A growing bucket's upkeep alone, on IDs of a few bytes: thousands of seals in seconds."""
+
+    segment_ids: int
+    shard: int = 0
+    state: ShardState = field(default_factory=lambda: replace(ShardState(), bucket_ms=1_000))
+    store: MemoryStore = field(default_factory=MemoryStore)
+    merged_ids: list[int] = field(default_factory=list)
+    sealed_ids: int = 0
+    deepest: int = 0
+
+    def seal(self, count: int, time_ms: int = 0) -> None:
+        number = len(self.merged_ids)
+        policy = replace(
+            drive().policy, horizon_ms=2_000, bucket_ms=1_000, state_budget_bytes=0,
+            segment_ids=self.segment_ids,
+        )  # fmt: skip
+        keys = Keys.from_list([b"%d.%d" % (number, i) for i in range(count)])
+        entries = Tail(keys, np.full(count, time_ms), np.zeros(count, np.bool_))
+        upkeep = Upkeep(
+            replace(self.state, tail=self.state.tail.append(entries)), policy, self.store,
+            self.shard, number, number, HASH_KEY,
+        )  # fmt: skip
+        self.state = upkeep.run()
+        self.sealed_ids += count
+        self.merged_ids.append(upkeep.counts["ids_written"] - count)
+        self.deepest = max([self.deepest, *(b.depth for b in self.state.manifest.buckets)])
+        gone = [e.name for e in self.state.manifest.expired]
+        self.store.delete(gone)
+        self.state = replace(self.state, manifest=self.state.manifest.forgetting(gone))
+
+
+@pytest.mark.parametrize(("sealed", "segment_ids"), [(4, 8), (4, 32), (4, 200)])
+@pytest.mark.parametrize("shard", [0, 3])
+def test_work_and_depth_stay_bounded_however_long_a_bucket_grows(
+    sealed: int, segment_ids: int, shard: int
+) -> None:
+    """No merge waits for others, and none is forced: thousands of seals cost what tens do."""
+    load = Load(segment_ids, shard)
+    for _ in range(3_000):
+        load.seal(sealed)
+    # A few merges at once, one step too many each, and segments uneven by chance.
+    assert max(load.merged_ids) <= 16 * segment_ids
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+    assert sum(load.merged_ids) / load.sealed_ids < 14
+    (bucket,) = load.state.manifest.buckets
+    assert bucket.ids == load.sealed_ids
+
+
+def test_a_trickle_after_a_flood_does_not_stop_merging() -> None:
+    load = Load(segment_ids=64)
+    for _ in range(14):
+        load.seal(400)
+    for _ in range(2_000):
+        load.seal(2)
+    assert max(load.merged_ids[20:]) <= 8 * 64
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+    assert sum(load.merged_ids) / load.sealed_ids < 10
+    # The flood's merge was done long ago.
+    ages = [
+        int(s.name[1:]) for b in load.state.manifest.buckets for m in b.merges for s in m.inputs
+    ]
+    assert not ages or min(ages) > 20
+
+
+def test_a_change_of_grid_merges_step_by_step() -> None:
     driver = growing()
-    deepest = written = 0
-    for n in range(300):
+    for n in range(13):
         feed(driver, n)
-        deepest = max(deepest, driver.state.manifest.buckets[0].depth)
-        written += driver.count("ids_written")
-        # Depth times what was sealed at most, to the end of a step.
-        assert driver.count("ids_written") <= 20 + 8 * 20 + 4 * 64
-    assert MERGE_RUNS <= deepest < 16
-    assert written < 9 * 300 * 20
+    driver.retune(bucket_ms=500)
+    worst = 0
+    for n in range(100, 140):
+        feed(driver, n, 200)
+        worst = max(worst, driver.count("ids_written") - 20)
+    assert worst <= 4 * 64
+    old = next(b for b in driver.state.manifest.buckets if b.range == (0, 1_000))
+    assert len(old.runs) == 1
+
+
+class LongIds(MemoryStore):
+    """Of which every ID takes a MiB."""
+
+    def write_segment(self, *args: Any, **kwargs: Any) -> tuple[SegmentRef, SplitBlockFilter]:
+        ref, made = super().write_segment(*args, **kwargs)
+        return replace(ref, sst_bytes=ref.count << 20), made
+
+
+def test_segments_of_long_ids_hold_fewer() -> None:
+    load = Load(segment_ids=1 << 20, store=LongIds())
+    for _ in range(40):
+        load.seal(10)
+    (bucket,) = load.state.manifest.buckets
+    assert max(s.sst_bytes for s in bucket.segments if s.parts > 1) <= 2 * SEGMENT_BYTES
+    assert max(s.parts for s in bucket.segments) >= 4
 
 
 def test_in_usual_buckets_an_id_is_written_at_most_three_times() -> None:
@@ -100,20 +190,23 @@ def test_in_usual_buckets_an_id_is_written_at_most_three_times() -> None:
         assert written / (seals * 20) < 3.1
 
 
-def test_which_runs_are_cheapest_to_merge() -> None:
-    def sizes(*ids: int) -> list[int]:
+def test_which_runs_are_merged() -> None:
+    def sizes(least: int | None, *ids: int) -> list[int] | None:
         runs = tuple((ref(f"{i}", count=n),) for i, n in enumerate(ids))
-        return [segment.count for (segment,) in cheapest(runs)]
+        found = smallest_tier(runs, least)
+        return found if found is None else [segment.count for (segment,) in found]
 
-    assert sizes(5, 5, 5, 5) == [5, 5, 5, 5]
-    assert sizes(60, 5, 5, 5) == [5, 5, 5]
-    assert sizes(60, 50, 5) == [5, 50]
-    assert sizes(7, 3) == [3, 7]
+    assert sizes(4, 5, 5, 5, 5) == [5, 5, 5, 5]
+    assert sizes(4, 5, 5, 5) is None
+    assert sizes(None, 5, 5, 5, 5, 5) is None
+    assert sizes(2, 60, 5, 50, 5) == [5, 5]
+    assert sizes(2, 60, 5, 50) == [60, 50]
+    assert [company(depth) for depth in (0, 9, 10, 12, 14, 99)] == [None, None, 4, 3, 2, 2]
 
 
 def test_a_shard_that_seals_little_takes_turns() -> None:
     driver = drive(state_budget_bytes=0, horizon_ms=2_000, bucket_ms=1_000, lateness_ms=100)
-    for n in range(MERGE_RUNS + MERGE_STRIDE):
+    for n in range(10 + MERGE_STRIDE):
         driver.feed([Rec(b"%d" % n, 0)])
         if driver.count("segments_merged"):
             assert (driver.batch - 1) % MERGE_STRIDE == 0
@@ -183,7 +276,8 @@ def test_which_segments_answer_while_a_merge_is_under_way() -> None:
     one, two = (ref("a1", 2, 0), ref("a2", 2, 1)), (ref("b"),)
     bucket = Bucket(0, 10, runs=(one, two, (ref("c"),))).beginning((one, two), 4)
     for part in range(2):
-        bucket, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
+        bucket, on, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
+        assert on is bucket.merges[0]
         assert gone == ()
     answering = {r.segment.name: (r.parts, r.done) for r in bucket.reaches()}
     # The first half is done, so a1 answers for nothing any more.
@@ -191,7 +285,8 @@ def test_which_segments_answer_while_a_merge_is_under_way() -> None:
     assert bucket.depth == 3
     assert Bucket.from_json(json.loads(json.dumps(bucket.to_json()))) == bucket
     for part in (2, 3):
-        bucket, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
+        bucket, on, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
+    assert on is None
     assert [s.name for s in gone] == ["a1", "a2", "b"]
     assert [[s.name for s in run] for run in bucket.runs] == [["c"], ["m0", "m1", "m2", "m3"]]
 

@@ -24,7 +24,7 @@ def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None
     last = np.array([high for _, _, high in records], np.int64)
     own_first, own_last = (first, last) if own is None else (np.full_like(first, own),) * 2
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    question = Question(hashes, first, last, own_first, own_last, keys)
+    question = Question(keys, hashes, first, last, own_first, own_last)
     laps: list[str] = []
     memory = recall(
         driver.state, question, driver.policy, driver.store, hash_key=HASH_KEY, lap=laps.append
