@@ -98,8 +98,8 @@ def test_ids_in_wrong_blocks_or_order_are_told(
     # Made by a writer with another idea of blocks; its checksums are all good.
     from dedup.catalog import blocks
 
-    real = blocks.block_numbers
-    monkeypatch.setattr(blocks, "block_numbers", lambda h, n: real(h, n) // 2)
+    real = blocks.block_count
+    monkeypatch.setattr(blocks, "block_count", lambda count: real(count) // 2)
     seg = write(bench.store(), fixed(1000))
     monkeypatch.undo()
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)

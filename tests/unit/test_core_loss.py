@@ -101,7 +101,7 @@ def closing(parts: int) -> Driver:
 
 
 def close(driver: Driver) -> None:
-    for n in range(4):
+    for n in range(8):
         driver.feed([Rec(b"later%d" % n, 100 + n)])
 
 
