@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ _NOT_CARRIED = {
     "interval": "CAST(col AS STRING) and back with make_interval",
     "void": "CAST(col AS STRING)",
 }
+#: How Spark names `Column.desc()` and the like.
+_SORT_ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,11 @@ class Columns:
                 f"{option} cannot be resolved against the columns {self.df.columns}: "
                 f"{_first_line(error)}"
             ) from error
+        if _SORT_ORDER.search(only.name):
+            raise ConfigError(
+                f"{option}={only.name!r} is a sort order, not a value; what is smaller comes "
+                "first. For the other way round negate it, such as -F.col('n')."
+            )
         name = self._plain(only.name)
         if (
             name is not None

@@ -78,6 +78,7 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
         ({"timestamp": "ts", "source_partition": lambda: F.array("src")},
          r"source_partition column 'array\(src\)' is array<string>: it is nested"),
         ({"order_by": 5}, "order_by=5 is neither a column name nor a Column"),
+        ({"order_by": lambda: F.col("n").desc()}, "order_by='n DESC NULLS LAST' is a sort order"),
         ({"verdict": "n"}, "verdict='n' is already a column; choose another name"),
         ({"verdict": "SRC"}, "verdict='SRC' is already a column"),
     ],

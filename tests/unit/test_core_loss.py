@@ -128,7 +128,7 @@ def test_a_loss_accepted_while_merging(parts: int) -> None:
     assert driver.ids_of(segment) == [b"%d" % n for n in range(parts) if n != 1]
     assert driver.state.forgotten == 1
     assert lost not in driver.state.manifest.names()
-    assert driver.named([Rec(b"0", 103), Rec(b"1", 103)]) == ["DUPLICATE", "UNIQUE"]
+    assert driver.named([Rec(b"0", 107), Rec(b"1", 107)]) == ["DUPLICATE", "UNIQUE"]
 
 
 def test_all_of_a_bucket_lost_while_merging() -> None:
