@@ -143,7 +143,7 @@ class Bucket:
         return replace(self, runs=runs, merges=others), None, merge.inputs
 
     def without(self, name: str) -> Bucket:
-        """The bucket without one segment."""
+        """The bucket without one segment; merges that do not hold it stay the same objects."""
 
         def rest(run: Run) -> Run:
             return tuple(segment for segment in run if segment.name != name)
@@ -151,7 +151,12 @@ class Bucket:
         def some(runs: Iterable[Run]) -> tuple[Run, ...]:
             return tuple(kept for run in runs if (kept := rest(run)))
 
-        merges = (replace(m, runs=some(m.runs), output=rest(m.output)) for m in self.merges)
+        merges = (
+            replace(m, runs=some(m.runs), output=rest(m.output))
+            if any(segment.name == name for segment in (*m.inputs, *m.output))
+            else m
+            for m in self.merges
+        )
         return replace(self, runs=some(self.runs), merges=tuple(merges))
 
     def to_json(self) -> list[Any]:

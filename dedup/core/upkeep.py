@@ -302,7 +302,7 @@ class Upkeep:
 
 
 def company(depth: int) -> int | None:
-    """How many runs of a size make a merge worth while, in a bucket that grows; None: any number.
+    """How many runs of a size make a merge worth while, in a bucket that grows; None: no number.
 
     The deeper the bucket, the fewer: an ID is rewritten more often then, but is in few segments.
     """

@@ -300,3 +300,14 @@ def test_ranges_of_hashes_cover_all_once() -> None:
         assert found == edges
     assert hash_range(hashes, 1, 1) == slice(0, 0)
     assert hash_range(hashes, 4, 4) == slice(7, 7)
+
+
+def test_a_loss_leaves_other_merges_as_they_are() -> None:
+    """They are told apart by identity: a copy would be advanced beside the one it was made of."""
+    bucket = Bucket(0, 10, runs=tuple((ref(name),) for name in "abcd"))
+    bucket = bucket.beginning(bucket.runs[:2], 2).beginning(bucket.runs[2:], 2)
+    kept = bucket.merges[1]
+    bucket = bucket.without("a")
+    assert bucket.merges[1] is kept
+    bucket, _, _ = bucket.advancing(kept, ref("m", 2, 0))
+    assert [len(merge.inputs) for merge in bucket.merges] == [1, 2]
