@@ -18,8 +18,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks.events import uuid_text
 from dedup import kernel
 from dedup.catalog.segment import write_segment_file
+from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter, hash_key_id
 from dedup.core.keys import Keys
+from dedup.core.ports import SegmentPlan
 from dedup.spark.identity import encode_ids
 
 COUNT = 200_000
@@ -206,8 +208,8 @@ def test_sort_and_write_a_segment(
     per_id(
         benchmark,
         lambda: write_segment_file(
-            tmp_path / str(next(made)), name="s", shard=0, start_ms=0, end_ms=1 << 30,
-            keys=million, hashes=asked, times_ms=times_ms, hash_key_id=KEY_ID,
+            tmp_path / str(next(made)), name="s", shard=0, plan=SegmentPlan(0, 1 << 30, 0.01),
+            pieces=[Entries.in_order(million, asked, times_ms)], hash_key_id=KEY_ID,
         ),
         1_000_000,
     )  # fmt: skip

@@ -25,10 +25,20 @@ from benchmarks.results import FOLDER, keep, median
 from dedup import kernel
 from dedup.catalog.blocks import block_count, block_numbers
 from dedup.core.clocks import Heard
+from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.ports import ABSENT_MS, BOOL, I64, U64, SegmentRef, hash_range
+from dedup.core.ports import (
+    ABSENT_MS,
+    BOOL,
+    I64,
+    U64,
+    SegmentPlan,
+    SegmentRef,
+    hash_range,
+    spread_hashes,
+)
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.state import ShardState
 
@@ -42,7 +52,7 @@ SST_BYTES_PER_ID = 21.4
 class CountingStore:
     """A catalog in memory that counts what a real one would do."""
 
-    content: dict[str, tuple[Keys, U64, I64]] = field(default_factory=dict)
+    content: dict[str, Entries] = field(default_factory=dict)
     filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     names: int = 0
@@ -57,46 +67,37 @@ class CountingStore:
         self.counts["blocks_read"] += len(
             np.unique(block_numbers(seg.spread(hashes), block_count(seg.count)))
         )
-        held, held_hashes, times_ms = self.content[seg.name]
+        held = self.content[seg.name]
         found = np.full(len(keys), ABSENT_MS, np.int64)
         asked, entry = kernel.match(
-            held.data, held.offsets, held_hashes, keys.data, keys.offsets, hashes
+            held.keys.data, held.keys.offsets, held.hashes, keys.data, keys.offsets, hashes
         )
-        found[asked] = times_ms[entry]
+        found[asked] = held.times_ms[entry]
         return found
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
-        keys, hashes, times_ms = self.content[seg.name]
-        inside = hash_range(hashes, parts, part)
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
+        entries = self.content[seg.name]
+        inside = hash_range(entries.hashes, parts, part)
         self.counts["ids_read"] += inside.stop - inside.start
-        some = Keys(keys.data, keys.offsets[inside.start : inside.stop + 1])
-        return some, hashes[inside], times_ms[inside]
+        return entries[inside]
 
     def write_segment(
-        self,
-        start_ms: int,
-        end_ms: int,
-        keys: Keys,
-        hashes: U64,
-        times_ms: I64,
-        fpr: float,
-        parts: int = 1,
-        part: int = 0,
+        self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        order = kernel.sort_keys(keys.data, keys.offsets, hashes)
-        keys, hashes, times_ms = keys.take(order), hashes[order], times_ms[order]
-        spread = hashes << np.uint64(parts.bit_length() - 1)
-        made = SplitBlockFilter.build(spread, fpr, hash_key_id=1)
+        entries = Entries.joined(pieces)
+        spread = spread_hashes(entries.hashes, plan.parts)
+        made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
         name = f"{self.names:08d}"
         self.names += 1
-        sst_bytes = round(SST_BYTES_PER_ID * len(keys))
-        self.content[name] = keys, hashes, times_ms
+        sst_bytes = round(SST_BYTES_PER_ID * len(entries))
+        self.content[name] = entries
         self.filters[name] = made
         self.counts["puts"] += 2
-        self.counts["ids_written"] += len(keys)
+        self.counts["ids_written"] += len(entries)
         self.counts["bytes_written"] += sst_bytes + made.nbytes
-        size = (len(keys), sst_bytes, 0, made.nbytes, 0)
-        return SegmentRef(name, start_ms, end_ms, *size, parts, part), made
+        size = (len(entries), sst_bytes, 0, made.nbytes, 0)
+        bucket = plan.start_ms, plan.end_ms
+        return SegmentRef(name, *bucket, *size, plan.parts, plan.part), made
 
     def delete(self, names: Sequence[str]) -> int:
         self.counts["deletes"] += 2 * len(names)

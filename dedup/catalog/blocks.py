@@ -30,8 +30,16 @@ def block_numbers(hashes: U64, nblocks: int) -> I64:
     return (((hashes >> np.uint64(32)) * np.uint64(nblocks)) >> np.uint64(32)).astype(np.int64)
 
 
+def block_bounds(nblocks: int, step: int) -> U64:
+    """Return the lowest hash of every ``step``-th block, without the first."""
+    numbers = np.arange(step, nblocks, step, dtype=np.uint64)
+    # The inverse of `block_numbers`, rounded up.
+    highs = ((numbers << np.uint64(32)) + np.uint64(nblocks - 1)) // np.uint64(nblocks)
+    return highs << np.uint64(32)
+
+
 def encode_blocks(
-    keys: Keys, hashes: U64, offsets_ms: I64, *, wide_times: bool
+    keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (entry key, block) for every block that holds IDs, in rising order of entry keys.
 
@@ -43,6 +51,8 @@ def encode_blocks(
         Their hashes, rising, spread over all 64 bits.
     offsets_ms : ndarray of int64, shape (n,)
         Time of each key after the start of the bucket, >= 0; below 2**32 unless ``wide_times``.
+    nblocks : int
+        Over how many blocks all hashes are spread, >= 1; these are all hashes of some of them.
     wide_times : bool
         Store times in 8 bytes instead of 4.
 
@@ -54,7 +64,7 @@ def encode_blocks(
     if len(keys) == 0:
         return
     # Blocks are spread over hashes as the pages of a filter are that are one block long.
-    numbers, starts = kernel.filter_pages(hashes, block_count(len(keys)), 1)
+    numbers, starts = kernel.filter_pages(hashes, nblocks, 1)
     counts = np.diff(starts)
     if int(counts.max()) > _MAX_IN_BLOCK:
         raise ValueError(f"{counts.max()} IDs fall in one block: these are not hashes of the IDs")

@@ -193,6 +193,9 @@ def _view_options() -> rocksdict.Options:
     options.set_keep_log_file_num(1)
     # Every file is opened at once, so a view that is open survives the removal of its folder.
     options.set_max_open_files(-1)
+    # There is one: RocksDB would start 16 threads to open it, and keep a table of 64 parts for it.
+    options.set_max_file_opening_threads(1)
+    options.set_table_cache_num_shard_bits(0)
     options.set_skip_stats_update_on_db_open(True)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)

@@ -6,17 +6,16 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import rocksdict
 
-from dedup import kernel
-from dedup.catalog.blocks import block_count, encode_blocks
-from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentRef, hash_range
+from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
+from dedup.core.entries import Entries, merged
+from dedup.core.ports import U64, SegmentPlan, SegmentRef, hash_range, spread_hashes
 from dedup.errors import CatalogError
 
 SEGMENT_FORMAT = 2
@@ -26,6 +25,8 @@ META_KEY = b"\xff\xff\xff\xffmeta"
 #: Our blocks are of about 1.4 KB: three to a table block; smaller ones make a larger index.
 _TABLE_BLOCK_BYTES = 4 << 10
 _CRC_CHUNK_BYTES = 256 << 10
+#: Blocks that are merged, encoded and written at a time.
+_CHUNK_BLOCKS = 512
 
 
 class RocksError(Exception):
@@ -131,72 +132,58 @@ def write_segment_file(
     *,
     name: str,
     shard: int,
-    start_ms: int,
-    end_ms: int,
-    keys: Keys,
-    hashes: U64,
-    times_ms: I64,
+    plan: SegmentPlan,
+    pieces: Sequence[Entries],
     hash_key_id: int,
-    parts: int = 1,
-    part: int = 0,
 ) -> SegmentInfo:
-    """Write keys and their times as one SST file and return its size and checksum.
+    """Write entries as one SST file and return its size and checksum.
 
     Parameters
     ----------
     path
         Local file, not there yet. It is complete on return, but not synced.
-    name, shard, start_ms, end_ms, hash_key_id
+    name, shard, plan, hash_key_id
         Kept in the metadata entry.
-    keys : Keys
-        n distinct keys, in any order.
-    hashes : ndarray of uint64, shape (n,)
-        Their hashes under the key that ``hash_key_id`` names.
-    times_ms : ndarray of int64, shape (n,)
-        Their timestamps, in ``[start_ms, end_ms)``.
-    parts, part : int
-        All hashes lie in range ``part`` of ``parts`` equal ones.
+    pieces : sequence of Entries
+        Their times lie in the bucket, their hashes in the range of the plan; no key is in two.
 
     Raises
     ------
     ValueError
-        When lengths differ, a time lies outside the bucket or a hash outside its range, or a key
-        occurs twice.
+        When a time lies outside the bucket or a hash outside its range, entries are not in order,
+        or a key occurs twice.
     CatalogError
         When the local disk is full or fails.
     """
-    n = len(keys)
-    if len(hashes) != n or len(times_ms) != n:
-        raise ValueError(f"{n} keys, {len(hashes)} hashes and {len(times_ms)} times")
-    if n and not start_ms <= int(times_ms.min()) <= int(times_ms.max()) < end_ms:
-        raise ValueError(
-            f"times {times_ms.min()} to {times_ms.max()} leave the bucket [{start_ms}, {end_ms})"
-        )
-    order = kernel.sort_keys(keys.data, keys.offsets, hashes)
-    keys, hashes, offsets_ms = keys.take(order), hashes[order], times_ms[order] - start_ms
-    _refuse_repeats(keys, hashes)
-    if hash_range(hashes, parts, part) != slice(0, n):
-        raise ValueError(f"hashes leave range {part} of {parts}")
-    wide_times = end_ms - start_ms > 1 << 32
+    for piece in filter(len, pieces):
+        _check_piece(piece, plan)
+    count = sum(map(len, pieces))
+    nblocks = block_count(count)
+    wide_times = plan.end_ms - plan.start_ms > 1 << 32
     meta = SegmentMeta(
         name,
         shard,
-        start_ms,
-        end_ms,
-        n,
-        block_count(n),
+        plan.start_ms,
+        plan.end_ms,
+        count,
+        nblocks,
         f"{hash_key_id:016x}",
         time_bytes=8 if wide_times else 4,
-        parts=parts,
-        part=part,
+        parts=plan.parts,
+        part=plan.part,
     )
     try:
         with rocks_errors():
             writer = rocksdict.SstFileWriter(table_options())
             writer.open(os.fspath(path))
-            spread = hashes << np.uint64(parts.bit_length() - 1)
-            for entry_key, block in encode_blocks(keys, spread, offsets_ms, wide_times=wide_times):
-                writer[entry_key] = block
+            for chunk in merged(pieces, _chunk_bounds(nblocks, plan)):
+                _refuse_repeats(chunk)
+                spread = spread_hashes(chunk.hashes, plan.parts)
+                offsets_ms = chunk.times_ms - plan.start_ms
+                for entry_key, block in encode_blocks(
+                    chunk.keys, spread, offsets_ms, nblocks, wide_times=wide_times
+                ):
+                    writer[entry_key] = block
             writer[META_KEY] = meta.to_bytes()
             writer.finish()
         size, crc = file_crc32(path)
@@ -205,7 +192,27 @@ def write_segment_file(
             f"cannot write segment {name} to {os.fspath(path)}: {exc}; free space on this disk, "
             "or point the cache directory to another one"
         ) from exc
-    return SegmentInfo(n, size, crc)
+    return SegmentInfo(count, size, crc)
+
+
+def _check_piece(piece: Entries, plan: SegmentPlan) -> None:
+    times_ms, hashes = piece.times_ms, piece.hashes
+    if not plan.start_ms <= int(times_ms.min()) <= int(times_ms.max()) < plan.end_ms:
+        raise ValueError(
+            f"times {times_ms.min()} to {times_ms.max()} leave the bucket "
+            f"[{plan.start_ms}, {plan.end_ms})"
+        )
+    if bool((hashes[1:] < hashes[:-1]).any()):
+        raise ValueError("entries are not in the order of their hashes")
+    if hash_range(hashes, plan.parts, plan.part) != slice(0, len(hashes)):
+        raise ValueError(f"hashes leave range {plan.part} of {plan.parts}")
+
+
+def _chunk_bounds(nblocks: int, plan: SegmentPlan) -> U64:
+    """Hashes at which chunks of whole blocks begin."""
+    bits = plan.parts.bit_length() - 1
+    bounds = block_bounds(nblocks, _CHUNK_BLOCKS) >> np.uint64(bits)
+    return bounds | np.uint64(plan.part << (64 - bits)) if bits else bounds
 
 
 def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -218,8 +225,9 @@ def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:
     return size, crc
 
 
-def _refuse_repeats(keys: Keys, hashes: U64) -> None:
+def _refuse_repeats(entries: Entries) -> None:
     # A lookup returns one time, so a second entry of the same ID would hide behind the first.
+    keys, hashes = entries.keys, entries.hashes
     for i in np.flatnonzero(hashes[1:] == hashes[:-1]).tolist():
         if keys[i] == keys[i + 1]:
             raise ValueError(f"key {keys[i][:64]!r} occurs twice; a segment holds an ID once")

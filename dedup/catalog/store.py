@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-import numpy as np
-
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys, filter_key_id
@@ -26,9 +24,18 @@ from dedup.catalog.segment import write_segment_file
 from dedup.catalog.sidecars import Sidecars
 from dedup.catalog.tombstone import read_tombstone
 from dedup.catalog.view import OpenViews, Views
+from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter, head_bytes
 from dedup.core.keys import Keys
-from dedup.core.ports import BOOL, I64, U64, SegmentRef, hash_range
+from dedup.core.ports import (
+    BOOL,
+    I64,
+    U64,
+    SegmentPlan,
+    SegmentRef,
+    hash_range,
+    spread_hashes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +141,8 @@ class ShardStore:
         """
         return self._views.lookup(seg, keys, hashes)
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
-        """Return all keys of a range of hashes, hashes and timestamps, in (hash, key) order.
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
+        """Return the entries of a range of hashes.
 
         Parameters
         ----------
@@ -150,39 +157,18 @@ class ShardStore:
         """
         keys, times_ms = self._views.read(seg, parts, part)
         hashes = kernel.hash64(keys.data, keys.offsets, self._hash_key)
-        inside = hash_range(hashes, parts, part)
-        if inside == slice(0, len(hashes)):
-            return keys, hashes, times_ms
-        some = Keys(keys.data, keys.offsets[inside.start : inside.stop + 1])
-        return some, hashes[inside], times_ms[inside]
+        return Entries(keys, hashes, times_ms)[hash_range(hashes, parts, part)]
 
     def write_segment(
-        self,
-        start_ms: int,
-        end_ms: int,
-        keys: Keys,
-        hashes: U64,
-        times_ms: I64,
-        fpr: float,
-        parts: int = 1,
-        part: int = 0,
+        self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write n distinct keys as a new segment with its sidecar, both durable on return.
+        """Write the entries of all pieces as a new segment with its sidecar, durable on return.
 
         Parameters
         ----------
-        start_ms, end_ms : int
-            The bucket.
-        keys : Keys
-            n distinct keys, in any order.
-        hashes : ndarray of uint64, shape (n,)
-            Their hashes under the query's filter key.
-        times_ms : ndarray of int64, shape (n,)
-            Their timestamps, in ``[start_ms, end_ms)``.
-        fpr : float
-            Target false-positive rate of the sidecar, between 0 and 1.
-        parts, part : int
-            All hashes lie in range ``part`` of ``parts`` equal ones, a power of two.
+        plan : SegmentPlan
+        pieces : sequence of Entries
+            No key is in two of them.
 
         Raises
         ------
@@ -191,9 +177,9 @@ class ShardStore:
         CatalogError
             When root or local disk fail, or the name is taken.
         """
-        if len(keys):
-            first = kernel.hash64(keys.data, keys.offsets[:2], self._hash_key)
-            if len(hashes) == 0 or first[0] != hashes[0]:
+        for piece in filter(len, pieces):
+            first = kernel.hash64(piece.keys.data, piece.keys.offsets[:2], self._hash_key)
+            if first[0] != piece.hashes[0]:
                 raise ValueError("the hashes are not those of the keys under the filter key")
         name = self._next_name()
         with self._cache.scratch() as folder:
@@ -202,17 +188,13 @@ class ShardStore:
                 sst,
                 name=name,
                 shard=self._shard,
-                start_ms=start_ms,
-                end_ms=end_ms,
-                keys=keys,
-                hashes=hashes,
-                times_ms=times_ms,
+                plan=plan,
+                pieces=pieces,
                 hash_key_id=self._hash_key_id,
-                parts=parts,
-                part=part,
             )
-            spread = hashes << np.uint64(parts.bit_length() - 1)
-            built = SplitBlockFilter.build(spread, fpr, hash_key_id=self._hash_key_id)
+            built = SplitBlockFilter.sized(info.count, plan.fpr, hash_key_id=self._hash_key_id)
+            for piece in pieces:
+                built.add(spread_hashes(piece.hashes, plan.parts))
             sidecar = built.to_bytes()
             # The segment comes last: where it is, its sidecar is too.
             (folder / "sidecar").write_bytes(sidecar)
@@ -222,15 +204,15 @@ class ShardStore:
         self.counters.bytes_written += info.sst_bytes + len(sidecar)
         ref = SegmentRef(
             name,
-            start_ms,
-            end_ms,
+            plan.start_ms,
+            plan.end_ms,
             info.count,
             info.sst_bytes,
             info.sst_crc32,
             len(sidecar),
             crc32(sidecar[: head_bytes(built.blocks)]),
-            parts,
-            part,
+            plan.parts,
+            plan.part,
         )
         return ref, built
 

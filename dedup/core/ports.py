@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.errors import StateError
@@ -66,9 +67,7 @@ class SegmentRef:
 
     def spread(self, hashes: U64) -> U64:
         """Return hashes of the segment's range spread over all: what its filter and blocks use."""
-        if self.parts == 1:
-            return hashes
-        return hashes << np.uint64(self.parts.bit_length() - 1)
+        return spread_hashes(hashes, self.parts)
 
     def to_json(self) -> list[str | int]:
         """Return the fields as a list that JSON can hold; ``from_json`` reads it back."""
@@ -118,6 +117,32 @@ def hash_range(hashes: U64, parts: int, part: int) -> slice:
     return slice(low, int(np.searchsorted(hashes, np.uint64((part + 1) << bits))))
 
 
+def spread_hashes(hashes: U64, parts: int) -> U64:
+    """Return hashes of one of ``parts`` equal ranges, a power of two, spread over all 64 bits."""
+    return hashes if parts == 1 else hashes << np.uint64(parts.bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """What a segment is to be, before it is written.
+
+    Parameters
+    ----------
+    start_ms, end_ms : int
+        The bucket.
+    fpr : float
+        Target false-positive rate of its filter, in (0, 1).
+    parts, part : int
+        The range of hashes, as of `SegmentRef`.
+    """
+
+    start_ms: int
+    end_ms: int
+    fpr: float
+    parts: int = 1
+    part: int = 0
+
+
 class SegmentStore(Protocol):
     """The segments of one shard: what the shard logic may ask of a catalog.
 
@@ -136,23 +161,15 @@ class SegmentStore(Protocol):
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
         """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent."""
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
-        """Return all keys of a range of hashes, hashes and timestamps, in (hash, key) order."""
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
+        """Return the entries of a range of hashes."""
 
     def write_segment(
-        self,
-        start_ms: int,
-        end_ms: int,
-        keys: Keys,
-        hashes: U64,
-        times_ms: I64,
-        fpr: float,
-        parts: int = 1,
-        part: int = 0,
+        self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write n distinct keys as a new segment with its sidecar, both durable on return.
+        """Write the entries of all pieces as a new segment with its sidecar, durable on return.
 
-        All hashes lie in range ``part`` of ``parts``.
+        No key is in two pieces, and all hashes lie in the range of the plan.
         """
 
     def delete(self, names: Sequence[str]) -> int:

@@ -274,22 +274,20 @@ def _question(
     own_ms: Int64s,
     own_last_ms: Int64s,
 ) -> Question:
-    n = len(first)
-    distinct = np.flatnonzero(first == np.arange(n))
-    if len(distinct) == n:
+    own = first == np.arange(len(first))
+    if own.all():
         return Question(keys, hashes, times_ms, times_ms, own_ms, own_last_ms)
-    position = np.zeros(n, np.int64)
-    position[distinct] = np.arange(len(distinct))
-    group = position[first]
+    distinct, repeats = np.flatnonzero(own), np.flatnonzero(~own)
+    repeated = np.searchsorted(distinct, first[repeats])
 
     def least(values: Int64s) -> Int64s:
         result = values[distinct]
-        np.minimum.at(result, group, values)
+        np.minimum.at(result, repeated, values[repeats])
         return result
 
     def most(values: Int64s) -> Int64s:
         result = values[distinct]
-        np.maximum.at(result, group, values)
+        np.maximum.at(result, repeated, values[repeats])
         return result
 
     return Question(

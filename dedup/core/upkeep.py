@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,11 +16,11 @@ import numpy as np
 
 from dedup.core.bucket import Bucket, Merge, Run
 from dedup.core.clocks import NEVER_MS
+from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
-from dedup.core.keys import Keys
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
-from dedup.core.ports import I64, MAX_PARTS, U64, SegmentRef, SegmentStore
+from dedup.core.ports import MAX_PARTS, SegmentPlan, SegmentRef, SegmentStore
 from dedup.core.recall import read_unless_lost
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
@@ -111,12 +112,8 @@ class Upkeep:
         if not len(tail):
             return
         end_ms = start_ms + self.state.bucket_ms
-        segment = self._write(
-            start_ms,
-            end_ms,
-            (tail.keys, tail.hashes(self.hash_key), tail.times_ms),
-            self.policy.open_slice_fpr,
-        )
+        entries = Entries.in_order(tail.keys, tail.hashes(self.hash_key), tail.times_ms)
+        segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_slice_fpr), [entries])
         bucket = self.state.manifest.bucket(start_ms, end_ms)
         clamped = bool(tail.clamped.any())
         self.counts["ids_sealed"] += len(tail)
@@ -196,13 +193,10 @@ class Upkeep:
             return None, 0
         new = None
         if pieces:
-            keys, hashes, times_ms = zip(*pieces, strict=True)
-            content = Keys.concat(keys), np.concatenate(hashes), np.concatenate(times_ms)
-            del pieces, keys, hashes, times_ms
-            fpr = self.policy.open_slice_fpr
-            if self._closed(bucket):
-                fpr = self.policy.closed_slice_fpr
-            new = self._write(*bucket.range, content, fpr, merge.parts, merge.done, merged=True)
+            closed = self._closed(bucket)
+            fpr = self.policy.closed_slice_fpr if closed else self.policy.open_slice_fpr
+            plan = SegmentPlan(*bucket.range, fpr, merge.parts, merge.done)
+            new = self._write(plan, pieces, merged=True)
         bucket, on, gone_segments = bucket.advancing(merge, new)
         if gone_segments:
             self._check_complete(merge, new)
@@ -233,17 +227,9 @@ class Upkeep:
         )
 
     def _write(
-        self,
-        start_ms: int,
-        end_ms: int,
-        content: tuple[Keys, U64, I64],
-        fpr: float,
-        parts: int = 1,
-        part: int = 0,
-        *,
-        merged: bool = False,
+        self, plan: SegmentPlan, pieces: Sequence[Entries], *, merged: bool = False
     ) -> SegmentRef:
-        segment, piece = self.store.write_segment(start_ms, end_ms, *content, fpr, parts, part)
+        segment, piece = self.store.write_segment(plan, pieces)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
         slices = self.state.slices

@@ -25,7 +25,9 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, derive_keys
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
+from dedup.core.ports import SegmentPlan
 
 
 def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
@@ -179,9 +181,8 @@ def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> 
             Root(made.catalog), LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
             query_id=query_id, shard=shard, attempt=Attempt(20, "zombie", 1),
         )  # fmt: skip
-        segment, _ = store.write_segment(
-            start_ms, start_ms + 60_000, keys, hashes, np.array([at_ms]), 0.01
-        )
+        plan = SegmentPlan(start_ms, start_ms + 60_000, 0.01)
+        segment, _ = store.write_segment(plan, [Entries(keys, hashes, np.array([at_ms]))])
         assert store.lookup(segment, keys, hashes).tolist() == [at_ms]
     made.add("ghost@199", "ghost@199")
     run = made.run()

@@ -15,8 +15,9 @@ from dedup.catalog.certificate import derive_keys
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.ports import I64, U64, SegmentPlan, SegmentRef
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 RUN = "11111111-2222-4333-8444-555555555555"
@@ -92,7 +93,8 @@ class Bench:
 
 def write(store: ShardStore, made: Content, fpr: float = 0.01, **bucket: int) -> SegmentRef:
     start_ms, end_ms = bucket.get("start_ms", START_MS), bucket.get("end_ms", END_MS)
-    return store.write_segment(start_ms, end_ms, made.keys, made.hashes, made.times_ms, fpr)[0]
+    entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
+    return store.write_segment(SegmentPlan(start_ms, end_ms, fpr), [entries])[0]
 
 
 def knows(store: ShardStore, seg: SegmentRef, made: Content) -> bool:

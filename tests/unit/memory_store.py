@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup import kernel
+from dedup.core.entries import Entries
 from dedup.core.filter import (
     FilterHead,
     SplitBlockFilter,
@@ -18,7 +19,16 @@ from dedup.core.filter import (
 )
 from dedup.core.keys import Keys
 from dedup.core.paged import may_hold
-from dedup.core.ports import ABSENT_MS, BOOL, I64, U64, SegmentRef, hash_range
+from dedup.core.ports import (
+    ABSENT_MS,
+    BOOL,
+    I64,
+    U64,
+    SegmentPlan,
+    SegmentRef,
+    hash_range,
+    spread_hashes,
+)
 from dedup.errors import SegmentDamaged
 
 HASH_KEY = bytes(range(16))
@@ -58,39 +68,32 @@ class MemoryStore:
         entries = self.segments[seg.name][1]
         return np.array([entries.get(key, ABSENT_MS) for key in keys], np.int64)
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, U64, I64]:
+    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
         self._check(seg)
         self.reads += 1
-        entries = self.segments[seg.name][1]
-        keys = Keys.from_list(list(entries))
+        held = self.segments[seg.name][1]
+        keys = Keys.from_list(list(held))
         hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-        order = kernel.sort_keys(keys.data, keys.offsets, hashes)
-        order = order[hash_range(hashes[order], parts, part)]
-        return keys.take(order), hashes[order], np.array(list(entries.values()), np.int64)[order]
+        entries = Entries.in_order(keys, hashes, np.array(list(held.values()), np.int64))
+        return entries[hash_range(entries.hashes, parts, part)]
 
     def write_segment(
-        self,
-        start_ms: int,
-        end_ms: int,
-        keys: Keys,
-        hashes: U64,
-        times_ms: I64,
-        fpr: float,
-        parts: int = 1,
-        part: int = 0,
+        self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        entries = dict(zip(keys, times_ms.tolist(), strict=True))
-        assert len(entries) == len(keys), "an ID occurs at most once in a bucket"
-        assert all(start_ms <= t < end_ms for t in entries.values())
-        assert hash_range(np.sort(hashes), parts, part) == slice(0, len(keys))
+        entries = Entries.joined(pieces)
+        held = dict(zip(entries.keys, entries.times_ms.tolist(), strict=True))
+        n = len(entries)
+        assert len(held) == n, "an ID occurs at most once in a bucket"
+        assert all(plan.start_ms <= t < plan.end_ms for t in held.values())
+        assert hash_range(entries.hashes, plan.parts, plan.part) == slice(0, n)
         name = f"s{self.written:06d}"
         self.written += 1
-        spread = hashes << np.uint64(parts.bit_length() - 1)
-        made = SplitBlockFilter.build(spread, fpr, hash_key_id=KEY_ID)
+        spread = spread_hashes(entries.hashes, plan.parts)
+        made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=KEY_ID)
         crc = zlib.crc32(made.to_bytes()[: head_bytes(made.blocks)])
-        n = len(keys)
-        ref = SegmentRef(name, start_ms, end_ms, n, n, 0, made.nbytes, crc, parts, part)
-        self.segments[name] = (ref, entries)
+        size = n, n, 0, made.nbytes, crc
+        ref = SegmentRef(name, plan.start_ms, plan.end_ms, *size, plan.parts, plan.part)
+        self.segments[name] = (ref, held)
         self.filters[name] = made
         return ref, made
 

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup import kernel
-from dedup.catalog.blocks import block_count, block_numbers, decode_blocks, encode_blocks
+from dedup.catalog.blocks import (
+    block_bounds,
+    block_count,
+    block_numbers,
+    decode_blocks,
+    encode_blocks,
+)
 from dedup.core.keys import Keys
 
 
@@ -23,7 +29,7 @@ def sorted_by_hash(made: Content) -> tuple[Keys, np.ndarray]:
 def test_what_is_encoded_is_decoded(ids: set[bytes], wide: bool) -> None:
     keys, hashes = sorted_by_hash(content(Keys.from_list(sorted(ids))))
     offsets_ms = np.arange(len(keys), dtype=np.int64) * (1 << 40 if wide else 1)
-    entries = list(encode_blocks(keys, hashes, offsets_ms, wide_times=wide))
+    entries = list(encode_blocks(keys, hashes, offsets_ms, block_count(len(keys)), wide_times=wide))
     found, found_ms = decode_blocks([block for _, block in entries])
     assert list(found) == list(keys)
     assert found_ms.tolist() == offsets_ms.tolist()
@@ -33,7 +39,7 @@ def test_what_is_encoded_is_decoded(ids: set[bytes], wide: bool) -> None:
 def test_layout_of_a_block_of_equal_lengths_byte_by_byte() -> None:
     keys = Keys.from_list([b"ab", b"cd"])
     (entry,) = encode_blocks(
-        keys, np.zeros(2, np.uint64), np.array([5, 70_000], np.int64), wide_times=False
+        keys, np.zeros(2, np.uint64), np.array([5, 70_000], np.int64), 1, wide_times=False
     )
     assert entry == (bytes(4), struct.pack("<BBHIII", 1, 1, 2, 2, 5, 70_000) + b"abcd")
 
@@ -41,7 +47,7 @@ def test_layout_of_a_block_of_equal_lengths_byte_by_byte() -> None:
 def test_layout_of_a_block_of_mixed_lengths_and_wide_times_byte_by_byte() -> None:
     keys = Keys.from_list([b"", b"xyz"])
     (entry,) = encode_blocks(
-        keys, np.zeros(2, np.uint64), np.array([1, 1 << 33], np.int64), wide_times=True
+        keys, np.zeros(2, np.uint64), np.array([1, 1 << 33], np.int64), 1, wide_times=True
     )
     assert entry == (bytes(4), struct.pack("<BBHIIQQ", 1, 2, 2, 0, 3, 1, 1 << 33) + b"xyz")
 
@@ -50,7 +56,7 @@ def test_layout_of_a_block_of_mixed_lengths_and_wide_times_byte_by_byte() -> Non
 def test_the_kernel_finds_every_key_in_the_block_of_its_hash(made: Content) -> None:
     keys, hashes = sorted_by_hash(made)
     offsets_ms = np.arange(len(keys), dtype=np.int64)
-    entries = dict(encode_blocks(keys, hashes, offsets_ms, wide_times=False))
+    entries = dict(encode_blocks(keys, hashes, offsets_ms, block_count(5000), wide_times=False))
     blocks = [entries.get(i.to_bytes(4, "big"), b"") for i in range(block_count(len(keys)))]
     ends = np.cumsum([0, *map(len, blocks)], dtype=np.int64)
     data = np.frombuffer(b"".join(blocks), np.uint8)
@@ -66,9 +72,20 @@ def test_block_numbers_cover_all_blocks_evenly() -> None:
     assert counts.max() < 130
 
 
+@given(st.integers(1, 1 << 31), st.integers(1, 1 << 31))
+@settings(max_examples=200, deadline=None)
+def test_bounds_are_the_lowest_hashes_of_their_blocks(nblocks: int, step: int) -> None:
+    step = max(step, nblocks // 1000)
+    bounds = block_bounds(nblocks, step)
+    assert block_numbers(bounds, nblocks).tolist() == list(range(step, nblocks, step))
+    below = block_numbers(bounds - np.uint64(1), nblocks)
+    assert below.tolist() == [number - 1 for number in range(step, nblocks, step)]
+
+
 def test_damaged_blocks_are_refused_by_number() -> None:
     keys, hashes = sorted_by_hash(fixed(200))
-    blocks = [b for _, b in encode_blocks(keys, hashes, np.zeros(200, np.int64), wide_times=False)]
+    times_ms = np.zeros(200, np.int64)
+    blocks = [b for _, b in encode_blocks(keys, hashes, times_ms, 4, wide_times=False)]
     for damaged in (
         blocks[1][:5],
         blocks[1][:-1],
@@ -83,7 +100,7 @@ def test_damaged_blocks_are_refused_by_number() -> None:
 
 def test_damaged_lengths_are_refused() -> None:
     keys, hashes = sorted_by_hash(varied(50))
-    ((_, block),) = encode_blocks(keys, hashes, np.zeros(50, np.int64), wide_times=False)
+    ((_, block),) = encode_blocks(keys, hashes, np.zeros(50, np.int64), 1, wide_times=False)
     with pytest.raises(ValueError, match="block 0 is damaged"):
         decode_blocks([block[:4] + b"\xff" + block[5:]])
 
@@ -93,7 +110,7 @@ def test_hashes_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="not hashes of the IDs"):
         list(
             encode_blocks(
-                keys, np.zeros(70_000, np.uint64), np.zeros(70_000, np.int64), wide_times=False
+                keys, np.zeros(70_000, np.uint64), np.zeros(70_000, np.int64), 1, wide_times=False
             )
         )
 

@@ -34,8 +34,8 @@ def right_or_damaged(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
     """True where the segment answers; anything but the right answer or SegmentDamaged fails."""
     try:
         assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
-        keys, _, times_ms = store.read_segment(seg)
-        found = dict(zip(keys, times_ms.tolist(), strict=True))
+        entries = store.read_segment(seg)
+        found = dict(zip(entries.keys, entries.times_ms.tolist(), strict=True))
         assert found == dict(zip(made.keys, made.times_ms.tolist(), strict=True))
     except SegmentDamaged as exc:
         if seg.name not in str(exc):
@@ -332,5 +332,5 @@ def test_forgetting_needs_a_catalog(bench: Bench) -> None:
 def test_hashes_are_those_that_lookups_use(bench: Bench) -> None:
     made = fixed(10)
     seg = write(bench.store(), made)
-    keys, hashes, _ = bench.store().read_segment(seg)
-    assert (hashes == hashes_of(keys)).all()
+    entries = bench.store().read_segment(seg)
+    assert (entries.hashes == hashes_of(entries.keys)).all()

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from catalog_support import QUERY, RUN, Bench, DirectoryFileSystem, fixed, flip, varied, write
 
+from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.inspect import forget, list_catalog, verify_segment
 from dedup.catalog.root import Root
+from dedup.core.keys import Keys
+from dedup.core.ports import I64, U64
 
 
 @pytest.fixture
@@ -96,10 +100,14 @@ def test_ids_in_wrong_blocks_or_order_are_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Made by a writer with another idea of blocks; its checksums are all good.
-    from dedup.catalog import blocks
+    from dedup.catalog import segment
 
-    real = blocks.block_count
-    monkeypatch.setattr(blocks, "block_count", lambda count: real(count) // 2)
+    def of_half_as_many(
+        keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return encode_blocks(keys, hashes, offsets_ms, nblocks // 2, wide_times=wide_times)
+
+    monkeypatch.setattr(segment, "encode_blocks", of_half_as_many)
     seg = write(bench.store(), fixed(1000))
     monkeypatch.undo()
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)

@@ -21,8 +21,9 @@ from catalog_support import (
 )
 
 from dedup.catalog.root import Root
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore
+from dedup.core.ports import ABSENT_MS, SegmentPlan, SegmentRef, SegmentStore, hash_range
 from dedup.errors import CatalogError, ConfigError, StateError
 
 
@@ -56,12 +57,12 @@ def test_what_is_written_is_found_and_read_back(bench: Bench, case: str) -> None
     assert seg.count == len(made)
     assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
 
-    keys, hashes, times_ms = reader.read_segment(seg)
+    entries = reader.read_segment(seg)
     expected = dict(zip(made.keys, made.times_ms.tolist(), strict=True))
-    assert dict(zip(keys, times_ms.tolist(), strict=True)) == expected
-    assert len(keys) == len(made)
-    assert (hashes == hashes_of(keys)).all()
-    assert (np.diff(hashes.astype(object)) >= 0).all()
+    assert dict(zip(entries.keys, entries.times_ms.tolist(), strict=True)) == expected
+    assert len(entries) == len(made)
+    assert (entries.hashes == hashes_of(entries.keys)).all()
+    assert (np.diff(entries.hashes.astype(object)) >= 0).all()
 
     assert knows(reader, seg, made)
 
@@ -104,7 +105,7 @@ def test_reading_whole_segments_does_not_depend_on_the_size_of_a_step(
     seg = write(bench.store(), made)
     for step in (1, 2, 3, 11, 12, 13, 14):
         monkeypatch.setattr("dedup.catalog.database._DECODE_BLOCKS", step)
-        keys, _, _ = bench.store().read_segment(seg)
+        keys = bench.store().read_segment(seg).keys
         assert set(keys) == set(made.keys)
 
 
@@ -178,20 +179,52 @@ def test_files_of_equal_content_are_equal(tmp_path: Path) -> None:
 
 def test_contradicting_arguments_write_nothing(bench: Bench) -> None:
     made = fixed(10)
-    wrong = [
-        (made.keys, made.hashes[:9], made.times_ms, "9 hashes"),
-        (made.keys, made.hashes, made.times_ms[:9], "9 times"),
-        (made.keys, made.hashes, made.times_ms + (END_MS - START_MS), "leave the bucket"),
-        (made.keys, made.hashes, np.full(10, END_MS), "leave the bucket"),
-        (made.keys, made.hashes + np.uint64(1), made.times_ms, "not those of the keys"),
-        (Keys.concat([made.keys, made.keys]), np.tile(made.hashes, 2), None, "occurs twice"),
+    entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
+    keys, hashes, times_ms = entries.keys, entries.hashes, entries.times_ms
+    back = np.arange(len(keys))[::-1].copy()
+    half = len(keys) // 2
+    other = 0 if int(hashes[0]) >> 63 else 1
+    wrong: list[tuple[list[Entries], int, str]] = [
+        ([Entries(keys, hashes, times_ms + (END_MS - START_MS))], 1, "leave the bucket"),
+        ([Entries(keys, hashes, np.full(10, END_MS))], 1, "leave the bucket"),
+        ([Entries(keys, hashes + np.uint64(1), times_ms)], 1, "not those of the keys"),
+        ([Entries(keys.take(back), hashes[back], times_ms)], 1, "not in the order"),
+        ([entries[0:1]], 2, "leave range"),
+        ([entries, entries[half:10]], 1, "occurs twice"),
     ]
-    for keys, hashes, times_ms, message in wrong:
-        times_ms = np.full(len(keys), START_MS) if times_ms is None else times_ms
+    for pieces, parts, message in wrong:
+        plan = SegmentPlan(START_MS, END_MS, 0.01, parts, other if parts == 2 else 0)
         with pytest.raises(ValueError, match=message):
-            bench.store().write_segment(START_MS, END_MS, keys, hashes, times_ms, 0.01)
+            bench.store().write_segment(plan, pieces)
     assert bench.root.list() == ()
     assert list((bench.cache().top / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_pieces_are_written_as_one_segment(bench: Bench, parts: int) -> None:
+    """More blocks than are merged at a time, of pieces that interleave; one is empty."""
+    made = fixed(80_000)
+    whole = Entries.in_order(made.keys, made.hashes, made.times_ms)
+    whole = whole[hash_range(whole.hashes, parts, parts - 1)]
+    pieces = []
+    for nth in range(3):
+        some = np.arange(nth, len(whole), 3)
+        pieces.append(Entries(whole.keys.take(some), whole.hashes[some], whole.times_ms[some]))
+    plan = SegmentPlan(START_MS, END_MS, 0.01, parts, parts - 1)
+    written = [
+        bench.store().write_segment(plan, content)[0]
+        for content in ([whole], [*pieces, whole[0:0]])
+    ]
+    assert written[0].filter_crc32 == written[1].filter_crc32
+    reader = bench.store()
+    for seg in written:
+        assert seg.count == len(whole)
+        read = reader.read_segment(seg)
+        assert list(read.keys) == list(whole.keys)
+        assert read.times_ms.tolist() == whole.times_ms.tolist()
+        found_ms = reader.lookup(seg, whole.keys, whole.hashes)
+        assert found_ms.tolist() == whole.times_ms.tolist()
+        assert reader.may_hold(seg, whole.hashes).all()
 
 
 def test_deleting_removes_all_files_and_local_copies(bench: Bench) -> None:

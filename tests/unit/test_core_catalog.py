@@ -48,10 +48,10 @@ class CatalogDriver(Driver):
         )
 
     def ids_of(self, segment: SegmentRef) -> list[bytes]:
-        keys, _, times_ms = self.attempt().read_segment(segment)
-        assert len(keys) == segment.count
-        assert all(segment.start_ms <= t < segment.end_ms for t in times_ms)
-        return list(keys)
+        entries = self.attempt().read_segment(segment)
+        assert len(entries) == segment.count
+        assert all(segment.start_ms <= t < segment.end_ms for t in entries.times_ms)
+        return list(entries.keys)
 
     def lives(self, segment: SegmentRef) -> bool:
         assert self.bench is not None

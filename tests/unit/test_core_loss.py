@@ -125,7 +125,7 @@ def test_a_loss_accepted_while_merging(parts: int) -> None:
     driver.passed = [p for p in driver.passed if p.id != b"1"]
     close(driver)
     (segment,) = driver.state.manifest.buckets[0].segments
-    assert driver.ids_of(segment) == [b"%d" % n for n in range(parts) if n != 1]
+    assert set(driver.ids_of(segment)) == {b"%d" % n for n in range(parts) if n != 1}
     assert driver.state.forgotten == 1
     assert lost not in driver.state.manifest.names()
     assert driver.named([Rec(b"0", 107), Rec(b"1", 107)]) == ["DUPLICATE", "UNIQUE"]

@@ -17,7 +17,9 @@ from memory_store import HASH_KEY
 
 from dedup import kernel
 from dedup.core.clocks import NEVER_MS
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
+from dedup.core.ports import SegmentPlan
 
 X, Y, Z = b"x", b"y", b"z"
 
@@ -182,7 +184,8 @@ def test_an_orphan_segment_with_a_live_id_is_not_believed() -> None:
     driver.feed([Rec(X, 100)])
     keys = Keys.from_list([Y, X])
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    driver.store.write_segment(100, 110, keys, hashes, np.array([100, 109]), 0.01)
+    entries = Entries.in_order(keys, hashes, np.array([100, 109]))
+    driver.store.write_segment(SegmentPlan(100, 110, 0.01), [entries])
     assert driver.named([Rec(X, 160), Rec(X, 161), Rec(Y, 101)]) == [
         "DUPLICATE",
         "UNIQUE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -128,10 +129,24 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     worker.settle()
     if worker._resident_bytes() == 0:
         pytest.skip("needs /proc")
-    held = [bytes(100_000) for _ in range(2_000)]  # small enough for the heap
+    held = [b"x" * 100_000 for _ in range(3_000)]  # more than it may keep
     used = worker._resident_bytes()
     last = held[-1]
     del held
     worker.give_back()
-    assert worker._resident_bytes() < used - (100 << 20)
+    assert worker._resident_bytes() < used - (200 << 20)
     assert len(last) == 100_000
+
+
+def test_freed_memory_that_may_be_kept_is_used_again() -> None:
+    worker.settle()
+    if worker._resident_bytes() == 0:
+        pytest.skip("needs /proc")
+
+    def pages_touched() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        assert len(b"x" * (64 << 20)) == 64 << 20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    pages_touched()
+    assert pages_touched() < 1000

@@ -1,0 +1,92 @@
+"""Record IDs with their hashes and times in (hash, key) order: what segments are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.keys import Keys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Distinct record IDs in the order of their hashes, equal hashes in the order of the keys.
+
+    Parameters
+    ----------
+    keys : Keys, length n
+    hashes : ndarray of uint64, shape (n,)
+        Their hashes under the query's filter key.
+    times_ms : ndarray of int64, shape (n,)
+        Their timestamps.
+
+    Raises
+    ------
+    ValueError
+        When the columns differ in length.
+    """
+
+    keys: Keys
+    hashes: npt.NDArray[np.uint64]
+    times_ms: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        n = len(self.keys), len(self.hashes), len(self.times_ms)
+        if len(set(n)) > 1:
+            raise ValueError(f"{n[0]} keys, {n[1]} hashes and {n[2]} times")
+
+    @classmethod
+    def in_order(
+        cls, keys: Keys, hashes: npt.NDArray[np.uint64], times_ms: npt.NDArray[np.int64]
+    ) -> Entries:
+        """Return the entries of these columns, which may come in any order."""
+        order = kernel.sort_keys(keys.data, keys.offsets, hashes)
+        return cls(keys.take(order), hashes[order], times_ms[order])
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Entries]) -> Entries:
+        """Return the entries of all pieces, which may overlap."""
+        return cls.in_order(
+            Keys.concat([piece.keys for piece in pieces]),
+            np.concatenate([piece.hashes for piece in pieces]),
+            np.concatenate([piece.times_ms for piece in pieces]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def __getitem__(self, some: slice) -> Entries:
+        """The entries from ``some.start`` to before ``some.stop``, over the same memory."""
+        offsets = self.keys.offsets[some.start : some.stop + 1]
+        return Entries(Keys(self.keys.data, offsets), self.hashes[some], self.times_ms[some])
+
+
+def merged(pieces: Sequence[Entries], bounds: npt.NDArray[np.uint64]) -> Iterator[Entries]:
+    """Yield all entries of the pieces in order, a new chunk from each bound on.
+
+    Chunks that fit a processor's cache are merged at twice the speed of the whole, and take next to
+    no memory beside the pieces.
+
+    Parameters
+    ----------
+    pieces : sequence of Entries
+    bounds : ndarray of uint64, shape (b,)
+        Hashes, rising. Chunks without entries are left out.
+    """
+    stops = [[*np.searchsorted(piece.hashes, bounds).tolist(), len(piece)] for piece in pieces]
+    starts = [0] * len(pieces)
+    for ends in zip(*stops, strict=True):
+        parts = [
+            piece[start:end]
+            for piece, start, end in zip(pieces, starts, ends, strict=True)
+            if start < end
+        ]
+        starts = list(ends)
+        if len(parts) == 1:
+            yield parts[0]
+        elif parts:
+            yield Entries.joined(parts)
