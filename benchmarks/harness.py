@@ -6,6 +6,7 @@ the machine hits all of them; what counts are the ratios. Nothing else runs whil
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import sys
@@ -101,6 +102,19 @@ class Pipeline:
         assert self.query is not None
         done = [p["batchId"] for p in self.query.recentProgress if p["numInputRows"]]
         return max(done, default=-1)
+
+
+def parser(
+    description: str | None, *, rows: int = 1_000_000, batches: int | None = None
+) -> argparse.ArgumentParser:
+    """What every benchmark is told: size and number of micro-batches, and where files go."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--rows", type=int, default=rows, help="of a micro-batch")
+    if batches is not None:
+        made.add_argument("--batches", type=int, default=batches)
+    made.add_argument("--data", help="folder where generated input is kept between runs")
+    made.add_argument("--work", help="folder for checkpoints, catalogs and caches")
+    return made
 
 
 @contextmanager

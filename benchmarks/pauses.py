@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.contenders import operator, pass_through
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, session
+from benchmarks.harness import Pipeline, data_folder, parser, session
 from benchmarks.results import keep, median, quantile
 
 #: What our upkeep did in a micro-batch, by the counter that tells.
@@ -106,14 +106,10 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=500)
-    parser.add_argument("--rows", type=int, default=2000)
-    parser.add_argument("--horizon-batches", type=int, default=80)
-    parser.add_argument("--state-budget-bytes", type=int, default=64 << 10)
-    parser.add_argument("--data")
-    parser.add_argument("--work")
-    arguments = parser.parse_args()
+    options = parser(__doc__, rows=2000, batches=500)
+    options.add_argument("--horizon-batches", type=int, default=80)
+    options.add_argument("--state-budget-bytes", type=int, default=64 << 10)
+    arguments = options.parse_args()
     result = run(arguments)
     keep("pauses", result)
     print(table(result))

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.contenders import HORIZON, contenders
 from benchmarks.events import Events
-from benchmarks.harness import BASE_SETTINGS, data_folder, session
+from benchmarks.harness import BASE_SETTINGS, data_folder, parser, session
 from benchmarks.results import keep
 
 
@@ -77,15 +77,11 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--batches", type=int, default=11)
-    parser.add_argument("--duplicates", type=float, default=0.05)
-    parser.add_argument("--only", action="append")
-    parser.add_argument("--driver-memory", default="8g")
-    parser.add_argument("--data")
-    parser.add_argument("--work")
-    arguments = parser.parse_args()
+    options = parser(__doc__, batches=11)
+    options.add_argument("--duplicates", type=float, default=0.05)
+    options.add_argument("--only", action="append")
+    options.add_argument("--driver-memory", default="8g")
+    arguments = options.parse_args()
     result = run(arguments)
     keep("pipelines", result)
     print(table(result))

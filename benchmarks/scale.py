@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.contenders import HORIZON, contenders
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, session
+from benchmarks.harness import Pipeline, data_folder, parser, session
 from benchmarks.memory import Sampler, usage
 from benchmarks.results import keep
 
@@ -218,17 +218,14 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--live", type=float, default=100, help="million IDs")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--duplicates", type=float, default=0.05)
-    parser.add_argument("--only", action="append")
-    parser.add_argument("--driver-memory", default="8g")
-    parser.add_argument("--data")
-    parser.add_argument("--work")
-    parser.add_argument("--tidy", action="store_true", help="remove input that was used")
-    parser.add_argument("--keep", action="store_true", help="keep checkpoint and catalog")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--live", type=float, default=100, help="million IDs")
+    options.add_argument("--duplicates", type=float, default=0.05)
+    options.add_argument("--only", action="append")
+    options.add_argument("--driver-memory", default="8g")
+    options.add_argument("--tidy", action="store_true", help="remove input that was used")
+    options.add_argument("--keep", action="store_true", help="keep checkpoint and catalog")
+    arguments = options.parse_args()
     result = run(arguments)
     keep("scale", result)
     print(table(result))

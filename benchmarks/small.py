@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.contenders import operator, pass_through, spark_built_in
 from benchmarks.events import Events
-from benchmarks.harness import BASE_SETTINGS, Pipeline, data_folder, session
+from benchmarks.harness import BASE_SETTINGS, Pipeline, data_folder, parser, session
 from benchmarks.results import keep, median
 
 OURS, BASE = "dedup_by_id", "dropDuplicates"
@@ -79,12 +79,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=60)
-    parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--data")
-    parser.add_argument("--work")
-    arguments = parser.parse_args()
+    options = parser(__doc__, rows=1000, batches=60)
+    arguments = options.parse_args()
     result = run(arguments)
     keep("small", result)
     print(table(result))

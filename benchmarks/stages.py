@@ -10,7 +10,6 @@ was yielded. CPU times count: wall times of a shared machine are hints.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -29,7 +28,7 @@ from pyspark.sql import SparkSession
 from benchmarks.contenders import operator
 from benchmarks.cpu import Cpu
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, machine, session
+from benchmarks.harness import Pipeline, data_folder, machine, parser, session
 from dedup.spark import build
 
 #: Parts of ``durationMs`` in the order in which they happen.
@@ -221,16 +220,12 @@ def table(typical: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--batches", type=int, default=8)
-    parser.add_argument("--warm-up", type=int, default=3)
-    parser.add_argument("--duplicates", type=float, default=0.05)
-    parser.add_argument("--driver-memory", default="4g")
-    parser.add_argument("--data")
-    parser.add_argument("--work")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    options = parser(__doc__, batches=8)
+    options.add_argument("--warm-up", type=int, default=3)
+    options.add_argument("--duplicates", type=float, default=0.05)
+    options.add_argument("--driver-memory", default="4g")
+    options.add_argument("--json", type=Path)
+    arguments = options.parse_args()
     events = Events(rows=arguments.rows, duplicates=arguments.duplicates)
     data = data_folder(arguments.data, f"{events.rows}-{events.duplicates}-{events.seed}")
     arguments.folder = tempfile.mkdtemp(prefix="dedup-bench-", dir=arguments.work)

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.contenders import operator
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, session
+from benchmarks.harness import Pipeline, data_folder, parser, session
 from benchmarks.results import keep, median
 
 WARM_UP = 2
@@ -137,14 +137,10 @@ def table(name: str, result: dict[str, Any], rows: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sweeps", nargs="*", default=[*SWEEPS, "cores"])
-    parser.add_argument("--batches", type=int, default=8)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--data")
-    parser.add_argument("--work")
-    arguments = parser.parse_args()
+    options = parser(__doc__, batches=8)
+    options.add_argument("sweeps", nargs="*", default=[*SWEEPS, "cores"])
+    options.add_argument("--cores", type=int, default=2)
+    arguments = options.parse_args()
     for name in arguments.sweeps:
         if name == "cores":
             result = cores(arguments)

@@ -6,13 +6,13 @@ times as much. The byte layout is in ``dedup/catalog/FORMATS.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from dedup import kernel
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64
+from dedup.core.ports import I64, U8, U64
 
 #: Mean number of IDs in a block: half as many make lookups slower, twice as many gain little.
 IDS_PER_BLOCK = 64
@@ -96,8 +96,12 @@ def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
     ValueError
         When a block is not exactly what ``encode_blocks`` makes; the text says which.
     """
-    ends = np.zeros(len(blocks) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, blocks), np.int64, len(blocks)), out=ends[1:])
-    joined = np.frombuffer(b"".join(blocks), np.uint8)
-    data, offsets, offsets_ms = kernel.blocks_decode(joined, ends)
+    data, offsets, offsets_ms = kernel.blocks_decode(*joined(blocks))
     return Keys(data, offsets), offsets_ms
+
+
+def joined(blocks: Collection[bytes]) -> tuple[U8, I64]:
+    """Return the bytes of b blocks, one behind another, and where each starts, shape (b + 1,)."""
+    starts = np.zeros(len(blocks) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, blocks), np.int64, len(blocks)), out=starts[1:])
+    return np.frombuffer(b"".join(blocks), np.uint8), starts

@@ -14,7 +14,7 @@ import numpy as np
 import rocksdict
 
 from dedup import kernel
-from dedup.catalog.blocks import block_numbers, decode_blocks
+from dedup.catalog.blocks import block_numbers, decode_blocks, joined
 from dedup.catalog.segment import META_KEY, SegmentMeta, rocks_errors, table_options
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS, I64, U64
@@ -93,11 +93,9 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
         asked, rows = asked[rows >= 0], rows[rows >= 0]
         if len(asked) == 0:
             continue
-        ends = np.zeros(len(found) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, found.values()), np.int64, len(found)), out=ends[1:])
-        data = np.frombuffer(b"".join(found.values()), np.uint8)
+        data, starts = joined(found.values())
         query = keys if len(asked) == len(keys) else keys.take(asked)
-        offsets_ms = kernel.blocks_find(data, ends, rows, query.data, query.offsets)
+        offsets_ms = kernel.blocks_find(data, starts, rows, query.data, query.offsets)
         hit = offsets_ms >= 0
         times_ms[asked[hit]] = meta.start_ms + offsets_ms[hit]
     return times_ms, blocks_read

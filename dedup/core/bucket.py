@@ -17,6 +17,11 @@ from dedup.core.ports import SegmentRef
 Run: TypeAlias = tuple[SegmentRef, ...]
 
 
+def ids_in(run: Run) -> int:
+    """IDs in a run."""
+    return sum(segment.count for segment in run)
+
+
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Runs on their way into one.
@@ -46,7 +51,7 @@ class Merge:
     @property
     def ids(self) -> int:
         """IDs in the runs."""
-        return sum(segment.count for segment in self.inputs)
+        return ids_in(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +101,7 @@ class Bucket:
     @property
     def ids(self) -> int:
         """IDs in all segments, each once; fewer while a merge that lost an input goes on."""
-        loose = sum(segment.count for run in self.runs for segment in run)
-        return loose + sum(merge.ids for merge in self.merges)
+        return sum(map(ids_in, self.runs)) + sum(merge.ids for merge in self.merges)
 
     @property
     def depth(self) -> int:

@@ -155,7 +155,7 @@ class SplitBlockFilter:
         if len(view) != head.nbytes + BLOCK_BYTES * head.blocks:
             raise damaged(f"{len(view)} bytes do not fit {head.blocks} blocks")
         bitset = np.frombuffer(view, np.uint8, offset=head.nbytes)
-        head.check(bitset, 0)
+        head.check(bitset, np.arange(len(head.sums)))
         bits = bitset.view("<u4").astype(np.uint32, copy=True)
         return cls(bits, count=head.count, fpr=head.fpr, hash_key_id=head.hash_key_id)
 
@@ -219,21 +219,17 @@ class FilterHead:
             raise damaged("its head is not the one that the manifest vouches for")
         return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
 
-    def check(self, pages: npt.NDArray[np.uint8], first: int | npt.NDArray[np.int64]) -> None:
+    def check(self, pages: npt.NDArray[np.uint8], numbers: npt.NDArray[np.int64]) -> None:
         """Raise `FilterDamaged` unless every page is as it was written.
 
         Parameters
         ----------
         pages : uint8 array
             Whole pages of the bitset, one behind another; only its last may be short.
-        first : int or int64 array
-            Number of the first page of a stretch, or of each page.
+        numbers : int64 array
+            Number of each page.
         """
-        found = kernel.page_sums(pages, PAGE_BYTES)
-        wanted = (
-            self.sums[first : first + len(found)] if isinstance(first, int) else self.sums[first]
-        )
-        if not np.array_equal(found, wanted):
+        if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):
             raise damaged("the checksum of a page of its bitset does not match")
 
 

@@ -114,13 +114,13 @@ class Manifest:
             For all others; the GC watermark too, unless the policy forgets earlier.
         """
         kept: list[Bucket] = []
-        gone: list[Expired] = []
+        gone: list[SegmentRef] = []
         for bucket in self.buckets:
             if bucket.end_ms <= (gc_watermark_ms if bucket.clamped else unclamped_ms):
-                gone += [Expired(s.name, epoch, now_ms) for s in bucket.segments]
+                gone += bucket.segments
             else:
                 kept.append(bucket)
-        return replace(self, buckets=tuple(kept), expired=(*self.expired, *gone))
+        return replace(self, buckets=tuple(kept)).expiring(gone, epoch=epoch, now_ms=now_ms)
 
     def deletable(
         self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int

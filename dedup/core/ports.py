@@ -16,6 +16,7 @@ from dedup.errors import StateError
 
 I64: TypeAlias = npt.NDArray[np.int64]
 U64: TypeAlias = npt.NDArray[np.uint64]
+U8: TypeAlias = npt.NDArray[np.uint8]
 BOOL: TypeAlias = npt.NDArray[np.bool_]
 
 #: No timestamp at all.

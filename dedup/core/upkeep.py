@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from dedup.core.bucket import Bucket, Merge, Run
+from dedup.core.bucket import Bucket, Merge, Run, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
@@ -305,11 +305,6 @@ def smallest_tier(runs: tuple[Run, ...], least: int | None) -> tuple[Run, ...] |
         tiers[int(math.log(max(ids_in(run), 1), 4))].append(run)
     enough = (tier for tier in sorted(tiers) if least is not None and len(tiers[tier]) >= least)
     return next((tuple(tiers[tier]) for tier in enough), None)
-
-
-def ids_in(run: Run) -> int:
-    """IDs in a run."""
-    return sum(segment.count for segment in run)
 
 
 def _overlap(segment: SegmentRef, parts: int, part: int) -> bool:
