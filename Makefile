@@ -79,6 +79,7 @@ bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's buil
 .PHONY: bench-scale
 bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, the simulator (1 hour)
 	@$(PY) -m benchmarks.scale --live 100
+	@$(PY) -m benchmarks.pipelines --batches 33 --name pipelines-30m --only dedup_by_id --only HDFS
 	@$(PY) -m benchmarks.pauses
 	@$(PY) -m benchmarks.sweeps shards hot sizing cores
 	@$(PY) -m benchmarks.simulate check

@@ -81,9 +81,10 @@ def main() -> None:
     options.add_argument("--duplicates", type=float, default=0.05)
     options.add_argument("--only", action="append")
     options.add_argument("--driver-memory", default="8g")
+    options.add_argument("--name", default="pipelines", help="of the result")
     arguments = options.parse_args()
     result = run(arguments)
-    keep("pipelines", result)
+    keep(arguments.name, result)
     print(table(result))
 
 

@@ -20,7 +20,7 @@ from dedup.catalog.segment import META_KEY, RocksError, SegmentMeta
 from dedup.catalog.tombstone import Tombstone, tombstone_path
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.ports import I64, U64, SegmentRef, spread_hashes
 from dedup.errors import CatalogError, FilterDamaged
 
 
@@ -113,13 +113,13 @@ def verify_segment(
                     f"{seg.sst_bytes} and {seg.sst_crc32}"
                 )
             meta, keys, times_ms, numbers = _read(copy)
-            hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
+            found = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
+            hashes = spread_hashes(found, meta.parts)
             wanted = seg or SegmentRef(
                 segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0, meta.parts, meta.part
             )
             meta.check(wanted, shard=shard, hash_key_id=filter_key_id(query_id))
-            problems += _content_problems(wanted, meta, keys, hashes, times_ms, numbers)
-            hashes = wanted.spread(hashes)
+            problems += _content_problems(wanted, meta, keys, found, times_ms, numbers)
         except ObjectMissing:
             problems.append("the segment is missing")
         except (RocksError, ValueError) as exc:

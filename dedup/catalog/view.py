@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +40,10 @@ MAX_OPEN_VIEWS = 256
 
 
 class OpenViews:
-    """The views that this process holds open, at most ``max_views``; least recently used go first.
+    """The views that this process holds open, at most ``max_views``.
+
+    A micro-batch goes through all segments in the same order, so of more than there is room for the
+    least recently used is always the next one asked for: any but the newest goes, in turn.
 
     Parameters
     ----------
@@ -53,7 +56,8 @@ class OpenViews:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = MAX_OPEN_VIEWS if soft == resource.RLIM_INFINITY else max(1, soft // 4)
         self.max_views = max_views or min(MAX_OPEN_VIEWS, allowed)
-        self._views: OrderedDict[Path, View] = OrderedDict()
+        self._views: dict[Path, View] = {}
+        self._closed = 0
         self._orphaned: list[object] = []
         self._pid = os.getpid()
         # Held during reads: closing a database under a reader would be undefined.
@@ -63,21 +67,21 @@ class OpenViews:
         return len(self._views)
 
     def get(self, path: Path) -> View | None:
-        """Return the open view of this path, now the most recently used; None where it is not."""
+        """Return the open view of this path; None where it is not."""
         if self._pid != os.getpid():
             # Forked: RocksDB's threads stayed behind in the parent, so these cannot be closed.
             self._orphaned.append(self._views)
-            self._views, self._pid = OrderedDict(), os.getpid()
-        view = self._views.get(path)
-        if view is not None:
-            self._views.move_to_end(path)
-        return view
+            self._views, self._pid = {}, os.getpid()
+        return self._views.get(path)
 
     def add(self, path: Path, view: View) -> None:
-        """Take a view in, and close the least recently used ones above the bound."""
+        """Take a view in, and close others above the bound."""
+        while len(self._views) >= self.max_views:
+            # Steps that have nothing to do with the order: each view stays about as long.
+            self._closed += 1
+            nth = self._closed * 0x9E3779B1 % len(self._views)
+            self.close(next(islice(self._views, nth, None)))
         self._views[path] = view
-        while len(self._views) > self.max_views:
-            self.close(next(iter(self._views)))
 
     def close(self, path: Path) -> None:
         """Close the view of this path, where it is open."""

@@ -1,9 +1,9 @@
 """A bucket: all segments of one time range, in sorted runs that are merged step by step.
 
 A **run** holds each of its IDs once and is split by ranges of hashes into segments of bounded
-size; a sealed tail is a run of one. Runs are merged one range of hashes at a time, so that no
-micro-batch works longer than one segment takes, however much the bucket holds. While that goes
-on, IDs of ranges that are done are in the output, those of the others still in the merged runs.
+size; a sealed tail is a run of one. Runs are merged one range of hashes at a time, a segment or
+two in a micro-batch that seals little, however much the bucket holds. While that goes on, IDs of
+ranges that are done are in the output, those of the others still in the merged runs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Bucket:
         Holds an ID whose timestamp was clamped or substituted, so a copy that carries its own
         timestamp must look here too.
     runs : tuple of Run
-        Disjoint in IDs; oldest first.
+        Disjoint in IDs; in the order in which they were made.
     merges : tuple of Merge
         Runs on their way into one; they are not among `runs`.
     """

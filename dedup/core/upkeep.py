@@ -27,7 +27,7 @@ from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
-#: IDs merged per ID sealed, by each merge under way.
+#: How much each merge under way merges of as much as was sealed.
 MERGE_RATE = 2
 #: From which depth of a bucket on how many runs of one size are merged; the deepest first.
 MERGE_COMPANY = ((14, 2), (12, 3), (10, 4))
@@ -51,6 +51,7 @@ class Upkeep:
     now_ms: int
     hash_key: bytes
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sealed: float = field(default=0.0, init=False)
 
     def run(self) -> ShardState:
         """The state after expiry, sealing, merging, deletion, within its budget."""
@@ -116,7 +117,7 @@ class Upkeep:
         segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_slice_fpr), [entries])
         bucket = self.state.manifest.bucket(start_ms, end_ms)
         clamped = bool(tail.clamped.any())
-        self.counts["ids_sealed"] += len(tail)
+        self.sealed += self._share(segment.count, segment.sst_bytes)
         self._update(tail=rest)
         self._put(bucket.adding((segment,), clamped=clamped))
 
@@ -127,15 +128,14 @@ class Upkeep:
         All advance: one that waited for smaller ones would keep its runs from being merged. A
         shard that seals little takes turns with the others.
         """
-        segment_ids = self.policy.segment_ids
-        sealed_ids = self.counts["ids_sealed"]
-        if sealed_ids < segment_ids // 4 and self.epoch % MERGE_STRIDE != self.shard % MERGE_STRIDE:
+        its_turn = self.epoch % MERGE_STRIDE == self.shard % MERGE_STRIDE
+        if self.sealed < 1 / MERGE_STRIDE and not its_turn:
             return
         self._begin_merges()
-        room_ids = max(segment_ids, MERGE_RATE * sealed_ids)
+        room = max(1.0, MERGE_RATE * self.sealed)
         for bucket in self.state.manifest.buckets:
             for merge in bucket.merges:
-                self._advance(bucket.range, merge, room_ids)
+                self._advance(bucket.range, merge, room)
 
     def _begin_merges(self) -> None:
         buckets = self.state.manifest.buckets
@@ -153,18 +153,22 @@ class Upkeep:
                 bucket = self.state.manifest.bucket(*bucket.range)
             self._begin(bucket, bucket.runs)
 
-    def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room_ids: int) -> None:
+    def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
         """Take one merge further, until the room is used up or it is done."""
-        while merge is not None and room_ids > 0:
+        while merge is not None and room > 0:
             bucket = self.state.manifest.bucket(*range_ms)
-            merge, made_ids = self._step(bucket, merge)
+            merge, made = self._step(bucket, merge)
             # A small step costs its files.
-            room_ids -= max(made_ids, self.policy.segment_ids // 2, 1)
+            room -= max(made, 1 / 2)
+
+    def _share(self, ids: int, sst_bytes: int) -> float:
+        """How many segments of full size so much makes: the unit in which merging is paced."""
+        return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
     def _begin(self, bucket: Bucket, runs: tuple[Run, ...]) -> Bucket:
         ids = sum(ids_in(run) for run in runs)
         sst_bytes = sum(segment.sst_bytes for run in runs for segment in run)
-        share = max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES, 1)
+        share = max(self._share(ids, sst_bytes), 1)
         bucket = bucket.beginning(runs, min(1 << math.ceil(math.log2(share)), MAX_PARTS))
         self._put(bucket)
         return bucket
@@ -175,8 +179,8 @@ class Upkeep:
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
 
-    def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, int]:
-        """Merge one more range of hashes; the merge that goes on, if any, and the IDs it made."""
+    def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
+        """Merge one more range of hashes; the merge that goes on, if any, and how much it made."""
         pieces, lost = [], []
         for segment in merge.inputs:
             if not _overlap(segment, merge.parts, merge.done):
@@ -190,7 +194,7 @@ class Upkeep:
             # The range is merged without them when it is the merge's turn again.
             for segment in lost:
                 self.forget(segment)
-            return None, 0
+            return None, 0.0
         new = None
         if pieces:
             closed = self._closed(bucket)
@@ -207,7 +211,7 @@ class Upkeep:
             )
         )
         self.counts["segments_merged"] += len(gone_segments)
-        return on, new.count if new is not None else 0
+        return on, self._share(new.count, new.sst_bytes) if new is not None else 0.0
 
     def _check_complete(self, merge: Merge, last: SegmentRef | None) -> None:
         """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
@@ -215,9 +219,10 @@ class Upkeep:
         made = sum(segment.count for segment in output)
         if len(output) == merge.parts and made < merge.ids:
             raise CatalogError(
-                f"merging {len(merge.inputs)} segments made {made} record IDs of {merge.ids}. "
-                "Nothing is lost: start the query again, and check the catalog with dedup "
-                "catalog verify."
+                f"merging {len(merge.inputs)} segments made {made} record IDs of {merge.ids}, "
+                "though each of them was read without an error. The segments are still there, but "
+                "copies of the IDs left out may have come through since the merge began: check "
+                "the catalog with dedup catalog verify, and report this as a defect of dedup."
             )
 
     def forget(self, segment: SegmentRef) -> None:

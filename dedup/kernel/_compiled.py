@@ -37,7 +37,7 @@ class Compiled:
         return out
 
     def filter_pages(self, hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
-        # As many as there can be; memory that stays untouched costs nothing and goes at once.
+        # As many as there can be; memory that stays untouched costs nothing.
         pages, starts = np.empty(len(hashes), np.int64), np.empty(len(hashes) + 1, np.int64)
         used = _native.filter_pages(hashes, blocks, page_blocks, pages, starts)
         pages.resize(used, refcheck=False)
@@ -109,7 +109,7 @@ class Compiled:
     def encode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
         n = max(len(offsets) - 1, 0)
         out_offsets = np.empty(n + 1, np.int64)
-        # As much as it can take; pages that stay untouched cost nothing and go at once.
+        # As much as it can take; pages that stay untouched cost nothing.
         out = np.empty(len(data) + n, np.uint8)
         used = _native.encode_uuid(data, offsets, out, out_offsets)
         out.resize(used, refcheck=False)

@@ -16,6 +16,8 @@ import pyarrow as pa
 KEPT_BYTES = 160 << 20
 #: Arrays below this size come from memory that is kept, not from pages of their own.
 _MMAP_BYTES = 1 << 30
+#: The most that an older glibc takes.
+_MMAP_BYTES_BEFORE = 32 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Modules loaded when the collector was last told, and resident memory then.
@@ -37,6 +39,7 @@ def settle() -> None:
         _known = len(sys.modules)
         gc.collect()
         gc.freeze()
+        _release()
         _settled_bytes = _resident_bytes()
 
 
@@ -47,8 +50,12 @@ def give_back() -> None:
     of 1 M records, that no other process on the machine can use. Costs 5 to 10 ms then.
     """
     if _resident_bytes() > _settled_bytes + KEPT_BYTES:
-        pa.default_memory_pool().release_unused()
-        _trim(0)
+        _release()
+
+
+def _release() -> None:
+    pa.default_memory_pool().release_unused()
+    _trim(0)
 
 
 def _resident_bytes() -> int:
@@ -73,5 +80,5 @@ _set = _libc("mallopt")
 def _keep_freed() -> None:
     """Have the C library reuse the memory of freed arrays within a task and from task to task."""
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
-    _set(trim_threshold, KEPT_BYTES)
-    _set(mmap_threshold, _MMAP_BYTES)
+    if _set(mmap_threshold, _MMAP_BYTES) or _set(mmap_threshold, _MMAP_BYTES_BEFORE):
+        _set(trim_threshold, KEPT_BYTES)

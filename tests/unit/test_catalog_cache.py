@@ -4,14 +4,19 @@ import multiprocessing
 import os
 import stat
 import time
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from catalog_support import QUERY, Bench, DirectoryFileSystem, fixed, knows, write
 
 from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
+from dedup.catalog.database import View
 from dedup.catalog.root import Root
+from dedup.catalog.view import OpenViews
 from dedup.core.ports import SegmentRef
 from dedup.errors import CatalogError
 
@@ -41,13 +46,25 @@ def test_open_views_stay_within_their_bound_and_are_closed(bench: Bench) -> None
         assert sum(path.endswith(".sst") for path in ours) <= 3
         assert not any(path.endswith(".filter") for path in ours)
     assert len(store._views._open_views) == 3
-    # The two last used are still open: no further view is opened for them.
+    # The last one used is still open: no further view is opened for it.
     before = open_files()
-    for seg in segs[-2:]:
-        store.lookup(seg, made.keys, made.hashes)
+    store.lookup(segs[-1], made.keys, made.hashes)
     assert sorted(open_files()) == sorted(before)
     store._views._open_views.close_all()
     assert not any(path.endswith(".sst") and str(bench.path) in path for path in open_files())
+
+
+def test_most_views_stay_open_when_there_is_room_for_most() -> None:
+    """Every micro-batch goes through all segments in the same order: the worst for an LRU."""
+    views, opened = OpenViews(30), 0
+    for turn in range(20):
+        for number in range(40):
+            path = Path(f"{number}.view")
+            if views.get(path) is None:
+                views.add(path, cast(View, SimpleNamespace(db=BytesIO())))
+                opened += turn >= 5
+    assert len(views) == 30
+    assert opened < 15 * 40 // 2
 
 
 def test_damage_to_a_filter_is_noticed_whenever_it_comes(bench: Bench) -> None:

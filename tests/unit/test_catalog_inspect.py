@@ -3,16 +3,29 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_support import QUERY, RUN, Bench, DirectoryFileSystem, fixed, flip, varied, write
+from catalog_support import (
+    END_MS,
+    QUERY,
+    RUN,
+    START_MS,
+    Bench,
+    DirectoryFileSystem,
+    fixed,
+    flip,
+    varied,
+    write,
+)
 
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.inspect import forget, list_catalog, verify_segment
 from dedup.catalog.root import Root
+from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64
+from dedup.core.ports import I64, U64, SegmentPlan, hash_range
 
 
 @pytest.fixture
@@ -112,3 +125,13 @@ def test_ids_in_wrong_blocks_or_order_are_told(
     monkeypatch.undo()
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
     assert any("lie in blocks where a lookup does not find them" in p for p in report.problems)
+
+
+def test_a_healthy_sidecar_of_a_swapped_segment_is_not_blamed(bench: Bench) -> None:
+    made = fixed(2000)
+    whole = Entries.in_order(made.keys, made.hashes, made.times_ms)
+    half = whole[hash_range(whole.hashes, 2, 1)]
+    seg, _ = bench.store().write_segment(SegmentPlan(START_MS, END_MS, 0.01, 2, 1), [half])
+    assert verify_segment(bench.root, QUERY, 0, seg.name, seg).ok
+    report = verify_segment(bench.root, QUERY, 0, seg.name, replace(seg, count=seg.count + 1))
+    assert len(report.problems) == 1

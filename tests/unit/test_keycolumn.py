@@ -150,3 +150,25 @@ def test_freed_memory_that_may_be_kept_is_used_again() -> None:
 
     pages_touched()
     assert pages_touched() < 1000
+
+
+@pytest.mark.parametrize(
+    ("most", "asked"),
+    [
+        (1 << 30, [(-3, 1 << 30), (-1, worker.KEPT_BYTES)]),
+        (32 << 20, [(-3, 1 << 30), (-3, 32 << 20), (-1, worker.KEPT_BYTES)]),
+        (0, [(-3, 1 << 30), (-3, 32 << 20)]),
+    ],
+)
+def test_an_older_c_library_takes_less(
+    monkeypatch: pytest.MonkeyPatch, most: int, asked: list[tuple[int, int]]
+) -> None:
+    told: list[tuple[int, int]] = []
+
+    def mallopt(what: int, value: int) -> int:
+        told.append((what, value))
+        return int(what != -3 or value <= most)
+
+    monkeypatch.setattr(worker, "_set", mallopt)
+    worker._keep_freed()
+    assert told == asked
