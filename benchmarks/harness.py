@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -79,7 +80,10 @@ class Pipeline:
         staged = self.folder.with_name("staged")
         staged.mkdir(exist_ok=True)
         for file in files:
-            os.link(file, staged / file.name)
+            try:
+                os.link(file, staged / file.name)
+            except OSError:  # on another file system
+                shutil.copy(file, staged / file.name)
         before = self._last_batch()
         for file in files:
             (staged / file.name).rename(self.folder / file.name)

@@ -33,7 +33,7 @@ MERGE_RATE = 2
 MERGE_COMPANY = ((14, 2), (12, 3), (10, 4))
 #: A merge makes segments of at most about this many bytes.
 SEGMENT_BYTES = 32 << 20
-#: Expired segments deleted per shard and micro-batch, besides one grave.
+#: Expired segments deleted per shard and micro-batch, and as many of one grave.
 MAX_DELETES = 64
 #: Expired segments whose names the state row holds itself.
 MAX_EXPIRED_NAMES = 256
@@ -269,7 +269,7 @@ class Upkeep:
         names = names[:MAX_DELETES]
         if names:
             self.store.delete(names)
-        buried = graves[:1]  # one holds MAX_EXPIRED_NAMES
+        buried = graves[:1]
         for grave in buried:
             self.store.unbury(grave.name)
         deleted = len(names) + sum(grave.count for grave in buried)
@@ -281,7 +281,7 @@ class Upkeep:
     def _bury(self) -> None:
         """Keep the row small while many expired segments wait: name them in objects."""
         while len(self.state.manifest.expired) > MAX_EXPIRED_NAMES:
-            some = self.state.manifest.expired[:MAX_EXPIRED_NAMES]
+            some = self.state.manifest.expired[:MAX_DELETES]
             grave = self.store.bury([entry.name for entry in some])
             self._update(manifest=self.state.manifest.burying(grave, len(some)))
 
