@@ -77,9 +77,10 @@ bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's buil
 	@$(PY) -m benchmarks.sweeps duplicates
 
 .PHONY: bench-scale
-bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, the simulator (1 hour)
+bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, the simulator (2 hours)
 	@$(PY) -m benchmarks.scale --live 100
-	@$(PY) -m benchmarks.pipelines --batches 33 --name pipelines-30m --only dedup_by_id --only HDFS
+	@$(PY) -m benchmarks.scale --live 100 --work /dev/shm --name scale-in-memory
+	@$(PY) -m benchmarks.pipelines --batches 33 --driver-memory 14g --name pipelines-30m --only dedup_by_id --only HDFS
 	@$(PY) -m benchmarks.pauses
 	@$(PY) -m benchmarks.sweeps shards hot sizing cores
 	@$(PY) -m benchmarks.simulate check

@@ -225,9 +225,10 @@ def main() -> None:
     options.add_argument("--driver-memory", default="8g")
     options.add_argument("--tidy", action="store_true", help="remove input that was used")
     options.add_argument("--keep", action="store_true", help="keep checkpoint and catalog")
+    options.add_argument("--name", default="scale", help="of the result")
     arguments = options.parse_args()
     result = run(arguments)
-    keep("scale", result)
+    keep(arguments.name, result)
     print(table(result))
 
 
