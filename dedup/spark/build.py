@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -24,6 +25,7 @@ from dedup.spark.idtime import IdTime
 from dedup.spark.metrics import observations, pack_name, pack_observation
 from dedup.spark.pack import pack
 from dedup.spark.plan import Plan
+from dedup.spark.shipping import shipped
 from dedup.spark.unpack import unpack
 
 if TYPE_CHECKING:
@@ -282,17 +284,23 @@ def _output_schema(df: DataFrame, options: Options) -> T.StructType:
 
 
 def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options) -> DataFrame:
+    load_pack, load_unpack = shipped(partial(pack, plan)), shipped(partial(unpack, plan))
+    load_stream = shipped(partial(dedup_stream, plan))
+    load_batch = shipped(partial(dedup_batch, plan))
+
+    # Spark pickles these by value; what they name of this package would be looked up before
+    # anything of ours runs.
     def pack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return pack(plan, batches)
+        return load_pack()(batches)
 
     def unpack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return unpack(plan, batches)
+        return load_unpack()(batches)
 
     def on_stream(key: Any, frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        return dedup_stream(plan, key, frames, state)
+        return load_stream()(key, frames, state)
 
     def on_batch(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-        return dedup_batch(plan, key, frame)
+        return load_batch()(key, frame)
 
     sent = df.mapInArrow(pack_rows, wire.SENT_SCHEMA)
     packed = sent.observe(pack_name(options.metrics), pack_observation()).drop("pack_us")

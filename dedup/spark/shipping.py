@@ -1,0 +1,106 @@
+"""How functions travel to executors: with the version they need, to be checked before they load.
+
+Cloudpickle stores what an installed module defines by name. An executor without the package then
+fails while it reads its task, where nobody can tell it what to say. So functions travel as bytes
+inside one that needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from pyspark import cloudpickle
+
+import dedup
+from dedup.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Functions that this process has unpickled, by the digest of their bytes.
+_loaded: dict[bytes, Callable[..., Any]] = {}
+#: A process that serves more queries than this loads them again.
+_LOADED_MAX = 32
+
+
+def shipped(function: Callable[P, R]) -> Callable[[], Callable[P, R]]:
+    """Return a function without parameters that gives `function`, on any machine.
+
+    Parameters
+    ----------
+    function : callable
+        Whatever cloudpickle takes. It is pickled here and now, and unpickled once per process.
+
+    Returns
+    -------
+    callable
+        Cloudpickle stores it by value. On a machine that cannot import this package, or has it in
+        another version, it raises ImportError naming the machine, its Python and the remedy.
+
+    Raises
+    ------
+    ConfigError
+        If the function, or what the user gave to it, cannot be pickled.
+
+    Notes
+    -----
+    Tasks of one process share the function and all it holds, one after the other.
+    """
+    try:
+        payload: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+        raise ConfigError(
+            f"the operator cannot be sent to executors: {exc}. If catalog= is a function, it must "
+            "not hold connections, locks or sessions: make them inside it."
+        ) from exc
+    digest = hashlib.blake2b(payload, digest_size=16).digest()
+    wanted = dedup.__version__
+
+    # Runs where the package may be missing: all that it uses is imported inside.
+    def load() -> Callable[P, R]:
+        def refusal(what: str, remedy: str) -> ImportError:
+            import socket
+            import sys
+
+            return ImportError(
+                f"The executor on {socket.gethostname()} cannot run dedup_by_id: {what}. Its "
+                f"Python is {sys.executable}; the driver has rolling-dedup {wanted}. {remedy}, or "
+                "ship an environment that has it with spark.archives, and let PYSPARK_PYTHON "
+                "(spark.pyspark.python) name its Python."
+            )
+
+        try:
+            import dedup
+        except ImportError as error:
+            raise refusal(
+                f"it cannot import the package ({error})",
+                f"Install rolling-dedup=={wanted} there",
+            ) from error
+        found = getattr(dedup, "__version__", "without a version")
+        if found != wanted:
+            raise refusal(
+                f"it has rolling-dedup {found} ({getattr(dedup, '__file__', None)})",
+                f"Install rolling-dedup=={wanted} there",
+            )
+        try:
+            from dedup.spark.shipping import loaded
+
+            function: Callable[P, R] = loaded(digest, payload)
+            return function
+        except ImportError as error:
+            raise refusal(str(error), "Install that module there") from error
+
+    return load
+
+
+def loaded(digest: bytes, payload: bytes) -> Callable[..., Any]:
+    """Return the function of these bytes, unpickled once per process."""
+    function = _loaded.get(digest)
+    if function is None:
+        if len(_loaded) >= _LOADED_MAX:
+            _loaded.clear()
+        function = _loaded[digest] = cloudpickle.loads(payload)
+    return function
