@@ -31,7 +31,7 @@ class ObjectMissing(CatalogError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object under the root: name relative to it, and size."""
+    """An object under the root: name relative to it, size, and when the storage says it came."""
 
     name: str
     size_bytes: int
@@ -69,8 +69,8 @@ class Root:
             text = os.fspath(where)
             if not text:
                 raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
-            # Workers may run in another folder than the driver.
-            self._where = text if "://" in text else os.path.abspath(text)
+            # Workers may run in another folder than the driver, or as another user.
+            self._where = text if "://" in text else os.path.abspath(os.path.expanduser(text))
         self._resolved: tuple[int, pafs.FileSystem, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -230,8 +230,8 @@ class Root:
                 if not retry:
                     raise CatalogError(
                         f"cannot {verb} {self.url(name)}: {exc}; check that the catalog root is "
-                        "reachable, has free space, and may be read and written by this user, "
-                        "then start the query again"
+                        "reachable, has free space, and may be read and written by this user or "
+                        "with these credentials, then start the query again"
                     ) from exc
                 retry, self._resolved = False, None
 
@@ -258,10 +258,14 @@ class Root:
         try:
             fs, base = pafs.FileSystem.from_uri(self._where)
         except (OSError, pa.ArrowException, ValueError) as exc:
+            # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
+            scheme, _, rest = self._where.partition("://")
+            shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
             raise ConfigError(
-                f"cannot use {self.url()!r} as catalog: {exc}; give a local path, a URI that "
-                "pyarrow.fs.FileSystem.from_uri takes, or a function that returns (fs, folder)"
-            ) from exc
+                f"cannot use {shown!r} as catalog: {str(exc).replace(self._where, shown)}; give a "
+                "local path, a URI that pyarrow.fs.FileSystem.from_uri takes (credentials with "
+                "'/' or '+' percent-encoded), or a function that returns (fs, folder)"
+            ) from None
         return fs, str(base)
 
 

@@ -230,3 +230,20 @@ def test_unusable_roots_are_refused() -> None:
 def test_credentials_in_a_uri_are_never_shown() -> None:
     shown = Root("s3://key:secret@bucket/folder?region=x").url("q/a")
     assert shown == "s3://bucket/folder/q/a"
+
+
+@pytest.mark.parametrize("secret", ["sec/ret", "sec ret", "secret@", "secret"])
+def test_credentials_in_a_uri_that_cannot_be_parsed_are_not_shown(secret: str) -> None:
+    root = Root(f"s3://key:{secret}@bucket/folder?nosuch=1")
+    with pytest.raises(ConfigError, match=r"cannot use 's3://bucket/folder'") as raised:
+        root.exists("q/a")
+    assert "sec" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert Root("~/orders").local_path("q/a") == tmp_path / "orders/q/a"
+    assert Root(Path("~/orders")).local_path("q/a") == tmp_path / "orders/q/a"
+    assert Root("not~/home").local_path("q/a") == tmp_path / "not~/home/q/a"
