@@ -1,0 +1,39 @@
+"""A cluster, an object store and a driver for all the tests of a process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
+
+from driver_process import DriverProcess
+from object_store import ObjectStore, running_store
+from spark_cluster import Cluster, running_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if shutil.which("java") is None:
+        pytest.skip("a Spark cluster needs a JDK 17 or newer, and there is no java")
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with running_store(tmp_path_factory.mktemp("store") / "moto.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def driver(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcess]:
+    process = DriverProcess(cluster, tmp_path_factory.mktemp("driver"))
+    try:
+        yield process
+    finally:
+        process.kill()

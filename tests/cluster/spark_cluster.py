@@ -1,0 +1,184 @@
+"""A standalone Spark cluster on this machine: one Master, Workers of one core and one disk each."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+
+SPARK_HOME = Path(pyspark.__file__).parent
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+#: JVMs that live for a minute: compiled only as far as pays off.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_DAEMON_JAVA = f"{QUICK_JAVA} -Dspark.master.rest.enabled=false"
+
+
+@dataclass
+class Daemon:
+    """A process of its own session, so that all it starts can be found and ended with it."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """What the log says, once it does."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while True:
+            text = self.log.read_text(errors="replace")
+            if found := re.search(pattern, text):
+                return found
+            ended = self.process.poll()
+            if ended is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(
+                    f"{self.log.name}: no {pattern!r} (exit {ended}):\n{text[-3000:]}"
+                )
+            time.sleep(0.05)
+
+    def kill(self) -> int:
+        """End it and all its descendants as the loss of a machine would; how many there were."""
+        killed = 0
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while alive := members(self.process.pid):
+            assert time.monotonic() < deadline_s, f"{alive} cannot be killed"
+            for pid in alive:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
+            self.process.poll()
+            time.sleep(0.02)
+        self.process.wait(STOP_TIMEOUT_S)
+        return killed
+
+
+@dataclass
+class Worker(Daemon):
+    folder: Path
+
+    @property
+    def local_dir(self) -> Path:
+        """The disk of its executors."""
+        return self.folder / "local"
+
+    def cached(self) -> list[Path]:
+        """Views and sidecars that executors of this worker keep on their disk."""
+        return sorted(self.local_dir.glob("**/dedup-cache-*/*/shard=*/*"))
+
+
+@dataclass
+class Cluster:
+    folder: Path
+    url: str = ""
+    workers: list[Worker] = field(default_factory=list)
+    daemons: list[Daemon] = field(default_factory=list)
+    made: int = 0
+
+    def start(self, workers: int = 2) -> None:
+        master = self._daemon("master", "deploy.master.Master", "--port", "0")
+        self.url = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
+        master.wait_for("New state: ALIVE")
+        self.add_workers(workers)
+
+    def add_workers(self, count: int = 1) -> list[Worker]:
+        """Start more workers, side by side, and wait until the master knows them."""
+        added = []
+        for _ in range(count):
+            self.made += 1
+            folder = self.folder / f"worker-{self.made}"
+            (folder / "local").mkdir(parents=True)
+            daemon = self._daemon(
+                folder.name, "deploy.worker.Worker", "--cores", "1", "--memory", "1g",
+                "-d", str(folder / "work"), self.url,
+                SPARK_LOCAL_DIRS=str(folder / "local"),
+            )  # fmt: skip
+            added.append(Worker(daemon.process, daemon.log, folder))
+        self.workers += added
+        for worker in added:
+            worker.wait_for("Successfully registered with master")
+        return added
+
+    def lose(self, worker: Worker) -> int:
+        """A worker is gone with its executor and its disk; how many entries its cache had."""
+        cached = len(worker.cached())
+        assert worker.kill() > 2, "worker, executor, Python"
+        shutil.rmtree(worker.folder)
+        self.workers.remove(worker)
+        return cached
+
+    def stop(self) -> None:
+        for daemon in reversed(self.daemons):
+            daemon.kill()
+
+    def _daemon(self, name: str, main: str, *arguments: str, **env: str) -> Daemon:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [
+                    SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.{main}",
+                    "--host", "127.0.0.1", "--webui-port", "0", *arguments,
+                ],
+                env={
+                    **clean_environment(),
+                    "SPARK_DAEMON_MEMORY": "256m",
+                    "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
+                    "SPARK_LOG_DIR": str(self.folder),
+                    **env,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        daemon = Daemon(process, log)
+        self.daemons.append(daemon)
+        return daemon
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster of two workers, gone at the end whatever happens."""
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what would lead Spark elsewhere; a driver's Python is this one."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK_", "PYSPARK_", "AWS_")) and name != "PYTHONPATH"
+    }
+    return kept | {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        # S3 clients would look for a cloud around them.
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def members(session_id: int) -> list[int]:
+    """Processes of a session: a daemon, and all that it started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, IndexError):
+                # The command's name, in parentheses, may hold anything.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session_id and fields[0] != "Z":
+                    found.append(int(entry.name))
+    return found
