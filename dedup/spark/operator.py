@@ -106,7 +106,8 @@ def dedup_by_id(
     accept_clock_jump : bool
         Processing time: accept that the clock jumped by more than a minute.
     shared_local : bool
-        A local `catalog` path is the same mount on all machines of the cluster.
+        A local `catalog` path is the same mount on all machines of the cluster. Each makes sure
+        that it sees what the driver left there.
     cache_dir : str, optional
         Local directory for rebuildable copies. Default: Spark's local directory.
     cache_bytes : int

@@ -48,6 +48,8 @@ class Driver:
             "spark.driver.memory": "512m",
             "spark.log.level": "ERROR",
             "spark.network.timeout": "60s",
+            "spark.task.maxFailures": "2",
+            "spark.locality.wait": "500ms",
             # Work begins when both executors are there, and is not kept from one of them.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",

@@ -70,6 +70,13 @@ class Worker(Daemon):
         """The disk of its executors."""
         return self.folder / "local"
 
+    def wait_for_executor(self) -> None:
+        """Until an executor of this worker has made its folder for blocks."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not any(self.local_dir.glob("*/*/blockmgr-*")):
+            assert time.monotonic() < deadline_s, f"no executor: {self.log.read_text()[-3000:]}"
+            time.sleep(0.05)
+
     def cached(self) -> list[Path]:
         """Views and sidecars that executors of this worker keep on their disk."""
         return sorted(self.local_dir.glob("**/dedup-cache-*/*/shard=*/*"))

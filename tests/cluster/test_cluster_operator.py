@@ -11,8 +11,11 @@ from driver_process import DriverProcess, as_run, give
 from object_store import BUCKET, ObjectStore
 from oracle import Oracle
 from small_state import HORIZON_S, LATENESS_S, OPTIONS, tables, total
-from spark_cluster import Cluster
+from spark_cluster import Cluster, Worker
 from support import Run
+
+#: Micro-batch after which a worker is lost.
+LOST_AFTER = 3
 
 
 def both_worked(cluster: Cluster, answer: dict[str, Any]) -> None:
@@ -46,7 +49,8 @@ def test_a_catalog_on_a_shared_path(
     assert len(list((tmp_path / "catalog" / "starts").iterdir())) == 1
 
 
-@pytest.mark.parametrize("how", ["factory", "URI"])
+# The other tests of this folder give a function.
+@pytest.mark.parametrize("how", [pytest.param("factory", marks=pytest.mark.slow), "URI"])
 def test_a_catalog_in_an_object_store(
     cluster: Cluster, store: ObjectStore, driver: DriverProcess, tmp_path: Path, how: str
 ) -> None:
@@ -69,13 +73,15 @@ def test_a_catalog_in_an_object_store(
 def test_a_worker_is_lost_with_its_disk(
     cluster: Cluster, store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:
-    given = tables(7)
+    given = tables(6)
     give(tmp_path, given)
     lost: list[int] = []
+    added: list[Worker] = []
 
     def lose_one() -> None:
         lost.append(cluster.lose(cluster.workers[0]))
-        cluster.add_workers()
+        added.extend(cluster.add_workers())
+        added[0].wait_for_executor()
 
     answer = driver.ask(
         "stream",
@@ -83,16 +89,19 @@ def test_a_worker_is_lost_with_its_disk(
         folder=str(tmp_path),
         options=OPTIONS,
         catalog={"s3": {"endpoint": store.endpoint, "folder": "lost"}},
-        pause_after=[3],
+        pause_after=[LOST_AFTER],
     )
     assert lost
     assert lost[0] > 0, "its cache was warm"
     run = as_run(answer)
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
-    assert len(answer["tasks"]) > 2, "there is a new executor"
-    # What was on the lost disk comes from the store; nothing is read whole for what was kept.
-    assert run.metrics[4].bytes_fetched > 0
-    assert run.metrics[4].views_built > 0
+    was_worth_it(run)
+    assert len(answer["tasks"]) == 3, "there is a new executor"
+    both_worked(cluster, answer)
+    # The new disk holds what was written before there was this worker.
+    assert run.metrics[LOST_AFTER + 1].bytes_fetched > 0
+    epochs = {int(path.name[:12]) for path in added[0].cached() if path.name[:12].isdigit()}
+    assert min(epochs) <= LOST_AFTER
 
 
 def test_a_path_that_is_not_shared(driver: DriverProcess, tmp_path: Path) -> None:

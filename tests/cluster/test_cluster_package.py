@@ -22,7 +22,6 @@ def settings(bare: BarePython) -> dict[str, str]:
     return {
         "PYSPARK_PYTHON": bare.executable,
         "spark.python.worker.reuse": "false",
-        "spark.task.maxFailures": "1",
     }
 
 

@@ -1,0 +1,93 @@
+"""Functions that travel to executors; tests/cluster sends them to executors without the package."""
+
+from __future__ import annotations
+
+import io
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+import dedup
+from dedup.core.duration import duration_ms
+from dedup.errors import ConfigError
+from dedup.spark.shipping import shipped
+
+
+class Counted:
+    """Notes how often it is unpickled."""
+
+    unpickled = 0
+
+    def __setstate__(self, state: Any) -> None:
+        Counted.unpickled += 1
+
+    def __getstate__(self) -> str:
+        return "something"
+
+
+def held(value: Any, more: int) -> tuple[Any, int]:
+    return value, more
+
+
+def sent(function: Any) -> Any:
+    """What a worker receives."""
+    return cloudpickle.loads(cloudpickle.dumps(function))
+
+
+def test_the_function_arrives() -> None:
+    assert sent(shipped(duration_ms))() is duration_ms
+    assert sent(shipped(partial(held, "x")))()(2) == ("x", 2)
+
+
+def test_what_travels_names_no_module_of_the_package() -> None:
+    data = cloudpickle.dumps(shipped(duration_ms))
+    imported = set(find_imports(data))
+    assert imported
+    assert not [name for name in imported if name.partition(".")[0] == "dedup"], imported
+
+
+def find_imports(data: bytes) -> list[str]:
+    """Modules that unpickling would import."""
+    found: list[str] = []
+
+    class Watching(cloudpickle.pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found.append(module)
+            return super().find_class(module, name)
+
+    Watching(io.BytesIO(data)).load()
+    return found
+
+
+def test_it_is_unpickled_once_per_process() -> None:
+    Counted.unpickled = 0
+    load = sent(shipped(partial(held, Counted())))
+    assert load() is load() is sent(load)()
+    assert Counted.unpickled == 1
+    assert sent(shipped(partial(held, "other")))() is not load()
+
+
+def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = sent(shipped(duration_ms))
+    wanted = dedup.__version__
+    monkeypatch.setattr(dedup, "__version__", "0.0.9")
+    with pytest.raises(ImportError, match=rf"has rolling-dedup 0\.0\.9 .*Install .*=={wanted}"):
+        load()
+
+
+def test_a_module_that_only_the_driver_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nowhere:
+        def __reduce__(self) -> Any:
+            return __import__, ("no_such_module",)
+
+    load = sent(shipped(partial(held, Nowhere())))
+    with pytest.raises(ImportError, match=r"No module named 'no_such_module'.*Install that module"):
+        load()
+
+
+def test_what_cannot_be_pickled_is_refused_on_the_driver() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be sent to executors: .*lock"):
+        shipped(partial(held, threading.Lock()))
