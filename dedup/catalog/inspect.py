@@ -26,11 +26,12 @@ from dedup.errors import CatalogError, FilterDamaged
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """A file under a catalog root: its name, what that says, and its size."""
+    """A file under a catalog root: its name, what that says, its size and time."""
 
     name: str
     says: layout.ObjectName
     size_bytes: int
+    modified_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ def list_catalog(root: Root, query_id: str = "") -> list[CatalogFile]:
     CatalogError
         When the root cannot be read.
     """
-    return [CatalogFile(o.name, layout.parse(o.name), o.size_bytes) for o in root.list(query_id)]
+    return [
+        CatalogFile(o.name, layout.parse(o.name), o.size_bytes, o.modified_ms)
+        for o in root.list(query_id)
+    ]
 
 
 def verify_segment(

@@ -14,16 +14,26 @@ TOMBSTONE_SUFFIX = ".forgotten"
 GRAVE_SUFFIX = ".expired"
 #: A shard's advisory manifest.
 MANIFEST_FILE = "manifest.json"
+#: A shard's memory as a new checkpoint takes it over.
+ADOPTED_FILE = "adopted.json"
+#: Folder of a query's runs, and of the root's starts.
+RUNS_FOLDER = "runs"
+STARTS_FOLDER = "starts"
 #: Suffix of a file that is still being written; a killed writer leaves it behind.
 TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
-    "certificate", "segment", "sidecar", "tombstone", "grave", "manifest", "run", "temp", "foreign"
-]
+    "certificate", "segment", "sidecar", "tombstone", "grave", "manifest", "adopted", "run",
+    "start", "temp", "foreign",
+]  # fmt: skip
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SEGMENT = re.compile(
     r"(?P<epoch>\d{12})-(?P<run_id>[A-Za-z0-9_][A-Za-z0-9._-]*)-(?P<attempt>\d+)-(?P<seq>\d{4,})"
+)
+_RUN = re.compile(
+    r"(?P<began>\d{12})-(?P<run_id>[A-Za-z0-9_][A-Za-z0-9._-]*?)"
+    r"\.(?:json|through-(?P<through>\d{12}))"
 )
 _IN_SHARD = re.compile(r"(?P<query_id>[^/]+)/shard=(?P<shard>\d{5,})/(?P<file>[^/]+)")
 _KINDS: dict[str, Kind] = {
@@ -36,13 +46,18 @@ _KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """What the name of a file under a catalog root says; fields that it does not say are None."""
+    """What the name of a file under a catalog root says; fields that it does not say are None.
+
+    ``epoch`` is the micro-batch that wrote a segment, or in which a run began.
+    """
 
     kind: Kind
     query_id: str | None = None
     shard: int | None = None
     segment: str | None = None
     run_id: str | None = None
+    epoch: int | None = None
+    through_epoch: int | None = None
 
 
 def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str:
@@ -83,6 +98,17 @@ def shard_path(query_id: str, shard: int, file: str) -> str:
     return f"{checked_query_id(query_id)}/shard={shard:05d}/{file}"
 
 
+def run_path(query_id: str, run_id: str, began_epoch: int, through_epoch: int | None = None) -> str:
+    """Return the name of a run's object, or of its mark that a micro-batch was committed."""
+    rest = ".json" if through_epoch is None else f".through-{through_epoch:012d}"
+    return f"{checked_query_id(query_id)}/{RUNS_FOLDER}/{began_epoch:012d}-{run_id}{rest}"
+
+
+def start_path(start_id: str) -> str:
+    """Return the name of the mark by which executors know that they see the driver's root."""
+    return f"{STARTS_FOLDER}/{start_id}"
+
+
 def parse(name: str) -> ObjectName:
     """Tell what kind of file a name under the root stands for; unknown names are foreign."""
     query_id, _, rest = name.partition("/")
@@ -93,15 +119,25 @@ def parse(name: str) -> ObjectName:
         return ObjectName("temp", query_id)
     if rest == "catalog.json":
         return ObjectName("certificate", query_id)
-    if rest.startswith("runs/"):
-        return ObjectName("run", query_id, run_id=rest.removeprefix("runs/"))
+    if query_id == STARTS_FOLDER and _PLAIN.fullmatch(rest):
+        return ObjectName("start")
+    run = _RUN.fullmatch(rest.removeprefix(f"{RUNS_FOLDER}/"))
+    if run and rest == f"{RUNS_FOLDER}/{file}":
+        through = int(run["through"]) if run["through"] else None
+        return ObjectName(
+            "run", query_id, run_id=run["run_id"], epoch=int(run["began"]), through_epoch=through
+        )
     in_shard = _IN_SHARD.fullmatch(name)
     if in_shard and file == MANIFEST_FILE:
         return ObjectName("manifest", query_id, int(in_shard["shard"]))
+    if in_shard and file == ADOPTED_FILE:
+        return ObjectName("adopted", query_id, int(in_shard["shard"]))
     for suffix, kind in _KINDS.items():
         stem = file.removesuffix(suffix)
         named = _SEGMENT.fullmatch(stem)
         if in_shard and stem != file and named:
             shard = int(in_shard["shard"])
-            return ObjectName(kind, query_id, shard, stem, named["run_id"])
+            return ObjectName(
+                kind, query_id, shard, stem, named["run_id"], epoch=int(named["epoch"])
+            )
     return ObjectName("foreign", query_id)

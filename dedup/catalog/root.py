@@ -35,6 +35,7 @@ class ObjectInfo:
 
     name: str
     size_bytes: int
+    modified_ms: int | None = None
 
 
 class Root:
@@ -153,7 +154,14 @@ class Root:
         )
         files = (info for info in infos if info.type == pafs.FileType.File)
         skip = len(self._filesystem()[1]) + 1
-        objects = (ObjectInfo(info.path[skip:], int(info.size)) for info in files)
+        objects = (
+            ObjectInfo(
+                info.path[skip:],
+                int(info.size),
+                None if info.mtime_ns is None else info.mtime_ns // 1_000_000,
+            )
+            for info in files
+        )
         return tuple(sorted(objects, key=lambda o: o.name))
 
     # --- writing

@@ -3,7 +3,7 @@
 Layout, little-endian::
 
     0   4   magic "DDST"
-    4   2   format version, 2
+    4   2   format version, 3; 2 is read as well
     6   2   number of filter slices f
     8   4   length of the head       (zlib-compressed JSON: clocks, manifest, bucket length)
     12  4   length of the tail       (see dedup.core.tail)
@@ -33,7 +33,9 @@ from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
-VERSION = 2
+VERSION = 3
+#: Without the fields `run_began` and `branches`.
+_BEFORE = 2
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 _SIZE = _HEADER.size + _CRC.size
@@ -58,6 +60,11 @@ class ShardState:
         Segments whose loss the user accepted, ever.
     stray_files : tuple of two int
         Orphans and foreign files counted when the shard last looked.
+    run_began : int
+        First micro-batch of the run that wrote it.
+    branches : int
+        Other runs that went on from a state of this shard's history, when the shard last looked:
+        nothing is deleted while there are any.
     forgotten_before_ms : int
         IDs of earlier times may have been forgotten before the GC watermark passed them, because
         late copies were dropped anyway.
@@ -71,6 +78,8 @@ class ShardState:
     slices: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     forgotten: int = 0
     stray_files: tuple[int, int] = (0, 0)
+    run_began: int = 0
+    branches: int = 0
     forgotten_before_ms: int = NEVER_MS
 
     @property
@@ -94,6 +103,8 @@ class ShardState:
             "slices": list(self.slices),
             "forgotten": self.forgotten,
             "stray_files": list(self.stray_files),
+            "run_began": self.run_began,
+            "branches": self.branches,
             "forgotten_before_ms": self.forgotten_before_ms,
         }
         return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
@@ -125,7 +136,7 @@ class ShardState:
         if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
             raise StateError.damaged("the checksum of its header is wrong")
         _, version, count, head_bytes, tail_bytes, crc = _HEADER.unpack_from(data)
-        if version != VERSION:
+        if version not in (_BEFORE, VERSION):
             raise StateError.unknown_version(version, VERSION)
         body = view[_SIZE : _SIZE + head_bytes + tail_bytes]
         if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:
@@ -142,6 +153,8 @@ class ShardState:
             slices=_slices(view[_SIZE + len(body) :], names[:count], manifest, hash_key_id),
             forgotten=head["forgotten"],
             stray_files=(head["stray_files"][0], head["stray_files"][1]),
+            run_began=0 if version == _BEFORE else head["run_began"],
+            branches=0 if version == _BEFORE else head["branches"],
             forgotten_before_ms=head["forgotten_before_ms"],
         )
 

@@ -260,6 +260,8 @@ class Upkeep:
         self._update(slices=dict(reversed(list(kept.items()))))
 
     def _delete(self) -> None:
+        if self.state.branches:
+            return  # another run may still need what has expired here
         names, graves = self.state.manifest.deletable(
             epoch=self.epoch,
             now_ms=self.now_ms,

@@ -18,8 +18,8 @@ import pandas as pd
 from dedup.catalog.advisory import Advisory, write_advisory
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
+from dedup.catalog.housekeeping import Visit, look_round
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.stray import count_stray
 from dedup.core.arrival import Verdict
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
@@ -35,8 +35,6 @@ from dedup.spark.worker import give_back, settle
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
-#: A shard counts stray files at the root when it begins, and then every so many micro-batches.
-STRAY_COUNT_STRIDE = 100
 
 Int64s = npt.NDArray[np.int64]
 
@@ -51,6 +49,7 @@ def dedup_stream(
 
 
 def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) -> pd.DataFrame:
+    assert plan.root is not None
     task = Task.current(plan)
     has_state = state.exists
     lay = layout(plan, task, has_state=has_state)
@@ -64,17 +63,24 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         else ShardState()
     )
     watch.lap("read")
+    now_ms = state.getCurrentProcessingTimeMs()
+    visit = Visit(task.query_id, task.run_id, shard, task.epoch, now_ms)
+    base, swept = look_round(plan.root, visit, base, plan.policy)
+    watch.lap("upkeep")
     epoch = Epoch(
         number=task.epoch,
         run_id=task.run_id,
-        now_ms=state.getCurrentProcessingTimeMs(),
+        now_ms=now_ms,
         worker_now_ms=worker_now_ms(),
         shard=shard,
         hash_key=lay.filter_key,
     )
     outcome = process(base, inbox.records(), plan.policy, store, epoch, watch.lap)
-    next_state = _with_catalog_notes(plan, task, shard, base, outcome.state)
-    row = next_state.to_bytes()
+    if outcome.state.manifest.buckets != base.manifest.buckets:
+        write_advisory(
+            plan.root, task.query_id, shard, Advisory(task.epoch, outcome.state.manifest)
+        )
+    row = outcome.state.to_bytes()
     state.update((row,))
     watch.lap("write")
     done = store.counters
@@ -85,22 +91,10 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "bytes_written": done.bytes_written,
         "filters_rebuilt": done.filters_rebuilt,
         "catalog_reads": done.blocks_read,
+        "orphans_deleted": swept,
         "state_bytes": len(row),
     }
-    return _output(plan, inbox, replace(outcome, state=next_state), shard, counts, watch)
-
-
-def _with_catalog_notes(
-    plan: Plan, task: Task, shard: int, base: ShardState, state: ShardState
-) -> ShardState:
-    """The state with stray files counted now and then; the advisory manifest is written."""
-    assert plan.root is not None
-    if state.manifest.buckets != base.manifest.buckets:
-        write_advisory(plan.root, task.query_id, shard, Advisory(task.epoch, state.manifest))
-    if base.clocks.run_id != task.run_id or (task.epoch + shard) % STRAY_COUNT_STRIDE == 0:
-        stray = count_stray(plan.root, task.query_id, shard, state.manifest)
-        return replace(state, stray_files=stray)
-    return state
+    return _output(plan, inbox, outcome, shard, counts, watch)
 
 
 def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
@@ -217,6 +211,7 @@ def _counters(
         "sidecar_bytes": sidecar_bytes,
         "orphan_files": state.stray_files[0],
         "foreign_files": state.stray_files[1],
+        "branches": state.branches,
         "now_ms": never(clocks.now_ms),
         "newest_ms": never(clocks.newest_ms),
         "low_watermark_ms": never(clocks.low_watermark_ms),

@@ -50,6 +50,7 @@ SUMS = (
     "filters_rebuilt",
     "catalog_reads",
     "orphan_files",
+    "orphans_deleted",
     "foreign_files",
 )
 #: Stages of the group function, in microseconds, summed over shards.
@@ -58,7 +59,7 @@ GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "w
 STAGES = ("pack", *GROUP_STAGES)
 STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
 #: The greatest over shards.
-MAXIMA = ("buckets", "newest_ms", "now_ms", "low_watermark_ms", "late_watermark_ms")
+MAXIMA = ("buckets", "branches", "newest_ms", "now_ms", "low_watermark_ms", "late_watermark_ms")
 COLUMNS = (*SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms")
 
 DDL = ", ".join([*(f"{name} bigint" for name in COLUMNS), "shard_index int", "gc_source string"])
@@ -129,6 +130,10 @@ class BatchMetrics:
     stage_us : dict of stage name to microseconds
         Time in the group function, summed over shards; ``pack`` is that of the first pass,
         summed over map tasks (attempts that were repeated count again).
+    branches
+        Other runs that went on from a state of this query's history: a copied or older checkpoint
+        was started on the same catalog. Nothing is deleted until ``dedup catalog vacuum`` is told
+        which checkpoint is in use.
     gc_shard, gc_source
         The shard with the lowest GC watermark, and the source partition that holds it there.
     """
@@ -172,7 +177,9 @@ class BatchMetrics:
     filters_rebuilt: int
     catalog_reads: int
     orphan_files: int
+    orphans_deleted: int
     foreign_files: int
+    branches: int
     now_ms: int | None
     newest_ms: int | None
     low_watermark_ms: int | None
@@ -262,8 +269,9 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         shards=int(observed["shards"]),
         stage_us={stage: int(observed.get(f"{stage}_us") or 0) for stage in STAGES},
         buckets=int(observed["buckets"]),
+        branches=int(observed["branches"]),
         gc_shard=observed["gc_shard"],
         gc_source=observed["gc_source"],
         **{field: int(observed[field]) for field in SUMS},
-        **{field: observed[field] for field in (*MAXIMA[1:], "gc_watermark_ms")},
+        **{field: observed[field] for field in (*MAXIMA[2:], "gc_watermark_ms")},
     )

@@ -35,18 +35,29 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
-    bench.root.put_bytes(f"{QUERY}/runs/{RUN}", b"0")
+    runs = [f"{QUERY}/runs/{3:012d}-{RUN}{end}" for end in (".json", ".through-000000000017")]
+    adopted = f"{QUERY}/shard=00002/adopted.json"
+    for name in (*runs, adopted, "starts/8a-1"):
+        bench.root.put_bytes(name, b"0")
     seg = write(bench.store(shard=2), fixed(10))
     forget(bench.root, QUERY, 2, seg.name)
     shard = f"{QUERY}/shard=00002"
-    for foreign in (f"{shard}/notes.txt", f"{shard}/x.sst", f"{QUERY}/a/b.sst", "README"):
+    for foreign in (
+        f"{shard}/notes.txt",
+        f"{shard}/x.sst",
+        f"{QUERY}/a/b.sst",
+        "README",
+        f"{QUERY}/runs/x",
+    ):
         bench.root.put_bytes(foreign, b"mine")
     bench.root.put_bytes(f"{shard}/.{seg.name}.sst.1-abcd.tmp", b"half")
     files = {file.name: file for file in list_catalog(bench.root)}
     kinds = {name: file.says.kind for name, file in files.items()}
     assert kinds == {
         f"{QUERY}/catalog.json": "certificate",
-        f"{QUERY}/runs/{RUN}": "run",
+        **dict.fromkeys(runs, "run"),
+        adopted: "adopted",
+        "starts/8a-1": "start",
         f"{shard}/{seg.name}.sst": "segment",
         f"{shard}/{seg.name}.filter": "sidecar",
         f"{shard}/{seg.name}.forgotten": "tombstone",
@@ -55,7 +66,10 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
         f"{shard}/x.sst": "foreign",
         f"{QUERY}/a/b.sst": "foreign",
         "README": "foreign",
+        f"{QUERY}/runs/x": "foreign",
     }
+    said = [files[name].says for name in runs]
+    assert [(s.run_id, s.epoch, s.through_epoch) for s in said] == [(RUN, 3, None), (RUN, 3, 17)]
     segment = files[f"{shard}/{seg.name}.sst"]
     assert segment.size_bytes == seg.sst_bytes
     says = segment.says

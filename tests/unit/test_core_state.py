@@ -30,6 +30,8 @@ def content(state: ShardState) -> dict[str, Any]:
         "clamped": state.tail.clamped.tolist(),
         "forgotten": state.forgotten,
         "stray": state.stray_files,
+        "began": state.run_began,
+        "branches": state.branches,
     }
 
 
@@ -57,7 +59,7 @@ def state() -> ShardState:
     assert len(slices) >= 3
     assert made.manifest.expired
     assert len(made.tail) == 2
-    return replace(made, slices=slices, forgotten=2, stray_files=(3, 4))
+    return replace(made, slices=slices, forgotten=2, stray_files=(3, 4), run_began=5, branches=6)
 
 
 def test_round_trip(state: ShardState) -> None:
@@ -66,6 +68,22 @@ def test_round_trip(state: ShardState) -> None:
     assert filters(again) == filters(state)
     assert list(again.slices) == list(state.slices)
     assert again.to_bytes() == state.to_bytes()
+
+
+def test_the_format_before(state: ShardState) -> None:
+    """Version 2 knew neither runs nor branches."""
+    data = state.to_bytes()
+    *_, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
+    head = json.loads(zlib.decompress(data[24 : 24 + head_bytes]))
+    del head["run_began"], head["branches"]
+    before = zlib.compress(json.dumps(head).encode())
+    body = before + data[24 + head_bytes : 24 + head_bytes + tail_bytes]
+    slices = len(state.slices)
+    header = struct.pack("<4sHHIII", b"DDST", 2, slices, len(before), tail_bytes, zlib.crc32(body))
+    rest = data[24 + head_bytes + tail_bytes :]
+    old = read(header + struct.pack("<I", zlib.crc32(header)) + body + rest)
+    assert content(old) == content(replace(state, run_began=0, branches=0))
+    assert filters(old) == filters(state)
 
 
 def test_newborn_round_trip() -> None:
@@ -169,7 +187,7 @@ def test_not_ours(data: bytes) -> None:
 def test_layout(state: ShardState) -> None:
     data = state.to_bytes()
     magic, version, count, head_bytes, tail_bytes, crc = struct.unpack_from("<4sHHIII", data)
-    assert (magic, version, count) == (b"DDST", 2, len(state.slices))
+    assert (magic, version, count) == (b"DDST", 3, len(state.slices))
     assert struct.unpack_from("<I", data, 20)[0] == zlib.crc32(data[:20])
     body = data[24 : 24 + head_bytes + tail_bytes]
     assert crc == zlib.crc32(body)

@@ -284,6 +284,20 @@ def test_what_was_merged_away_waits_as_well() -> None:
         assert before <= later.manifest.names()
 
 
+def test_nothing_is_deleted_while_history_has_branched() -> None:
+    """Another run goes on from a copy of the checkpoint, and may need what expired here."""
+    driver = drive(state_budget_bytes=0)
+    driver.feed([Rec(b"a", 0)])
+    driver.state = replace(driver.state, branches=1)
+    for newest_ms in (100, 101, 102):
+        driver.feed([Rec(b"n%d" % newest_ms, newest_ms)])
+    assert driver.state.manifest.expired
+    assert driver.store.deleted == []
+    driver.state = replace(driver.state, branches=0)
+    driver.feed([Rec(b"b", 103)])
+    assert driver.store.deleted != []
+
+
 def test_deletes_per_batch_are_bounded_and_oldest_first() -> None:
     driver = drive()
     waiting = tuple(Expired(f"e{n:03d}", 0, 0) for n in range(MAX_DELETES + 10))

@@ -1,0 +1,114 @@
+"""Runs of a query at the catalog root: what each descends from, and how far it is known to be.
+
+``runs/<began>-<run ID>.json`` is written once, by the first micro-batch of a run, and holds its
+lineage. ``runs/<began>-<run ID>.through-<epoch>`` is empty: its name says that the run committed a
+micro-batch. So one listing shows whether the query's history has branched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
+from dedup.catalog.root import ObjectMissing, Root
+from dedup.core.lineage import Lineage, Run
+
+RUN_FORMAT = 1
+
+
+def list_runs(root: Root, query_id: str) -> list[Run]:
+    """Return every run that left a trace, in order of its first micro-batch.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be read.
+    """
+    found: dict[tuple[str, int], Run] = {}
+    for said in _traces(root, query_id):
+        assert said.run_id is not None
+        assert said.epoch is not None
+        key = (said.run_id, said.epoch)
+        through = [
+            epoch
+            for epoch in (said.through_epoch, found[key].through_epoch if key in found else None)
+            if epoch is not None
+        ]
+        found[key] = Run(*key, max(through, default=None))
+    return sorted(found.values(), key=lambda run: (run.began_epoch, run.run_id))
+
+
+def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
+    """Write the object of the last run of a lineage, the same bytes from every attempt.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be written.
+    """
+    run = lineage.runs[-1]
+    text = json.dumps(_fields(lineage.runs), separators=(",", ":"), sort_keys=True)
+    root.create_bytes(run_path(query_id, run.run_id, run.began_epoch), text.encode() + b"\n")
+
+
+def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
+    """Return the lineage that ends with a run, None where its object is missing or damaged.
+
+    Without it nothing is taken for one's own: less is deleted, nothing is lost.
+    """
+    try:
+        fields: Any = json.loads(root.read_bytes(run_path(query_id, run.run_id, run.began_epoch)))
+        runs = tuple(Run(str(run_id), int(began)) for run_id, began in fields["runs"])
+    except (ObjectMissing, ValueError, KeyError, TypeError):
+        return None
+    if fields != _fields(runs) or runs[-1:] != (Run(run.run_id, run.began_epoch),):
+        return None
+    return Lineage(runs)
+
+
+def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
+    """Note that a run committed a micro-batch; the note before it goes.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be written.
+    """
+    root.create_bytes(run_path(query_id, run.run_id, run.began_epoch, epoch), b"")
+    root.delete(
+        run_path(query_id, run.run_id, run.began_epoch, said.through_epoch)
+        for said in _traces(root, query_id)
+        if said.run_id == run.run_id
+        and said.through_epoch is not None
+        and said.through_epoch < epoch
+    )
+
+
+def forget_runs(root: Root, query_id: str, runs: Sequence[Run]) -> None:
+    """Delete every trace of runs: a user says that no checkpoint of theirs is in use any more.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be written.
+    """
+    gone = {run.run_id for run in runs}
+    root.delete(o.name for o in root.list(_folder(query_id)) if parse(o.name).run_id in gone)
+
+
+def _traces(root: Root, query_id: str) -> list[ObjectName]:
+    said = (parse(found.name) for found in root.list(_folder(query_id)))
+    return [name for name in said if name.kind == "run"]
+
+
+def _folder(query_id: str) -> str:
+    return f"{checked_query_id(query_id)}/{RUNS_FOLDER}"
+
+
+def _fields(runs: Sequence[Run]) -> dict[str, Any]:
+    listed = [[run.run_id, run.began_epoch] for run in runs]
+    checksum = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+    return {"format": RUN_FORMAT, "runs": listed, "checksum": checksum}

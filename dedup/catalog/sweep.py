@@ -1,0 +1,85 @@
+"""Files of a shard that its manifest does not name, and which of them may be deleted.
+
+An orphan is what an attempt left behind that did not win: its process was killed, its task was
+retried, its micro-batch was rolled back. Foreign files are counted and never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dedup.catalog.graves import read_grave
+from dedup.catalog.inspect import CatalogFile, list_catalog
+from dedup.catalog.layout import shard_path
+from dedup.catalog.root import Root
+from dedup.core.lineage import Lineage
+from dedup.core.manifest import Manifest
+from dedup.core.policy import Policy
+
+#: Files deleted per shard and sweep.
+MAX_SWEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What lies in a shard's folder without being named.
+
+    Parameters
+    ----------
+    orphans : tuple of CatalogFile
+        Files of segments, sidecars and graves.
+    foreign : int
+        Files that are not of this library.
+    complete : bool
+        False where a grave could not be read, so that some orphans may be expired segments.
+    """
+
+    orphans: tuple[CatalogFile, ...]
+    foreign: int
+    complete: bool
+
+
+def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
+    """Return what the manifest does not name in a shard's folder.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be read.
+    """
+    known, complete = manifest.names(), True
+    for grave in manifest.graves:
+        names = read_grave(root, query_id, shard, grave.name)
+        complete &= len(names) == grave.count
+        known.update(names)
+    files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
+    orphans = tuple(
+        file
+        for file in files
+        if file.says.kind in ("segment", "sidecar", "grave") and file.says.segment not in known
+    )
+    # A segment whose loss was accepted is the user's to delete.
+    forgotten = {file.says.segment for file in files if file.says.kind == "tombstone"}
+    orphans = tuple(file for file in orphans if file.says.segment not in forgotten)
+    return Stray(orphans, sum(file.says.kind == "foreign" for file in files), complete)
+
+
+def sweepable(
+    orphans: Iterable[CatalogFile], lineage: Lineage, policy: Policy, *, epoch: int, now_ms: int
+) -> list[str]:
+    """Return the names of the orphans that no state can name, now or after a rollback.
+
+    They were written by a run of the shard's own lineage, in a micro-batch that Spark can no longer
+    roll back to, and are older than `keep_expired` by the storage's clock.
+    """
+    return [
+        file.name
+        for file in orphans
+        if file.says.run_id is not None
+        and lineage.holds(file.says.run_id)
+        and file.says.epoch is not None
+        and epoch - file.says.epoch > policy.retain_epochs
+        and file.modified_ms is not None
+        and now_ms - file.modified_ms >= policy.keep_expired_ms
+    ][:MAX_SWEPT]

@@ -1,0 +1,218 @@
+"""Runs at the root, and orphans: what a shard deletes when it looks round, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from catalog_support import QUERY, Bench, fixed, hashes_of  # noqa: F401
+
+from dedup.catalog import housekeeping
+from dedup.catalog.graves import write_grave
+from dedup.catalog.housekeeping import LOOK_STRIDE, Visit, look_round
+from dedup.catalog.layout import run_path, segment_name, shard_path
+from dedup.catalog.root import Root
+from dedup.catalog.runs import forget_runs, list_runs, mark_through, read_lineage, write_lineage
+from dedup.core.clocks import Clocks
+from dedup.core.lineage import Lineage, Run
+from dedup.core.manifest import Expired, Grave, Manifest
+from dedup.core.policy import Policy
+from dedup.core.state import ShardState
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+POLICY = Policy(horizon_ms=HOUR_MS, bucket_ms=HOUR_MS, keep_expired_ms=HOUR_MS, retain_epochs=10)
+OLD, NEW = "old-run", "new-run"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path / "root")
+
+
+def put(root: Root, name: str, age_ms: int = 2 * HOUR_MS) -> str:
+    root.put_bytes(name, b"bytes")
+    path = root.local_path(name)
+    assert path is not None
+    seconds = (NOW_MS - age_ms) / 1000
+    os.utime(path, (seconds, seconds))
+    return name
+
+
+def orphan(root: Root, epoch: int, run_id: str = OLD, suffix: str = ".sst", **more: int) -> str:
+    file = segment_name(epoch, run_id, 7, 0) + suffix
+    return put(root, shard_path(QUERY, 0, file), **more)
+
+
+def state(run_id: str, epoch: int, began: int, manifest: Manifest | None = None) -> ShardState:
+    clocks = Clocks(run_id=run_id, now_ms=NOW_MS - 1)
+    return ShardState(epoch=epoch, clocks=clocks, run_began=began, manifest=manifest or Manifest())
+
+
+def visit(run_id: str, epoch: int, shard: int = 0) -> Visit:
+    return Visit(QUERY, run_id, shard, epoch, NOW_MS)
+
+
+def names(root: Root) -> set[str]:
+    return {found.name for found in root.list()}
+
+
+# --- runs
+
+
+def test_runs_are_listed_with_how_far_they_are_known_to_be(root: Root) -> None:
+    first, second = Run("a-1.x", 0), Run("b", 12)
+    write_lineage(root, QUERY, Lineage((first,)))
+    write_lineage(root, QUERY, Lineage((first, second)))
+    mark_through(root, QUERY, first, 0)
+    mark_through(root, QUERY, first, 11)
+    mark_through(root, QUERY, first, 11)
+    assert list_runs(root, QUERY) == [Run("a-1.x", 0, 11), Run("b", 12)]
+    assert len(root.list(f"{QUERY}/runs")) == 3
+    assert read_lineage(root, QUERY, second) == Lineage((first, second))
+    forget_runs(root, QUERY, [first])
+    assert list_runs(root, QUERY) == [second]
+
+
+def test_every_attempt_writes_the_same_bytes(root: Root) -> None:
+    lineage = Lineage((Run("a", 0), Run("b", 3)))
+    name = run_path(QUERY, "b", 3)
+    write_lineage(root, QUERY, lineage)
+    first = root.read_bytes(name)
+    root.delete([name])
+    write_lineage(root, QUERY, lineage)
+    assert root.read_bytes(name) == first
+
+
+@pytest.mark.parametrize("at", range(0, 150, 7))
+def test_a_damaged_lineage_is_none(root: Root, at: int) -> None:
+    run = Run("b", 3)
+    write_lineage(root, QUERY, Lineage((Run("a", 0), run)))
+    name = run_path(QUERY, "b", 3)
+    data = bytearray(root.read_bytes(name))
+    data[at % len(data)] ^= 4
+    root.put_bytes(name, bytes(data))
+    assert read_lineage(root, QUERY, run) is None
+    root.delete([name])
+    assert read_lineage(root, QUERY, run) is None
+
+
+# --- looking round
+
+
+def test_a_run_writes_its_lineage_and_how_far_it_is(root: Root) -> None:
+    first = look_round(root, visit("a", 0), ShardState(), POLICY)[0]
+    assert (first.run_began, first.branches) == (0, 0)
+    second = look_round(root, visit("a", 1), replace(first, epoch=0, clocks=Clocks("a")), POLICY)
+    assert list_runs(root, QUERY) == [Run("a", 0, 0)]
+    later = replace(second[0], epoch=LOOK_STRIDE - 1, clocks=Clocks("a"))
+    look_round(root, visit("a", LOOK_STRIDE), later, POLICY)
+    assert list_runs(root, QUERY) == [Run("a", 0, LOOK_STRIDE - 1)]
+    after = replace(later, epoch=LOOK_STRIDE)
+    look_round(root, visit("b", LOOK_STRIDE + 1), after, POLICY)
+    own = Run("b", LOOK_STRIDE + 1)
+    assert read_lineage(root, QUERY, own) == Lineage((Run("a", 0), own))
+
+
+def test_orphans_of_the_lineage_go_once_nothing_can_name_them(root: Root) -> None:
+    gone = [
+        orphan(root, 4), orphan(root, 5, suffix=".filter"), orphan(root, 6, suffix=".expired"),
+        orphan(root, 39, NEW),
+    ]  # fmt: skip
+    kept = [
+        orphan(root, 40, NEW),  # Spark can still roll back to it
+        orphan(root, 7, age_ms=HOUR_MS - 1000),  # not old enough
+        orphan(root, 8, "another-run"),
+        put(root, shard_path(QUERY, 0, "notes.txt")),
+        put(root, shard_path(QUERY, 0, ".x.sst.1-ab.tmp")),
+        put(root, shard_path(QUERY, 1, segment_name(4, OLD, 7, 0) + ".sst")),
+    ]
+    base, deleted = look_round(root, visit(NEW, 50), state(OLD, 49, 0), POLICY)
+    assert deleted == len(gone)
+    assert names(root).isdisjoint(gone)
+    assert names(root) >= set(kept)
+    assert base.stray_files == (3, 1)
+
+
+def test_what_the_manifest_names_stays(root: Root) -> None:
+    expired, buried, lost = (segment_name(n, OLD, 7, n) for n in (1, 2, 3))
+    grave = segment_name(3, OLD, 8, 0)
+    kept = {
+        put(root, shard_path(QUERY, 0, name + suffix))
+        for name in (expired, buried, lost)
+        for suffix in (".sst", ".filter")
+    }
+    put(root, shard_path(QUERY, 0, lost + ".forgotten"))
+    write_grave(root, QUERY, 0, grave, [buried])
+    manifest = Manifest(expired=(Expired(expired, 4, 0),), graves=(Grave(grave, 1, 4, 0),))
+    _, deleted = look_round(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)
+    assert deleted == 0
+    assert names(root) >= kept
+    # A grave that cannot be read hides names: then nothing is known to be an orphan.
+    root.put_bytes(shard_path(QUERY, 0, grave + ".expired"), b"damage")
+    extra = orphan(root, 5)
+    assert look_round(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)[1] == 0
+    root.delete([shard_path(QUERY, 0, grave + ".expired")])
+    assert look_round(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)[1] == 0
+    assert names(root) >= kept | {extra}
+
+
+def test_a_copied_checkpoint_stops_both_from_deleting(root: Root) -> None:
+    """The original goes on while a run from a copy of its checkpoint begins: both must see it."""
+    for epoch in (0, 1):
+        base = state("original", epoch - 1, 0) if epoch else ShardState()
+        look_round(root, visit("original", epoch), base, POLICY)
+    old = orphan(root, 5, "original")
+    # The copy was taken after micro-batch 49. At first nothing shows that the original lives.
+    copied, deleted = look_round(root, visit("copy", 50), state("original", 49, 0), POLICY)
+    assert (copied.branches, deleted) == (0, 1)
+    look_round(root, visit("copy", 51), state("copy", 50, 50), POLICY)
+    old = orphan(root, 6, "original")
+    original, deleted = look_round(root, visit("original", 100), state("original", 99, 0), POLICY)
+    assert (original.branches, deleted) == (1, 0)
+    copied, deleted = look_round(root, visit("copy", 100), state("copy", 99, 50), POLICY)
+    assert (copied.branches, deleted) == (1, 0)
+    assert old in names(root)
+
+
+def test_other_shards_see_branches_before_the_first_has_written_anything(root: Root) -> None:
+    look_round(root, visit(OLD, 0), ShardState(), POLICY)
+    look_round(root, visit(OLD, 1), state(OLD, 0, 0), POLICY)
+    mark_through(root, QUERY, Run(OLD, 0), 60)
+    rolled_back, _ = look_round(root, visit(NEW, 50, shard=1), state(OLD, 49, 0), POLICY)
+    assert rolled_back.branches == 1
+    goes_on, _ = look_round(root, visit(NEW, 61, shard=1), state(OLD, 60, 0), POLICY)
+    assert goes_on.branches == 0
+
+
+def test_without_its_parents_lineage_a_run_takes_less_for_its_own(root: Root) -> None:
+    grandparent = orphan(root, 4, "grandparent")
+    parent = orphan(root, 14, OLD)
+    _, deleted = look_round(root, visit(NEW, 50), state(OLD, 49, 10), POLICY)
+    assert deleted == 1
+    assert grandparent in names(root)
+    assert parent not in names(root)
+
+
+def test_a_shard_looks_now_and_then(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def looked(*given: object) -> list[Run]:
+        looks.append(given)
+        return list_runs(root, QUERY)
+
+    monkeypatch.setattr(housekeeping, "list_runs", looked)
+    for shard, epochs in ((1, [99, 199]), (3, [97, 197])):
+        looks.clear()
+        due = []
+        for epoch in range(1, 200):
+            look_round(root, visit("a", epoch, shard), state("a", epoch - 1, 0), POLICY)
+            if looks:
+                due.append(epoch)
+                looks.clear()
+        assert due == epochs
+    slow = replace(state("a", 4, 0), clocks=Clocks("a", now_ms=NOW_MS - HOUR_MS // 4))
+    look_round(root, visit("a", 5), slow, POLICY)
+    assert len(looks) == 1

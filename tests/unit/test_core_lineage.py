@@ -1,0 +1,44 @@
+"""Lineage: which runs a state descends from, and whether its history went two ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from dedup.core.lineage import MAX_RUNS, Lineage, Run
+
+P, Q, R = Run("p", 0), Run("q", 11), Run("r", 21)
+HISTORY = Lineage((P, Q, R))
+
+
+@pytest.mark.parametrize(
+    ("known", "branched"),
+    [
+        pytest.param([], [], id="nothing known"),
+        pytest.param([Run("p", 0, 10), Run("q", 11, 20), Run("r", 21, 99)], [], id="one line"),
+        pytest.param([Run("p", 0, 11)], ["p"], id="went on after its successor began"),
+        pytest.param([Run("q", 11, 40)], ["q"], id="rolled back, or its checkpoint was copied"),
+        pytest.param([Run("x", 21, None)], [], id="began beside us, committed nothing"),
+        pytest.param([Run("x", 21, 21)], ["x"], id="began beside us and went on"),
+        pytest.param([Run("y", 22, 22)], ["y"], id="goes on from one of our states"),
+        pytest.param([Run("x", 5, 5), Run("y", 6, 9)], ["x", "y"], id="two"),
+    ],
+)
+def test_branches(known: list[Run], branched: list[str]) -> None:
+    assert [run.run_id for run in HISTORY.branches(known)] == branched
+
+
+def test_the_run_that_goes_on_is_no_branch_of_itself() -> None:
+    assert HISTORY.branches([Run("r", 21, 1000)]) == ()
+    assert Lineage((P, Q)).branches([Run("r", 21, 1000)]) == (Run("r", 21, 1000),)
+
+
+def test_a_full_lineage_forgets_its_oldest_runs_without_taking_them_for_branches() -> None:
+    lineage = Lineage(())
+    runs = [Run(f"run-{n}", 10 * n, 10 * n + 9) for n in range(MAX_RUNS + 2)]
+    for run in runs:
+        lineage = lineage.followed_by(Run(run.run_id, run.began_epoch))
+    assert len(lineage.runs) == MAX_RUNS
+    assert not lineage.holds("run-1")
+    assert lineage.holds("run-2")
+    assert lineage.branches(runs) == ()
+    assert lineage.branches([Run("x", 30, 31)]) == (Run("x", 30, 31),)
