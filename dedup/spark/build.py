@@ -26,6 +26,7 @@ from dedup.spark.metrics import observations, pack_name, pack_observation
 from dedup.spark.pack import pack
 from dedup.spark.plan import Plan
 from dedup.spark.shipping import shipped
+from dedup.spark.starts import mark_start
 from dedup.spark.unpack import unpack
 
 if TYPE_CHECKING:
@@ -208,6 +209,8 @@ def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
         raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
     known = columns.Columns(df, case_sensitive)
     plan = _plan(df, options, known)
+    if plan.root is not None and plan.marked:
+        mark_start(plan.root, plan.start_id)
     return known.input(), plan
 
 
@@ -273,6 +276,7 @@ def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
         cache_bytes=options.cache_bytes,
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
+        marked=df.isStreaming and options.root is not None and checks.is_mount(spark, options.root),
     )
 
 

@@ -63,6 +63,11 @@ def local_cores(spark: SparkSession) -> int | None:
     return int(found.group(1) or 1)
 
 
+def is_mount(spark: SparkSession, root: Root) -> bool:
+    """Whether the root is a local path to machines that need not share their disks."""
+    return root.local_path("catalog.json") is not None and local_cores(spark) is None
+
+
 def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
     """Refuse a root that executors cannot share or the driver cannot write.
 
@@ -73,11 +78,7 @@ def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
     CatalogError
         If nothing can be written there.
     """
-    if (
-        root.local_path("catalog.json") is not None
-        and not shared_local
-        and local_cores(spark) is None
-    ):
+    if is_mount(spark, root) and not shared_local:
         raise ConfigError(
             f"catalog={root.url()} is a local path, but Spark runs on "
             f"{setting(spark, 'spark.master', 'a cluster')}: every executor would see another "

@@ -47,6 +47,8 @@ class Plan:
         Largest share of a micro-batch that one shard may hold in memory.
     start_id : str
         UUID drawn on the driver whenever the operator is applied.
+    marked : bool
+        Whether the driver left a mark at the root that every executor must see.
     """
 
     id_columns: tuple[tuple[str, str, str], ...]
@@ -69,6 +71,7 @@ class Plan:
     cache_bytes: int
     max_shard_batch_bytes: int
     start_id: str
+    marked: bool = False
 
     @property
     def streaming(self) -> bool:

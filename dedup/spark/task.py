@@ -19,6 +19,7 @@ from dedup.catalog.certificate import (
 from dedup.errors import CatalogError, StateError
 from dedup.spark.identity import ENCODING
 from dedup.spark.plan import Plan
+from dedup.spark.starts import check_start
 
 #: Stands for the query in batch DataFrames, where nothing is kept.
 _BATCH_QUERY = "batch"
@@ -136,6 +137,9 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     known = _checked.get(cache_key)
     if known is not None:
         return known
+    if plan.marked:
+        # Before anything is written where nobody else would look for it.
+        check_start(plan.root, plan.start_id)
     found = load_certificate(plan.root, task.query_id)
     if found is None and has_state:
         raise CatalogError(

@@ -1,0 +1,59 @@
+"""Do executors see the folder that the driver sees? A mark that it leaves there tells."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+
+from dedup.catalog.layout import STARTS_FOLDER, start_path
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError
+
+#: Marks that stay at a root, and how long each stays at least: a query that runs long may get a
+#: new executor at any time.
+STARTS_KEPT = 1000
+STARTS_KEPT_S = 30 * 86_400
+
+#: Starts whose mark this process has seen.
+_seen: set[str] = set()
+
+
+def mark_start(root: Root, start_id: str) -> None:
+    """Leave the mark of one start of a query, and remove those of starts long ago.
+
+    Raises
+    ------
+    CatalogError
+        If the root cannot be written.
+    """
+    root.create_bytes(start_path(start_id), b"")
+    folder = root.local_path(STARTS_FOLDER)
+    if folder is None:
+        return
+    with suppress(OSError):  # another driver tidies up as well
+        marks = sorted((entry.stat().st_mtime, entry.name) for entry in os.scandir(folder))
+        oldest_s = time.time() - STARTS_KEPT_S
+        root.delete(f"{STARTS_FOLDER}/{name}" for at, name in marks[:-STARTS_KEPT] if at < oldest_s)
+
+
+def check_start(root: Root, start_id: str) -> None:
+    """Make sure, once per process, that this machine sees what the driver left.
+
+    Raises
+    ------
+    CatalogError
+        If it does not: every executor would remember something else.
+    """
+    if start_id in _seen:
+        return
+    if not root.exists(start_path(start_id)):
+        raise CatalogError(
+            f"shared_local=True, but {socket.gethostname()} does not see in {root.url()} what the "
+            "driver wrote there when the query started. Mount the driver's folder there on every "
+            "machine, or use an object store (s3://...), then start the query again."
+        )
+    if len(_seen) >= STARTS_KEPT:
+        _seen.clear()
+    _seen.add(start_id)
