@@ -49,7 +49,8 @@ class Driver:
             "spark.log.level": "ERROR",
             "spark.network.timeout": "60s",
             "spark.task.maxFailures": "2",
-            "spark.locality.wait": "500ms",
+            # A free executor takes what there is, wherever the state was.
+            "spark.locality.wait": "0s",
             # Work begins when both executors are there, and is not kept from one of them.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
