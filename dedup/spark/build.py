@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -288,23 +287,22 @@ def _output_schema(df: DataFrame, options: Options) -> T.StructType:
 
 
 def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options) -> DataFrame:
-    load_pack, load_unpack = shipped(partial(pack, plan)), shipped(partial(unpack, plan))
-    load_stream = shipped(partial(dedup_stream, plan))
-    load_batch = shipped(partial(dedup_batch, plan))
+    load_plan, load_pack, load_unpack = shipped(plan), shipped(pack), shipped(unpack)
+    load_stream, load_batch = shipped(dedup_stream), shipped(dedup_batch)
 
-    # Spark pickles these by value; what they name of this package would be looked up before
+    # Spark pickles these by value; what they named of this package would be looked up before
     # anything of ours runs.
     def pack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return load_pack()(batches)
+        return load_pack()(load_plan(), batches)
 
     def unpack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return load_unpack()(batches)
+        return load_unpack()(load_plan(), batches)
 
     def on_stream(key: Any, frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        return load_stream()(key, frames, state)
+        return load_stream()(load_plan(), key, frames, state)
 
     def on_batch(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-        return load_batch()(key, frame)
+        return load_batch()(load_plan(), key, frame)
 
     sent = df.mapInArrow(pack_rows, wire.SENT_SCHEMA)
     packed = sent.observe(pack_name(options.metrics), pack_observation()).drop("pack_us")

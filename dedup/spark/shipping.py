@@ -1,8 +1,8 @@
-"""How functions travel to executors: with the version they need, to be checked before they load.
+"""How functions and plan travel to executors: with the version they need, checked before they load.
 
 Cloudpickle stores what an installed module defines by name. An executor without the package then
-fails while it reads its task, where nobody can tell it what to say. So functions travel as bytes
-inside one that needs nothing but the standard library.
+fails while it reads its task, where nobody can tell it what to say. So they travel as bytes inside
+a function that needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -10,28 +10,27 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from pyspark import cloudpickle
 
 import dedup
 from dedup.errors import ConfigError
 
-P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 
-#: Functions that this process has unpickled, by the digest of their bytes.
-_loaded: dict[bytes, Callable[..., Any]] = {}
+#: What this process has unpickled, by the digest of its bytes.
+_loaded: dict[bytes, Any] = {}
 #: A process that serves more queries than this loads them again.
 _LOADED_MAX = 32
 
 
-def shipped(function: Callable[P, R]) -> Callable[[], Callable[P, R]]:
-    """Return a function without parameters that gives `function`, on any machine.
+def shipped(value: T) -> Callable[[], T]:
+    """Return a function without parameters that gives `value`, on any machine.
 
     Parameters
     ----------
-    function : callable
+    value
         Whatever cloudpickle takes. It is pickled here and now, and unpickled once per process.
 
     Returns
@@ -43,14 +42,14 @@ def shipped(function: Callable[P, R]) -> Callable[[], Callable[P, R]]:
     Raises
     ------
     ConfigError
-        If the function, or what the user gave to it, cannot be pickled.
+        If it cannot be pickled.
 
     Notes
     -----
-    Tasks of one process share the function and all it holds, one after the other.
+    Tasks of one process share it and all that it holds, one after the other.
     """
     try:
-        payload: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+        payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
         raise ConfigError(
             f"the operator cannot be sent to executors: {exc}. If catalog= is a function, it must "
@@ -60,7 +59,7 @@ def shipped(function: Callable[P, R]) -> Callable[[], Callable[P, R]]:
     wanted = dedup.__version__
 
     # Runs where the package may be missing: all that it uses is imported inside.
-    def load() -> Callable[P, R]:
+    def load() -> T:
         def refusal(what: str, remedy: str) -> ImportError:
             import socket
             import sys
@@ -88,19 +87,18 @@ def shipped(function: Callable[P, R]) -> Callable[[], Callable[P, R]]:
         try:
             from dedup.spark.shipping import loaded
 
-            function: Callable[P, R] = loaded(digest, payload)
-            return function
+            given: T = loaded(digest, payload)
+            return given
         except ImportError as error:
             raise refusal(str(error), "Install that module there") from error
 
     return load
 
 
-def loaded(digest: bytes, payload: bytes) -> Callable[..., Any]:
-    """Return the function of these bytes, unpickled once per process."""
-    function = _loaded.get(digest)
-    if function is None:
+def loaded(digest: bytes, payload: bytes) -> Any:
+    """Return what these bytes hold, unpickled once per process."""
+    if digest not in _loaded:
         if len(_loaded) >= _LOADED_MAX:
             _loaded.clear()
-        function = _loaded[digest] = cloudpickle.loads(payload)
-    return function
+        _loaded[digest] = cloudpickle.loads(payload)
+    return _loaded[digest]

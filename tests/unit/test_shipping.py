@@ -1,4 +1,4 @@
-"""Functions that travel to executors; tests/cluster sends them to executors without the package."""
+"""What travels to executors; tests/cluster sends them to executors without the package."""
 
 from __future__ import annotations
 
