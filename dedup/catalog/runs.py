@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
@@ -87,8 +87,10 @@ def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
     )
 
 
-def forget_runs(root: Root, query_id: str, runs: Sequence[Run]) -> None:
-    """Delete every trace of runs: a user says that no checkpoint of theirs is in use any more.
+def forget_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) -> None:
+    """Delete the traces of runs: a user says that no checkpoint of theirs is in use any more.
+
+    Of those that the lineage holds only the mark of how far they went.
 
     Raises
     ------
@@ -96,7 +98,13 @@ def forget_runs(root: Root, query_id: str, runs: Sequence[Run]) -> None:
         When the root cannot be written.
     """
     gone = {run.run_id for run in runs}
-    root.delete(o.name for o in root.list(_folder(query_id)) if parse(o.name).run_id in gone)
+    root.delete(
+        found.name
+        for found in root.list(_folder(query_id))
+        if (said := parse(found.name)).run_id is not None
+        and said.run_id in gone
+        and (said.through_epoch is not None or not lineage.holds(said.run_id))
+    )
 
 
 def _traces(root: Root, query_id: str) -> list[ObjectName]:

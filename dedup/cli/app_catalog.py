@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dedup.spark.state_reader import Snapshot
 
 catalog_app = typer.Typer(
-    help="Look into a catalog, verify it, accept the loss of a bucket.", no_args_is_help=True
+    help="Look into a catalog, verify it, clean it up, go on after a loss.", no_args_is_help=True
 )
 
 _ROOT = Annotated[str, typer.Argument(metavar="ROOT", help="Path or URI of the catalog.")]
@@ -114,6 +114,74 @@ def forget(
     finish(work, as_json=as_json)
 
 
+@catalog_app.command()
+def vacuum(
+    root: _ROOT,
+    checkpoint: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Checkpoint of the query: what it names stays."),
+    ],
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Younger files may belong to a micro-batch under way."),
+    ] = "24 hours",
+    sole: Annotated[
+        bool,
+        typer.Option(
+            "--sole", help="No other checkpoint of this query is in use: its other runs are over."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+    ] = False,
+    as_json: _JSON = False,
+) -> None:
+    """Delete what no manifest names: orphans and half-written files. Foreign files stay."""
+    from dedup.cli import catalog_upkeep
+
+    def work() -> tuple[int, dict[str, Any]]:
+        body = catalog_upkeep.vacuum(
+            root, checkpoint, older_than=older_than, sole=sole, dry_run=dry_run
+        )
+        if not as_json:
+            _print_vacuum(body)
+        return OK, body
+
+    finish(work, as_json=as_json)
+
+
+@catalog_app.command()
+def adopt(
+    root: _ROOT,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="Where the new checkpoint is to be.")
+    ],
+    query: _QUERY = None,
+    as_json: _JSON = False,
+) -> None:
+    """Make a new checkpoint that goes on with a catalog whose own is lost.
+
+    Start the query with it. IDs that only the lost checkpoint held, the newest ones, may be emitted
+    once more. The lost checkpoint must never run again.
+    """
+    from dedup.cli import catalog_upkeep
+
+    def work() -> tuple[int, dict[str, Any]]:
+        body = catalog_upkeep.adopt(root, checkpoint, query)
+        if not as_json:
+            Console().print(
+                f"{body['ids']:,} IDs in {body['segments']:,} segments as of micro-batch "
+                f"{body['epoch']}. Start the query with checkpoint {body['checkpoint']}; newer IDs "
+                "are unknown and may be emitted once more.",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        return OK, body
+
+    finish(work, as_json=as_json)
+
+
 def _known(place: Any, checkpoint: str | None) -> Snapshot | None:
     from dedup.cli import catalog
 
@@ -170,6 +238,18 @@ def _print_verification(body: dict[str, Any]) -> None:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
     text = f"{body['segments']:,} segments, {body['ids']:,} IDs: {body['status']}"
     console.print(text, markup=False, highlight=False)
+
+
+def _print_vacuum(body: dict[str, Any]) -> None:
+    verb = "would be deleted" if body["dry_run"] else "deleted"
+    for name in body["files"]:
+        typer.echo(name)
+    for name in body["foreign"]:
+        typer.echo(f"{name}\tforeign, left alone")
+    rest = f", {body['young']} too young" if body["young"] else ""
+    forgotten = f"; {len(body['runs'])} other runs forgotten" if body["runs"] else ""
+    text = f"{len(body['files']):,} files, {body['bytes']:,} bytes {verb}{rest}{forgotten}"
+    Console().print(text, markup=False, highlight=False)
 
 
 def _texts(*values: object) -> list[str]:

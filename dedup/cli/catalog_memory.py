@@ -39,7 +39,7 @@ class Shard:
     tail_ids : int or None
         IDs in Spark state; None where only the advisory copy was read.
     gc_watermark_ms : int or None
-        None likewise, or before the first.
+        None before the first.
     """
 
     epoch: int
@@ -137,7 +137,11 @@ def memory_of(root: Root, query_id: str, known: Snapshot | None) -> Memory:
     for number in range(certificate.shards if certificate else 0):
         advice = read_advisory(root, query_id, number)
         if advice is not None:
-            shards[number] = Shard(epoch=advice.epoch, manifest=advice.manifest)
+            shards[number] = Shard(
+                epoch=advice.epoch,
+                manifest=advice.manifest,
+                gc_watermark_ms=_past_never(advice.clocks.gc_watermark_ms),
+            )
     return Memory(certain=False, shards=shards)
 
 

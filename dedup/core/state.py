@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -94,8 +95,9 @@ class ShardState:
         """Bytes of the row apart from the tail, the filter slices and their names."""
         return _SIZE + len(replace(self, slices={})._head())
 
-    def _head(self) -> bytes:
-        fields = {
+    def head(self) -> dict[str, Any]:
+        """Everything but the tail and the filter slices' bytes, as JSON can hold it."""
+        return {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
             "clocks": self.clocks.to_json(),
@@ -107,7 +109,25 @@ class ShardState:
             "branches": self.branches,
             "forgotten_before_ms": self.forgotten_before_ms,
         }
-        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
+
+    @staticmethod
+    def from_head(head: Mapping[str, Any]) -> ShardState:
+        """The state that `head` tells of, with an empty tail and no slices."""
+        return ShardState(
+            epoch=head["epoch"],
+            bucket_ms=head["bucket_ms"],
+            clocks=Clocks.from_json(head["clocks"]),
+            manifest=Manifest.from_json(head["manifest"]),
+            forgotten=head["forgotten"],
+            stray_files=(head["stray_files"][0], head["stray_files"][1]),
+            # Absent in the format before.
+            run_began=head.get("run_began", 0),
+            branches=head.get("branches", 0),
+            forgotten_before_ms=head["forgotten_before_ms"],
+        )
+
+    def _head(self) -> bytes:
+        return zlib.compress(json.dumps(self.head(), separators=(",", ":")).encode(), 1)
 
     def to_bytes(self) -> bytes:
         """The state row, as the module describes it."""
@@ -143,19 +163,11 @@ class ShardState:
             raise StateError.damaged("the checksum of its manifest and tail is wrong")
         head = json.loads(zlib.decompress(body[:head_bytes]))
         names: list[str] = head["slices"]
-        manifest = Manifest.from_json(head["manifest"])
-        return ShardState(
-            epoch=head["epoch"],
-            bucket_ms=head["bucket_ms"],
-            clocks=Clocks.from_json(head["clocks"]),
-            manifest=manifest,
+        state = ShardState.from_head(head)
+        return replace(
+            state,
             tail=Tail.from_bytes(body[head_bytes:]),
-            slices=_slices(view[_SIZE + len(body) :], names[:count], manifest, hash_key_id),
-            forgotten=head["forgotten"],
-            stray_files=(head["stray_files"][0], head["stray_files"][1]),
-            run_began=0 if version == _BEFORE else head["run_began"],
-            branches=0 if version == _BEFORE else head["branches"],
-            forgotten_before_ms=head["forgotten_before_ms"],
+            slices=_slices(view[_SIZE + len(body) :], names[:count], state.manifest, hash_key_id),
         )
 
 

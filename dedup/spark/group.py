@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dedup.catalog.advisory import Advisory, write_advisory
+from dedup.catalog.advisory import read_adopted, write_advisory
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.housekeeping import Visit, look_round
@@ -60,9 +60,11 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     base = (
         ShardState.from_bytes(bytes(state.get[0]), hash_key_id=filter_key_id(task.query_id))
         if has_state
-        else ShardState()
+        else read_adopted(plan.root, task.query_id, shard) or ShardState()
     )
     watch.lap("read")
+    if wrote_last(base):
+        write_advisory(plan.root, task.query_id, shard, base)
     now_ms = state.getCurrentProcessingTimeMs()
     visit = Visit(task.query_id, task.run_id, shard, task.epoch, now_ms)
     base, swept = look_round(plan.root, visit, base, plan.policy)
@@ -76,10 +78,6 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         hash_key=lay.filter_key,
     )
     outcome = process(base, inbox.records(), plan.policy, store, epoch, watch.lap)
-    if outcome.state.manifest.buckets != base.manifest.buckets:
-        write_advisory(
-            plan.root, task.query_id, shard, Advisory(task.epoch, outcome.state.manifest)
-        )
     row = outcome.state.to_bytes()
     state.update((row,))
     watch.lap("write")
@@ -95,6 +93,14 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "state_bytes": len(row),
     }
     return _output(plan, inbox, outcome, shard, counts, watch)
+
+
+def wrote_last(base: ShardState) -> bool:
+    """Whether the micro-batch that made the state changed which segments there are."""
+    prefix = f"{base.epoch:012d}-"
+    return any(entry.epoch == base.epoch for entry in base.manifest.expired) or any(
+        segment.name.startswith(prefix) for segment in base.manifest.segments()
+    )
 
 
 def _store(plan: Plan, task: Task, shard: int) -> ShardStore:

@@ -72,7 +72,9 @@ def test_runs_are_listed_with_how_far_they_are_known_to_be(root: Root) -> None:
     assert list_runs(root, QUERY) == [Run("a-1.x", 0, 11), Run("b", 12)]
     assert len(root.list(f"{QUERY}/runs")) == 3
     assert read_lineage(root, QUERY, second) == Lineage((first, second))
-    forget_runs(root, QUERY, [first])
+    forget_runs(root, QUERY, [first], Lineage((first, second)))
+    assert list_runs(root, QUERY) == [first, second]
+    forget_runs(root, QUERY, [first], Lineage((second,)))
     assert list_runs(root, QUERY) == [second]
 
 

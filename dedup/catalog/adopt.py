@@ -1,0 +1,133 @@
+"""Going on with a catalog whose checkpoint is lost.
+
+A new checkpoint is given the old query's ID, and each shard begins with the memory that its
+advisory copy tells. The newest IDs, which only the lost checkpoint held, are unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from dedup.catalog.advisory import read_advisory, write_adopted
+from dedup.catalog.certificate import load_certificate
+from dedup.catalog.layout import SEGMENT_SUFFIX, shard_path
+from dedup.catalog.root import Root
+from dedup.catalog.runs import forget_runs, list_runs
+from dedup.core.lineage import Lineage
+from dedup.core.manifest import Manifest
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a new checkpoint begins with.
+
+    Parameters
+    ----------
+    query_id : str
+        The query, old and new.
+    epoch : int
+        Newest micro-batch of the old checkpoint that is told of.
+    ids, segments : int
+        Remembered.
+    shards, unknown_shards : int
+        All; and those of which nothing is known, because they never wrote a segment.
+    """
+
+    query_id: str
+    epoch: int
+    ids: int
+    segments: int
+    shards: int
+    unknown_shards: int
+
+
+def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
+    """Make a new checkpoint that goes on with a query's catalog; its old one must never run again.
+
+    Parameters
+    ----------
+    root : Root
+        The catalog.
+    query_id : str
+        Whose memory.
+    checkpoint : Root
+        Folder of the new checkpoint, empty or not there yet.
+
+    Raises
+    ------
+    ConfigError
+        When the folder is in use, or there is nothing to adopt.
+    CatalogError
+        When segments are missing, or storage fails.
+    """
+    certificate = load_certificate(root, query_id)
+    if certificate is None:
+        raise ConfigError(f"{root.url()} holds no catalog of query {query_id}.")
+    if checkpoint.list():
+        raise ConfigError(
+            f"{checkpoint.url()} is not empty: adopt needs the place of a new checkpoint, and "
+            "leaves the old one alone."
+        )
+    told = {shard: read_advisory(root, query_id, shard) for shard in range(certificate.shards)}
+    known = {shard: state for shard, state in told.items() if state is not None}
+    if not known:
+        raise ConfigError(
+            f"no shard of query {query_id} has an advisory manifest at {root.url()}: all its IDs "
+            "were in the lost checkpoint. Begin anew with another checkpoint."
+        )
+    _check_complete(root, query_id, known)
+    # Every shard hears every clock: the newest copy knows where all of them were.
+    newest = max(known.values(), key=lambda state: state.epoch)
+    for shard, state in told.items():
+        write_adopted(root, query_id, shard, _reborn(state or ShardState(), newest))
+    forget_runs(root, query_id, list_runs(root, query_id), Lineage(()))
+    checkpoint.put_bytes("metadata", json.dumps({"id": query_id}).encode())
+    return Adoption(
+        query_id,
+        newest.epoch,
+        sum(state.manifest.ids for state in known.values()),
+        sum(1 for state in known.values() for _ in state.manifest.segments()),
+        len(told),
+        len(told) - len(known),
+    )
+
+
+def _reborn(state: ShardState, newest: ShardState) -> ShardState:
+    """The state before micro-batch 0 of the new checkpoint."""
+    manifest = state.manifest
+    return replace(
+        state,
+        epoch=-1,
+        bucket_ms=newest.bucket_ms,
+        clocks=replace(newest.clocks, run_id=""),
+        manifest=Manifest(
+            manifest.buckets,
+            tuple(replace(entry, epoch=-1) for entry in manifest.expired),
+            tuple(replace(grave, epoch=-1) for grave in manifest.graves),
+        ),
+        stray_files=(0, 0),
+        run_began=0,
+        branches=0,
+        forgotten_before_ms=newest.forgotten_before_ms,
+    )
+
+
+def _check_complete(root: Root, query_id: str, known: dict[int, ShardState]) -> None:
+    sizes = {found.name: found.size_bytes for found in root.list(query_id)}
+    missing = [
+        segment.name
+        for shard, state in known.items()
+        for segment in state.manifest.segments()
+        if sizes.get(shard_path(query_id, shard, segment.name + SEGMENT_SUFFIX))
+        != segment.sst_bytes
+        and shard_path(query_id, shard, segment.name + ".forgotten") not in sizes
+    ]
+    if missing:
+        raise CatalogError(
+            f"{len(missing)} segments that the advisory manifests name are missing or cut short, "
+            f"such as {missing[0]}: restore them, or accept their loss with dedup catalog forget "
+            f"{root.url()} --segment NAME, and adopt again."
+        )

@@ -1,0 +1,70 @@
+"""`dedup catalog vacuum` and `adopt`: cleaning up, and going on without the old checkpoint."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from dedup.catalog.adopt import adopt as adopt_catalog
+from dedup.catalog.inspect import list_catalog
+from dedup.catalog.root import Root
+from dedup.catalog.vacuum import carry_out, plan_vacuum
+from dedup.cli.catalog import open_root, snapshot
+from dedup.core.duration import duration_ms
+from dedup.errors import ConfigError
+
+
+def vacuum(
+    where: str, checkpoint: str, *, older_than: str, sole: bool, dry_run: bool, spark: Any = None
+) -> dict[str, Any]:
+    """Delete what the checkpoint's manifests do not name; return what went.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog or checkpoint, or the query's history has branched.
+    """
+    older_than_ms = duration_ms(older_than, option="--older-than")
+    root = open_root(where)
+    known = snapshot(root, checkpoint, spark)
+    plan = plan_vacuum(
+        root,
+        known.query_id,
+        known.states,
+        now_ms=time.time_ns() // 1_000_000,
+        older_than_ms=older_than_ms,
+        sole=sole,
+    )
+    if not dry_run:
+        carry_out(root, known.query_id, plan)
+    return {
+        "root": root.url(),
+        "query_id": known.query_id,
+        "dry_run": dry_run,
+        "files": [file.name for file in plan.files],
+        "bytes": plan.size_bytes,
+        "young": plan.young,
+        "foreign": [file.name for file in plan.foreign],
+        "runs": [run.run_id for run in plan.branches],
+    }
+
+
+def adopt(where: str, checkpoint: str, query_id: str | None) -> dict[str, Any]:
+    """Make a new checkpoint that goes on with a catalog; return what it begins with.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog, or it does not say of which query, or the folder is in use.
+    """
+    root = open_root(where)
+    queries = {f.says.query_id for f in list_catalog(root) if f.says.kind == "certificate"}
+    if query_id is None and len(queries) != 1:
+        listed = ", ".join(sorted(str(query) for query in queries))
+        raise ConfigError(
+            f"{root.url()} holds {len(queries)} queries; say --query, one of {listed}"
+        )
+    new = Root(checkpoint)
+    done = adopt_catalog(root, query_id or str(queries.pop()), new)
+    return {"root": root.url(), "checkpoint": new.url(), **asdict(done)}

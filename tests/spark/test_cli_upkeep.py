@@ -1,0 +1,239 @@
+"""`dedup catalog vacuum` and `adopt`: cleaning up, and going on without the old checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from small_state import HORIZON_S, OPTIONS, query, tables
+from support import Query, Run
+from typer.testing import CliRunner
+
+import dedup.spark.build
+from dedup.catalog.advisory import read_adopted
+from dedup.catalog.layout import segment_name, shard_path
+from dedup.catalog.root import Root
+from dedup.catalog.runs import list_runs
+from dedup.cli import catalog_upkeep
+from dedup.cli.app import app
+from dedup.cli.failures import DAMAGE, OK, USAGE
+from dedup.errors import ConfigError
+from dedup.spark.state_reader import read_snapshot
+
+
+def command(*arguments: str) -> tuple[int, dict[str, Any]]:
+    done = CliRunner().invoke(app, ["catalog", *arguments, "--json"])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def query_id(made: Query) -> str:
+    found: str = json.loads((made.checkpoint / "metadata").read_text())["id"]
+    return found
+
+
+def vacuum(made: Query, **options: Any) -> dict[str, Any]:
+    given = {"older_than": "0 seconds", "sole": False, "dry_run": False, **options}
+    return catalog_upkeep.vacuum(str(made.catalog), str(made.checkpoint), spark=made.spark, **given)
+
+
+# --- adopt
+
+
+def test_a_catalog_whose_checkpoint_is_lost_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is lost, and only IDs that the lost checkpoint alone held come once more."""
+    given = tables(11)
+    made = query(spark, tmp_path / "old", given[:8])
+    old = made.run()
+    last = old.metrics[-1]
+    name = query_id(made)
+    held = read_snapshot(spark, str(made.checkpoint), Root(made.catalog))
+    shutil.rmtree(made.checkpoint)
+    new = tmp_path / "new"
+    code, body = command("adopt", str(made.catalog), "--checkpoint", str(new / "checkpoint"))
+    assert (code, body["query_id"], body["shards"], body["unknown_shards"]) == (OK, name, 2, 0)
+    assert last.live_ids // 2 < body["ids"] <= last.live_ids
+    # Two micro-batches come again, then new ones.
+    again = Query(spark, new, OPTIONS | {"catalog": str(made.catalog)})
+    again.catalog = made.catalog
+    for table in given[6:]:
+        again.add_table(table)
+    run = again.run()
+    assert query_id(again) == name
+    assert run.metrics[0].live_ids > body["ids"]
+    assert (run.metrics[0].branches, run.metrics[-1].branches) == (0, 0)
+    watermark = run.metrics[0].late_watermark_ms
+    assert watermark is not None
+    # The copy is as of the micro-batch before the last.
+    assert watermark >= (old.metrics[-2].late_watermark_ms or 0)
+    emitted = [row for row in old.all_rows() if row["verdict"] != "duplicate"]
+    known = {row["id"] for row in emitted}
+    unknown = newest_ids(old, tails=sum(len(state.tail) for state in held.states.values()))
+    for number in (0, 1):
+        rows = run.rows[number]
+        assert len(rows) == 800
+        for row in rows:
+            if row["verdict"] == "unique" and row["id"] in known:
+                assert row["id"] in unknown
+    repeated = [row for n in (0, 1) for row in run.rows[n] if row["verdict"] == "duplicate"]
+    own = 1600 - len({row["id"] for n in (0, 1) for row in run.rows[n]})
+    assert len(repeated) > own + 100, "many are known from before"
+    nothing_lost(emitted, run)
+
+
+def newest_ids(old: Run, tails: int) -> set[str]:
+    """IDs that may be in no segment of a committed copy: taken in the last micro-batches."""
+    newest: set[str] = set()
+    for batch in sorted(old.rows, reverse=True):
+        newest |= {row["id"] for row in old.rows[batch] if row["verdict"] != "duplicate"}
+        # The copy is as of the micro-batch before, and knows nothing of its tail.
+        if len(newest) > 2 * tails + 1600:
+            break
+    return newest
+
+
+def nothing_lost(emitted: list[dict[str, Any]], run: Run) -> None:
+    """Each record that was dropped has one of its ID, within the horizon, that went on."""
+    times: dict[str, list[int]] = {}
+    for row in emitted:
+        times.setdefault(row["id"], []).append(row["at"])
+    for batch in sorted(run.rows):
+        for row in run.rows[batch]:
+            if row["verdict"] != "duplicate":
+                times.setdefault(row["id"], []).append(row["at"])
+    for row in run.all_rows():
+        if row["verdict"] == "duplicate":
+            # Late records count at the watermark; they lie at most that far from their own time.
+            near = min(abs(row["at"] - at) for at in times[row["id"]])
+            assert near <= HORIZON_S + 200, row
+
+
+def test_a_micro_batch_that_was_never_committed_is_not_adopted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segments are at the root; whoever believed them would drop records for good."""
+    given = tables(5, rows=1600)
+    made = query(spark, tmp_path / "old", given[:4])
+    old = made.run()
+    made.add_table(given[4])
+
+    def broken(plan: Any, key: Any, frames: Any, state: Any) -> Any:
+        from dedup.spark import group
+
+        yield from group.dedup_stream(plan, key, frames, state)
+        raise RuntimeError("made to fail for good")
+
+    monkeypatch.setattr(dedup.spark.build, "dedup_stream", broken)
+    with pytest.raises(StreamingQueryException, match="made to fail for good"):
+        made.run()
+    monkeypatch.undo()
+    assert [*made.catalog.rglob("000000000004-*.sst")], "the attempt wrote segments"
+    assert command("adopt", str(made.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
+    again = Query(spark, tmp_path / "new", OPTIONS | {"catalog": str(made.catalog)})
+    shutil.move(tmp_path / "c", again.checkpoint)
+    again.add_table(given[4])
+    run = again.run()
+    known = {row["id"] for row in old.all_rows()}
+    new = {row["id"] for row in run.rows[0]} - known
+    emitted = [row["id"] for row in run.rows[0] if row["verdict"] != "duplicate"]
+    assert len(new) > 100
+    assert new <= set(emitted)
+    nothing_lost([row for row in old.all_rows() if row["verdict"] != "duplicate"], run)
+
+
+def test_what_adopt_refuses(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path / "old", tables(4))
+    made.run()
+    root, name = str(made.catalog), query_id(made)
+    code, body = command("adopt", root, "--checkpoint", str(made.checkpoint))
+    assert code == USAGE
+    assert "is not empty" in body["message"]
+    code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"), "--query", "other")
+    assert code == USAGE
+    assert "no catalog of query other" in body["message"]
+    segments = sorted(made.catalog.rglob("*.sst"))
+    for path in segments:
+        path.rename(path.with_suffix(".away"))
+    code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
+    assert code == DAMAGE
+    assert "are missing" in body["message"]
+    for path in segments:
+        path.with_suffix(".away").rename(path)
+    assert not (tmp_path / "a").exists()
+    for path in made.catalog.rglob("manifest.json"):
+        path.write_bytes(b"damage")
+    code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
+    assert code == USAGE
+    assert "no shard of query" in body["message"]
+    assert read_adopted(Root(root), name, 0) is None
+
+
+def test_damage_to_what_was_adopted_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    given = tables(5)
+    made = query(spark, tmp_path / "old", given[:4])
+    made.run()
+    new = tmp_path / "new"
+    command("adopt", str(made.catalog), "--checkpoint", str(new / "checkpoint"))
+    path = next(made.catalog.rglob("adopted.json"))
+    path.write_bytes(path.read_bytes().replace(b'"epoch":-1', b'"epoch":-2'))
+    again = query(spark, new, given[4:], catalog=str(made.catalog))
+    with pytest.raises(Exception, match="Run dedup catalog adopt again"):
+        again.run()
+
+
+# --- vacuum
+
+
+def test_vacuum(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, tables(6))
+    made.run()
+    root, name = Root(made.catalog), query_id(made)
+    failed = segment_name(6, "failed-start", 3, 0)
+    orphans = [shard_path(name, shard, failed + ".sst") for shard in (0, 1)]
+    half = shard_path(name, 0, f".{failed}.sst.1-ab.tmp")
+    foreign = shard_path(name, 1, "notes.txt")
+    for path in (*orphans, half, foreign):
+        root.put_bytes(path, b"bytes")
+    before = {found.name for found in root.list()}
+    young = vacuum(made, older_than="24 hours")
+    assert (young["files"], young["young"]) == ([], 3)
+    shown = vacuum(made, dry_run=True)
+    assert sorted(shown["files"]) == sorted([*orphans, half])
+    assert (shown["bytes"], shown["foreign"], shown["young"]) == (15, [foreign], 0)
+    assert {found.name for found in root.list()} == before
+    assert vacuum(made)["files"] == shown["files"]
+    assert {found.name for found in root.list()} == before - {*orphans, half}
+    assert vacuum(made)["files"] == []
+
+
+def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path) -> None:
+    """After a checkpoint was put back, nothing is deleted until the user says which one is used."""
+    given = tables(10)
+    made = query(spark, tmp_path, given[:3])
+    made.run()
+    shutil.copytree(made.checkpoint, tmp_path / "backup")
+    for table in given[3:6]:
+        made.add_table(table)
+    made.run()
+    shutil.rmtree(made.checkpoint)
+    shutil.copytree(tmp_path / "backup", made.checkpoint)
+    for table in given[6:8]:
+        made.add_table(table)
+    put_back = made.run()
+    assert {m.branches for m in put_back.metrics} == {1}
+    with pytest.raises(ConfigError, match="say so with --sole"):
+        vacuum(made)
+    runs = list_runs(Root(made.catalog), query_id(made))
+    done = vacuum(made, sole=True)
+    assert done["files"]
+    assert len(done["runs"]) == 1
+    assert len(list_runs(Root(made.catalog), query_id(made))) == len(runs) - 1 == 2
+    for table in given[8:]:
+        made.add_table(table)
+    on = made.run()
+    assert {m.branches for m in on.metrics} == {0}
+    assert max(m.orphan_files for m in on.metrics) == 0
