@@ -12,6 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dedup import faults
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.filter import hash_key_id
@@ -135,7 +136,9 @@ def create_or_check(root: Root, wanted: Certificate) -> Certificate:
     """
     name = certificate_path(wanted.query_id)
     if not root.exists(name):
+        faults.point("certificate.put.before")
         root.create_bytes(name, wanted.to_bytes())
+        faults.point("certificate.put.after")
     found = Certificate.from_bytes(root.read_bytes(name), root.url(name))
     theirs, ours = asdict(found), asdict(wanted)
     differences = [

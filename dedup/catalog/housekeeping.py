@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dedup import faults
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.sweep import find_stray, sweepable
@@ -56,6 +57,7 @@ def look_round(
     if visit.shard == 0:
         if begins:
             write_lineage(root, visit.query_id, lineage)
+            faults.point("lineage.put.after")
         else:
             mark_through(root, visit.query_id, run, base.epoch)
     branches = lineage.branches(list_runs(root, visit.query_id))
@@ -63,7 +65,9 @@ def look_round(
     swept = []
     if not branches and stray.complete:
         swept = sweepable(stray.orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
+        faults.point("sweep.before")
         root.delete(swept)
+        faults.point("sweep.after")
     left = len(stray.orphans) - len(swept)
     return replace(state, branches=len(branches), stray_files=(left, stray.foreign)), len(swept)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from dedup import faults
 from dedup.catalog.layout import TEMP_SUFFIX
 
 _CHUNK_BYTES = 4 << 20
@@ -46,6 +47,7 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
     if isinstance(content, Path) and create:
         with open(content, "rb") as source:
             os.fsync(source.fileno())
+        faults.point("publish.synced", content)
         with contextlib.suppress(_NoHardLinks):
             return _link(content, path)
     with _temp_beside(path) as (temp, out):
@@ -56,12 +58,14 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
                 shutil.copyfileobj(source, out, _CHUNK_BYTES)
         out.flush()
         os.fsync(out.fileno())
+        faults.point("publish.synced", temp)
         if create:
             with contextlib.suppress(_NoHardLinks):
                 return _link(temp, path)
             if path.exists():
                 return False
         os.rename(temp, path)
+        faults.point("publish.named", path)
         _sync_folder(path.parent)
     return True
 
@@ -80,6 +84,7 @@ def _link(source: Path, path: Path) -> bool:
         if exc.errno in _NO_HARD_LINKS:
             raise _NoHardLinks from exc
         raise
+    faults.point("publish.named", path)
     _sync_folder(path.parent)
     return True
 

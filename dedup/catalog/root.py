@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from dedup import faults
 from dedup.catalog.localfile import publish
 from dedup.errors import CatalogError, ConfigError
 
@@ -212,7 +213,9 @@ class Root:
             if create and not begun and fs.get_file_info(path).type != pafs.FileType.NotFound:
                 return False
             begun = True
+            faults.point("upload.before")
             size = _upload(fs, path, content)
+            faults.point("upload.after")
             stored = fs.get_file_info(path).size
             if stored != size:
                 raise OSError(errno.EIO, f"{size} bytes were written but {stored} are stored")

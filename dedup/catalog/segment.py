@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import rocksdict
 
+from dedup import faults
 from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
 from dedup.core.entries import Entries, merged
 from dedup.core.ports import U64, SegmentPlan, SegmentRef, hash_range, spread_hashes
@@ -184,6 +185,7 @@ def write_segment_file(
                     chunk.keys, spread, offsets_ms, nblocks, wide_times=wide_times
                 ):
                     writer[entry_key] = block
+                faults.point("segment.chunk")
             writer[META_KEY] = meta.to_bytes()
             writer.finish()
         size, crc = file_crc32(path)

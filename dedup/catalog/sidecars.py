@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup import kernel
+from dedup import faults, kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.counters import Counters
 from dedup.catalog.layout import SIDECAR_SUFFIX, shard_path
@@ -113,6 +113,7 @@ class Sidecars:
                 self._cache.discard(copy)
             with suppress(ObjectMissing), self._cache.scratch() as folder:
                 self._counters.bytes_fetched += self._root.fetch(name, folder / file)[0]
+                faults.point("sidecar.fetch.after", folder / file)
                 self._cache.publish(folder / file, copy)
                 yield copy, seg.filter_crc32
         rebuilt = self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)

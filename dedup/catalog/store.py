@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from dedup import kernel
+from dedup import faults, kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.catalog.counters import Counters
@@ -156,6 +156,7 @@ class ShardStore:
             As `lookup`.
         """
         keys, times_ms = self._views.read(seg, parts, part)
+        faults.point("merge.read.after")
         hashes = kernel.hash64(keys.data, keys.offsets, self._hash_key)
         return Entries(keys, hashes, times_ms)[hash_range(hashes, parts, part)]
 
@@ -195,11 +196,15 @@ class ShardStore:
             built = SplitBlockFilter.sized(info.count, plan.fpr, hash_key_id=self._hash_key_id)
             for piece in pieces:
                 built.add(spread_hashes(piece.hashes, plan.parts))
+            faults.point("segment.write.after", sst)
             sidecar = built.to_bytes()
             # The segment comes last: where it is, its sidecar is too.
             (folder / "sidecar").write_bytes(sidecar)
+            faults.point("sidecar.put.before", folder / "sidecar")
             self._root.put_file(self._path(name + SIDECAR_SUFFIX), folder / "sidecar")
+            faults.point("sidecar.put.after")
             self._root.put_file(self._path(name + SEGMENT_SUFFIX), sst)
+            faults.point("segment.put.after")
         self.counters.segments_written += 1
         self.counters.bytes_written += info.sst_bytes + len(sidecar)
         ref = SegmentRef(
@@ -224,10 +229,13 @@ class ShardStore:
         CatalogError
             When the root cannot be reached; some may be deleted then.
         """
+        faults.point("delete.before")
         deleted = self._root.delete(self._path(name + SEGMENT_SUFFIX) for name in names)
+        faults.point("delete.between")
         self._root.delete(self._path(name + SIDECAR_SUFFIX) for name in names)
         self._views.drop(names)
         self._sidecars.drop(names)
+        faults.point("delete.after")
         self.counters.segments_deleted += deleted
         return deleted
 
@@ -240,7 +248,9 @@ class ShardStore:
             When the root cannot be written.
         """
         grave = self._next_name()
+        faults.point("grave.put.before")
         write_grave(self._root, self._query_id, self._shard, grave, names)
+        faults.point("grave.put.after")
         return grave
 
     def unbury(self, grave: str) -> int:

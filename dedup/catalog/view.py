@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dedup import faults
 from dedup.catalog.blocks import block_count
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.counters import Counters
@@ -260,8 +261,11 @@ class Views:
                     f"its file has {size} bytes and CRC-32 {crc}, "
                     f"the manifest says {seg.sst_bytes} and {seg.sst_crc32}",
                 )
+            faults.point("view.build.before", copy)
             build_view(copy, folder / "view")
+            faults.point("view.build.after")
             self._cache.publish(folder / "view", path)
+            faults.point("view.publish.after")
         self._counters.views_built += 1
 
     def _bring(self, seg: SegmentRef, copy: Path, *, checked: bool) -> tuple[int, int | None]:

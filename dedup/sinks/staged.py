@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dedup import faults
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -91,11 +93,15 @@ class StagedFiles:
             if not _data_files(stopped):
                 folder = stopped / f"{self.verdict}=duplicate"
                 self._write_no_rows(batch, folder)
+            faults.point("sink.staged")
             _publish(stopped, self.duplicates, batch_id)
+            faults.point("sink.side.published")
         if not _data_files(passed):
             self._write_no_rows(batch, passed)
         # The output comes last: where it is there, its side output is there too.
+        faults.point("sink.staged")
         _publish(passed, self.output, batch_id)
+        faults.point("sink.published")
         shutil.rmtree(staged, ignore_errors=True)
 
     def _roots(self) -> Iterator[Path]:

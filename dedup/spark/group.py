@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dedup import faults
 from dedup.catalog.advisory import read_adopted, write_advisory
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
@@ -45,11 +46,13 @@ def dedup_stream(
     """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
     settle()
     yield _judged(plan, key, frames, state)
+    faults.point("group.end")
     give_back()
 
 
 def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) -> pd.DataFrame:
     assert plan.root is not None
+    faults.point("group.begin")
     task = Task.current(plan)
     has_state = state.exists
     lay = layout(plan, task, has_state=has_state)
@@ -63,8 +66,11 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         else read_adopted(plan.root, task.query_id, shard) or ShardState()
     )
     watch.lap("read")
+    faults.point("group.read")
     if wrote_last(base):
+        faults.point("advisory.put.before")
         write_advisory(plan.root, task.query_id, shard, base)
+        faults.point("advisory.put.after")
     now_ms = state.getCurrentProcessingTimeMs()
     visit = Visit(task.query_id, task.run_id, shard, task.epoch, now_ms)
     base, swept = look_round(plan.root, visit, base, plan.policy)
@@ -78,8 +84,11 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         hash_key=lay.filter_key,
     )
     outcome = process(base, inbox.records(), plan.policy, store, epoch, watch.lap)
+    faults.point("group.judged")
     row = outcome.state.to_bytes()
+    faults.point("group.update.before")
     state.update((row,))
+    faults.point("group.update.after")
     watch.lap("write")
     done = store.counters
     counts = {

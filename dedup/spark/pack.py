@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup import kernel
+from dedup import faults, kernel
 from dedup.core.clocks import NEVER_MS, Heard
 from dedup.core.keys import Keys
 from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
@@ -38,6 +38,7 @@ Int64s = npt.NDArray[np.int64]
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Packed rows of one map task: blobs as they fill, control rows at the end."""
     settle()
+    faults.point("pack.begin")
     watch = Stopwatch()
     packer = Packer(plan, layout(plan, Task.current(plan)))
     for batch in batches:
@@ -52,6 +53,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     control = packer.control_rows()
     watch.lap("pack")
     yield _with_time(control, watch.us["pack"])
+    faults.point("pack.end")
     del control, packer
     give_back()
 

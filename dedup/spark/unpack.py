@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from dedup import faults
 from dedup.core.arrival import Verdict
 from dedup.spark import wire
 from dedup.spark.group import verdicts_that_go_on
@@ -21,6 +22,7 @@ VERDICT_NAMES = tuple(verdict.name.lower() for verdict in Verdict)
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """User rows of one partition; a shard's control row comes before its blobs."""
     settle()
+    faults.point("unpack.begin")
     goes_on = verdicts_that_go_on(plan)
     schema: pa.Schema | None = None
     names = pa.array(VERDICT_NAMES, pa.string())
@@ -51,4 +53,5 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
                 continue
             kept = goes_on[judged]
             yield user if kept.all() else user.filter(pa.array(kept))
+    faults.point("unpack.end")
     give_back()

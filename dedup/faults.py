@@ -1,0 +1,134 @@
+"""Named points at which a test can make this process fail, before and after each durable step.
+
+Off, a point is one comparison. It is on in a process that starts with the environment variable
+``DEDUP_FAULTS`` naming a folder: a file ``<point>~<number>~<kind>`` in there makes the next visit
+to the point fail. Before it does, the file is renamed to ``fired~<point>~<number>~<kind>~<pid>``,
+so that each fault strikes one process, once, and can be shown to have struck. Several files of one
+point are taken in the order of their numbers, one visit each.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+
+VARIABLE = "DEDUP_FAULTS"
+
+#: Where a process can be made to fail, and what has just been done or is about to be.
+POINTS = {
+    "pack.begin": "nothing is read yet",
+    "pack.end": "all rows of a map task are sent",
+    "certificate.put.before": "the catalog may be new",
+    "certificate.put.after": "the catalog has its birth certificate",
+    "group.begin": "a shard's state and rows are there, unread",
+    "group.read": "they are decoded",
+    "lineage.put.after": "a new run has said what it descends from",
+    "sweep.before": "orphans are known, and about to be deleted",
+    "sweep.after": "they are deleted",
+    "advisory.put.before": "the copy of the shard's memory is about to be replaced",
+    "advisory.put.after": "it is replaced",
+    "view.build.before": "a segment is linked or fetched, its view not built",
+    "view.build.after": "the view is built aside",
+    "view.publish.after": "the view is in its place",
+    "sidecar.fetch.after": "a sidecar is fetched, not yet in its place",
+    "merge.read.after": "an input of a merge is read",
+    "segment.chunk": "part of a segment is written to local disk",
+    "segment.write.after": "a segment is whole on local disk",
+    "sidecar.put.before": "nothing of a segment is at the root",
+    "sidecar.put.after": "its sidecar is at the root",
+    "segment.put.after": "the segment is at the root, and named nowhere",
+    "publish.synced": "content is durable under a temporary name",
+    "publish.named": "it has its name, the folder is not synced",
+    "upload.before": "an object store is about to be written",
+    "upload.after": "it was written, its size not yet read back",
+    "delete.before": "expired segments are about to be deleted",
+    "delete.between": "they are gone, their sidecars are not",
+    "delete.after": "all of them are gone, and still pending in the state",
+    "grave.put.before": "names of expired segments are about to leave the state",
+    "grave.put.after": "they are at the root, and in the state as well",
+    "group.judged": "verdicts and next state are there, not returned",
+    "group.update.before": "the next state is encoded",
+    "group.update.after": "Spark has it, the rows are not returned",
+    "group.end": "the rows are returned",
+    "unpack.begin": "nothing is unpacked yet",
+    "unpack.end": "all rows of a task are handed on",
+    "sink.staged": "a micro-batch is written aside",
+    "sink.side.published": "its side output is in its place, the output is not",
+    "sink.published": "the output is in its place, Spark has not logged the micro-batch",
+}  # fmt: skip
+
+#: What a fault does: nothing (one visit goes by), SIGKILL, an exception, a full disk, a refusal,
+#: SIGSTOP until someone continues the process, half a second of sleep, one flipped bit in the file.
+KINDS = ("skip", "kill", "raise", "enospc", "eacces", "freeze", "slow", "corrupt")
+
+_folder = os.environ.get(VARIABLE)
+
+
+class FaultInjected(RuntimeError):
+    """A test asked for this failure."""
+
+
+def point(name: str, path: str | os.PathLike[str] | None = None) -> None:
+    """Fail here if a test says so.
+
+    Parameters
+    ----------
+    name : str
+        One of `POINTS`.
+    path : path, optional
+        The file that the point is about, for faults that damage it.
+    """
+    if _folder is not None:
+        _visit(_folder, name, path)
+
+
+def arm(folder: str | os.PathLike[str], name: str, kind: str, number: int = 0) -> None:
+    """Let the next visit to a point fail, in any process that was started with this folder."""
+    if name not in POINTS or kind not in KINDS:
+        raise ValueError(f"there is no fault {kind!r} at {name!r}")
+    with open(os.path.join(folder, f"{name}~{number:06d}~{kind}"), "x"):
+        pass
+
+
+def fired(folder: str | os.PathLike[str]) -> list[tuple[str, str, int]]:
+    """Point, kind and process ID of every fault that struck, visits that went by left out."""
+    found = (name.split("~") for name in sorted(os.listdir(folder)) if name.startswith("fired~"))
+    return [(name, kind, int(pid)) for _, name, _, kind, pid in found if kind != "skip"]
+
+
+def _visit(folder: str, name: str, path: str | os.PathLike[str] | None) -> None:
+    for armed in sorted(entry for entry in os.listdir(folder) if entry.startswith(f"{name}~")):
+        try:
+            os.rename(
+                os.path.join(folder, armed), os.path.join(folder, f"fired~{armed}~{os.getpid()}")
+            )
+        except FileNotFoundError:  # another process was first
+            continue
+        _strike(armed.rpartition("~")[2], name, path)
+        return
+
+
+def _strike(kind: str, name: str, path: str | os.PathLike[str] | None) -> None:
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "raise":
+        raise FaultInjected(f"made to fail at {name}")
+    elif kind == "enospc":
+        raise OSError(errno.ENOSPC, f"made to be full at {name}")
+    elif kind == "eacces":
+        raise PermissionError(errno.EACCES, f"made to be refused at {name}")
+    elif kind == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "slow":
+        time.sleep(0.5)
+    elif kind == "corrupt":
+        if path is None:
+            raise ValueError(f"there is no file to damage at {name}")
+        with open(path, "r+b") as file:
+            middle = os.fstat(file.fileno()).st_size // 2
+            file.seek(middle)
+            byte = file.read(1)
+            file.seek(middle)
+            file.write(bytes([byte[0] ^ 1]))
