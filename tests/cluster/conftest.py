@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from spark_cluster import Cluster, running_cluster
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if shutil.which("java") is None:
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         pytest.skip("a Spark cluster needs a JDK 17 or newer, and there is no java")
     with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running

@@ -57,6 +57,9 @@ class Driver:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
+            # Compiling plans costs more than these few rows ever would.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             **given,
         }.items():
             builder = builder.config(key, value)

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ class ObjectStore:
         urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S).read()
 
 
+# A client takes half a second to make.
+@cache
 def client(service: str, endpoint: str, key: tuple[str, str] = ("any", "any")) -> Any:
     import boto3
 

@@ -136,6 +136,7 @@ class Cluster:
                 ],
                 env={
                     **clean_environment(),
+                    "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
                     "SPARK_DAEMON_MEMORY": "256m",
                     "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
                     "SPARK_LOG_DIR": str(self.folder),
