@@ -77,6 +77,13 @@ class ClockError(DedupError):
         )
 
 
+class ExecutorError(DedupError, ImportError):
+    """An executor lacks this package, or has it in another version; the text says which and where.
+
+    There it is made without the package, so only its name arrives on the driver.
+    """
+
+
 class MissingExtraError(DedupError, ImportError):
     """An optional dependency is not installed.
 

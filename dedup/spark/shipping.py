@@ -37,7 +37,7 @@ def shipped(value: T) -> Callable[[], T]:
     -------
     callable
         Cloudpickle stores it by value. On a machine that cannot import this package, or has it in
-        another version, it raises ImportError naming the machine, its Python and the remedy.
+        another version, it raises ExecutorError naming the machine, its Python and the remedy.
 
     Raises
     ------
@@ -60,11 +60,15 @@ def shipped(value: T) -> Callable[[], T]:
 
     # Runs where the package may be missing: all that it uses is imported inside.
     def load() -> T:
-        def refusal(what: str, remedy: str) -> ImportError:
+        def refusal(what: str, remedy: str) -> Exception:
             import socket
             import sys
 
-            return ImportError(
+            # `dedup.errors.ExecutorError` by name, where it may not be importable.
+            error: type[Exception] = type(
+                "ExecutorError", (ImportError,), {"__module__": "dedup.errors"}
+            )
+            return error(
                 f"The executor on {socket.gethostname()} cannot run dedup_by_id: {what}. Its "
                 f"Python is {sys.executable}; the driver has rolling-dedup {wanted}. {remedy}, or "
                 "ship an environment that has it with spark.archives, and let PYSPARK_PYTHON "

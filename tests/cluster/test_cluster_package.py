@@ -42,7 +42,7 @@ def test_an_executor_without_the_package(
     ]
     for answer in answers:
         for part in (
-            f"ImportError: The executor on {socket.gethostname()} cannot run dedup_by_id",
+            f"dedup.errors.ExecutorError: The executor on {socket.gethostname()} cannot run",
             "cannot import the package (No module named 'dedup')",
             f"Its Python is {bare.executable}; the driver has rolling-dedup {dedup.__version__}",
             f"Install rolling-dedup=={dedup.__version__} there",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import traceback
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from pyspark import cloudpickle
 
 import dedup
+from dedup.cli.failures import explain
 from dedup.core.duration import duration_ms
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, ExecutorError
 from dedup.spark.shipping import shipped
 
 
@@ -74,8 +76,14 @@ def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     load = sent(shipped(duration_ms))
     wanted = dedup.__version__
     monkeypatch.setattr(dedup, "__version__", "0.0.9")
-    with pytest.raises(ImportError, match=rf"has rolling-dedup 0\.0\.9 .*Install .*=={wanted}"):
+    with pytest.raises(
+        ImportError, match=rf"has rolling-dedup 0\.0\.9 .*Install .*=={wanted}"
+    ) as e:
         load()
+    # What the driver sees of it is text.
+    told = traceback.format_exception_only(e.value)[0]
+    assert told.startswith(f"{ExecutorError.__module__}.{ExecutorError.__name__}: The executor on ")
+    assert explain(RuntimeError(told)).kind == "ExecutorError"
 
 
 def test_a_module_that_only_the_driver_has(monkeypatch: pytest.MonkeyPatch) -> None:
