@@ -1,0 +1,341 @@
+"""Kills and restarts a real query again and again, and compares what came out with the truth.
+
+    python tests/faults/kill_harness.py --kills 1000 --seed 1
+
+A campaign is one query over seeded input, with a state store and a catalog of its own: faults are
+armed at named points (`dedup.faults`), and processes are killed at random times besides. It ends
+when all input is done; then every record is compared. A seed gives the same faults again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from kill_subject import Subject, stands_still
+from kill_truth import Outcome, judge
+from object_store import BUCKET, ObjectStore, running_store
+from oracle import Oracle
+from small_state import HORIZON_S, LATENESS_S, OPTIONS
+from support import seeded
+
+from dedup import faults
+
+RESULTS = Path(__file__).resolve().with_name("results")
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STORES: dict[str, dict[str, str]] = {
+    "hdfs": {},
+    "rocksdb": {
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "rocksdb, checkpoint v2": {
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    },
+}
+#: Points of the driver alone, where an exception is no better than a kill.
+_DRIVER = ("sink.",)
+#: Points of one kind of catalog only.
+_S3_ONLY = ("upload.before", "upload.after", "sidecar.fetch.after")
+_LOCAL_ONLY = ("publish.synced", "publish.named")
+#: Needs more expired segments than a campaign has.
+_RARE = ("grave.put.before", "grave.put.after", "sweep.before", "sweep.after")
+_POLL_S = 0.05
+_FROZEN_S = 1.5
+#: A restarted query has done some micro-batches by then.
+_ZOMBIE_S = 12.0
+_CAMPAIGN_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One query, and how it is treated.
+
+    Parameters
+    ----------
+    seed : int
+        Of the input, the faults and the times of kills.
+    batches, rows : int
+        Micro-batches, and records in each.
+    store : str
+        One of `STORES`.
+    s3 : bool
+        Catalog on an S3-compatible store in place of a local folder.
+    kinds : tuple of str
+        What armed points do.
+    per_point : int
+        Faults armed at each point.
+    visits_between : int
+        At most so many visits go by before each.
+    zombies : bool
+        A process that was frozen stays so while its query is killed and started again, and goes on
+        when the new one is well under way; else it goes on after a moment.
+    random_kill_s : float
+        Mean time between kills of a process at a random time; 0: none.
+    """
+
+    seed: int
+    batches: int = 24
+    rows: int = 400
+    store: str = "hdfs"
+    s3: bool = False
+    kinds: tuple[str, ...] = ("kill",)
+    points: tuple[str, ...] = ()
+    per_point: int = 3
+    visits_between: int = 8
+    zombies: bool = False
+    random_kill_s: float = 40.0
+
+    def where(self) -> tuple[str, ...]:
+        """The points that faults are armed at."""
+        left_out = _RARE + (_LOCAL_ONLY if self.s3 else _S3_ONLY)
+        return self.points or tuple(name for name in faults.POINTS if name not in left_out)
+
+
+@dataclass
+class Result:
+    """What a campaign did."""
+
+    campaign: Campaign
+    outcome: Outcome
+    fired: Counter[tuple[str, str]] = field(default_factory=Counter)
+    killed: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    seconds: float = 0.0
+
+    @property
+    def kills(self) -> int:
+        """Processes that were killed, at points and at random."""
+        return sum(n for (_, kind), n in self.fired.items() if kind == "kill") + self.killed.total()
+
+
+class UnexpectedStop(AssertionError):
+    """The query ended with an error that no fault accounts for."""
+
+
+def run(campaign: Campaign, folder: Path, store: ObjectStore | None = None) -> Result:
+    """Run one campaign to its end and judge it."""
+    begun_s = time.monotonic()
+    rng = random.Random(campaign.seed)
+    given = write_input(campaign, folder)
+    config: dict[str, Any] = {
+        "options": OPTIONS,
+        "settings": {"spark.sql.streaming.minBatchesToRetain": "2", **STORES[campaign.store]},
+    }
+    if campaign.s3:
+        assert store is not None
+        config["s3"] = {"endpoint": store.endpoint, "folder": f"{BUCKET}/{folder.name}"}
+    subject = Subject(folder, config)
+    subject.faults.mkdir(parents=True)
+    arm(campaign, rng, subject.faults)
+    killed: Counter[str] = Counter()
+    try:
+        _drive(campaign, subject, rng, killed)
+    finally:
+        if subject.process is not None:
+            subject.kill_all()
+        for _, _, pid in faults.fired(subject.faults):
+            if stands_still(pid):
+                subject.go_on(pid)
+    fired = Counter((point, kind) for point, kind, _ in faults.fired(subject.faults))
+    outcome = judge(folder / "output", given, Oracle(HORIZON_S, LATENESS_S))
+    seconds = time.monotonic() - begun_s
+    return Result(campaign, outcome, fired, killed, subject.starts, seconds)
+
+
+def write_input(campaign: Campaign, folder: Path) -> list[pa.Table]:
+    """The campaign's files, one per micro-batch."""
+    ids = campaign.rows * campaign.batches // 2
+    given = seeded(
+        batches=campaign.batches, rows=campaign.rows, ids=ids, step_s=60, spread_s=150,
+        seed=campaign.seed,
+    )  # fmt: skip
+    source = folder / "input"
+    source.mkdir(parents=True)
+    for number, table in enumerate(given):
+        pq.write_table(table, source / f"{number:05d}.parquet")
+    return given
+
+
+def arm(campaign: Campaign, rng: random.Random, folder: Path) -> None:
+    """Arm every fault of the campaign, with visits between them that go by."""
+    for name in campaign.where():
+        number = 0
+        for _ in range(campaign.per_point):
+            for _ in range(rng.randint(0, campaign.visits_between)):
+                faults.arm(folder, name, "skip", number)
+                number += 1
+            kind = "kill" if name.startswith(_DRIVER) else rng.choice(campaign.kinds)
+            faults.arm(folder, name, kind, number)
+            number += 1
+
+
+def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Counter[str]) -> None:
+    subject.start()
+    deadline_s = time.monotonic() + _CAMPAIGN_TIMEOUT_S
+    next_kill_s = _next_kill(campaign, rng)
+    frozen: dict[int, float] = {}
+    accounted = _deadly(subject)
+    while True:
+        code = subject.ended()
+        if code == 0:
+            break
+        if code is not None:
+            if _deadly(subject) == accounted and not killed["since start"]:
+                tail = subject.log(subject.starts - 1).read_text(errors="replace")[-3000:]
+                raise UnexpectedStop(f"exit {code} in {subject.folder}:\n{tail}")
+            accounted = _deadly(subject)
+            killed["since start"] = 0
+            subject.start()
+            next_kill_s = _next_kill(campaign, rng)
+        now_s = time.monotonic()
+        if now_s > deadline_s:
+            raise UnexpectedStop(f"{subject.folder} does not end")
+        for _, kind, pid in faults.fired(subject.faults):
+            if kind != "freeze" or not stands_still(pid):
+                continue
+            since_s = frozen.setdefault(pid, now_s)
+            if campaign.zombies and since_s == now_s and pid not in subject.drivers:
+                subject.kill_all(but=pid)
+                killed["all but a frozen worker"] += 1
+                killed["since start"] += 1
+            elif now_s > since_s + (_ZOMBIE_S if campaign.zombies else _FROZEN_S):
+                subject.go_on(pid)
+        if now_s > next_kill_s:
+            _kill(subject, rng, killed)
+            next_kill_s = _next_kill(campaign, rng)
+        time.sleep(_POLL_S)
+    del killed["since start"]
+
+
+def _next_kill(campaign: Campaign, rng: random.Random) -> float:
+    if not campaign.random_kill_s:
+        return float("inf")
+    return time.monotonic() + rng.expovariate(1 / campaign.random_kill_s)
+
+
+def _kill(subject: Subject, rng: random.Random, killed: Counter[str]) -> None:
+    kind = rng.choice(("worker", "worker", "daemon", "jvm", "all"))
+    if kind == "all":
+        done = subject.kill_all() > 0
+    else:
+        done = subject.kill_one(kind, rng.randrange(100)) is not None
+    if done:
+        killed[kind] += 1
+        if kind in ("jvm", "all"):
+            killed["since start"] += 1
+
+
+def _deadly(subject: Subject) -> int:
+    """How many faults have struck a driver so far."""
+    return sum(pid in subject.drivers for *_, pid in faults.fired(subject.faults))
+
+
+# --- many campaigns
+
+
+def campaigns(seed: int) -> Any:
+    """Endlessly many, over all state stores, on both kinds of catalog; every third is mixed."""
+    mixed = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
+    number = 0
+    while True:
+        for store in STORES:
+            for s3 in (False, True):
+                made = Campaign(seed=seed * 10_000 + number, store=store, s3=s3)
+                if number % 3 == 2:
+                    made = replace(made, kinds=mixed, zombies=True)
+                yield made
+                number += 1
+
+
+def table(results: list[Result]) -> str:
+    """Faults fired by point and kind, and the sums."""
+    fired: Counter[tuple[str, str]] = sum((r.fired for r in results), Counter())
+    killed: Counter[str] = sum((r.killed for r in results), Counter())
+    lines = ["| where | what | fired |", "|---|---|---|"]
+    order = list(faults.POINTS)
+    for (name, kind), n in sorted(fired.items(), key=lambda i: (order.index(i[0][0]), i[0][1])):
+        lines.append(f"| `{name}` | {kind} | {n} |")
+    lines += [f"| at random times | kill {kind} | {n} |" for kind, n in sorted(killed.items())]
+    records = sum(r.outcome.records for r in results)
+    lost = sum(r.outcome.lost for r in results)
+    duplicated = sum(r.outcome.duplicated for r in results)
+    total = fired.total() + killed.total()
+    lines.append("")
+    lines.append(
+        f"{records:,} records in {len(results)} campaigns, {total:,} faults fired "
+        f"({sum(r.kills for r in results):,} kills, {sum(r.starts for r in results):,} starts): "
+        f"{lost} lost, {duplicated} duplicated."
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--kills", type=int, default=1000, help="stop after so many")
+    options.add_argument("--minutes", type=float, default=1e9, help="or after so long")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--work", help="folder for the campaigns; those that fail stay")
+    options.add_argument("--keep", type=Path, default=RESULTS / "kills.json")
+    arguments = options.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="dedup-kills-", dir=arguments.work))
+    results: list[Result] = []
+    end_s = time.monotonic() + 60 * arguments.minutes
+    with ExitStack() as stack:
+        store = stack.enter_context(running_store(work / "store.log"))
+        for campaign in campaigns(arguments.seed):
+            folder = work / f"seed-{campaign.seed}"
+            result = run(campaign, folder, store)
+            results.append(result)
+            print(
+                f"{campaign.store}, {'s3' if campaign.s3 else 'local'}, seed {campaign.seed}: "
+                f"{result.kills} kills, {result.starts} starts, {result.seconds:.0f} s, "
+                f"{result.outcome.lost} lost, {result.outcome.duplicated} duplicated",
+                flush=True,
+            )
+            if not result.outcome.lost and not result.outcome.duplicated:
+                shutil.rmtree(folder, ignore_errors=True)
+            keep(results, arguments.keep)
+            if sum(r.kills for r in results) >= arguments.kills or time.monotonic() > end_s:
+                break
+    print(table(results))
+    return int(any(r.outcome.lost or r.outcome.duplicated for r in results))
+
+
+def keep(results: list[Result], path: Path) -> None:
+    """Every campaign with its faults, as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = [
+        {
+            "campaign": asdict(r.campaign),
+            "outcome": asdict(r.outcome),
+            "fired": {f"{name} {kind}": n for (name, kind), n in sorted(r.fired.items())},
+            "killed": dict(r.killed),
+            "starts": r.starts,
+            "seconds": round(r.seconds, 1),
+        }
+        for r in results
+    ]
+    path.write_text(json.dumps(body, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

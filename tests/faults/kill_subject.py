@@ -1,0 +1,127 @@
+"""The processes of a query under faults: started, found, killed, continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dedup import faults
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass
+class Subject:
+    """One start of the query after another, over one folder; each is a session of its own."""
+
+    folder: Path
+    config: dict[str, Any]
+    starts: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    #: Process IDs of all starts.
+    drivers: set[int] = field(default_factory=set)
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.faults.mkdir(exist_ok=True)
+        config = self.folder / "config.json"
+        config.write_text(json.dumps({**self.config, "folder": str(self.folder)}))
+        with open(self.log(self.starts), "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "kill_query.py"), str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ | {faults.VARIABLE: str(self.faults), "SPARK_LOCAL_IP": "127.0.0.1"},
+            )
+        self.starts += 1
+        self.drivers.add(self.process.pid)
+
+    @property
+    def faults(self) -> Path:
+        return self.folder / "faults"
+
+    def log(self, start: int) -> Path:
+        return self.folder / f"log.{start}"
+
+    def ended(self) -> int | None:
+        """The exit code, None while it runs; what it left running is killed."""
+        assert self.process is not None
+        code = self.process.poll()
+        if code is not None:
+            self.kill_all()
+        return code
+
+    def processes(self) -> dict[int, str]:
+        """Every living process of the session: ``driver``, ``jvm``, ``worker`` or ``daemon``."""
+        assert self.process is not None
+        found: dict[int, str] = {}
+        parents: dict[int, int] = {}
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                stat = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                command = Path("/proc", entry, "cmdline").read_bytes()
+            except OSError:
+                continue
+            state, parent, _, session = stat[0], int(stat[1]), stat[2], int(stat[3])
+            if session != self.process.pid or state == "Z":
+                continue
+            pid = int(entry)
+            parents[pid] = parent
+            if pid == self.process.pid:
+                found[pid] = "driver"
+            elif b"pyspark.daemon" in command:
+                found[pid] = "daemon"
+            elif b"java" in command.partition(b"\0")[0]:
+                found[pid] = "jvm"
+            else:
+                found[pid] = "other"
+        for pid, kind in found.items():
+            if kind == "daemon" and found.get(parents[pid]) == "daemon":
+                found[pid] = "worker"
+        return found
+
+    def kill_one(self, kind: str, choice: int) -> int | None:
+        """SIGKILL one process of a kind; its ID, None where there is none."""
+        some = sorted(pid for pid, k in self.processes().items() if k == kind)
+        if not some:
+            return None
+        pid = some[choice % len(some)]
+        return pid if _signal(pid, signal.SIGKILL) else None
+
+    def kill_all(self, but: int | None = None) -> int:
+        """SIGKILL all processes but one; how many there were.
+
+        The daemon goes first: it would take a worker that stands still with it.
+        """
+        order = ("daemon", "jvm", "driver", "worker", "other")
+        found = sorted(self.processes().items(), key=lambda item: order.index(item[1]))
+        return sum(_signal(pid, signal.SIGKILL) for pid, _ in found if pid != but)
+
+    def go_on(self, pid: int) -> bool:
+        """Continue a process that stands still."""
+        return _signal(pid, signal.SIGCONT)
+
+
+def stands_still(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""What came out of a query that was killed again and again, against the truth by brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from oracle import Oracle
+
+from dedup.sinks.staged import published_batches
+
+COLUMNS = ["id", "at", "n", "verdict"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Records in; those lost and those duplicated, whether as rows or by their verdicts."""
+
+    records: int
+    lost: int
+    duplicated: int
+
+
+def judge(output: Path, given: Sequence[pa.Table], oracle: Oracle) -> Outcome:
+    """Compare the published micro-batches with the input, row by row and verdict by verdict.
+
+    Which files made a micro-batch is read off its rows: a source that was stopped between its own
+    log and the query's gives two at once.
+    """
+    rows_in = Counter(n for table in given for n in table["n"].to_pylist())
+    rows_out: Counter[int] = Counter()
+    lost = duplicated = 0
+    for batch in published_batches(output):
+        table = pq.read_table(output / f"batch={batch}", columns=COLUMNS, partitioning=None)
+        rows_out.update(table["n"].to_pylist())
+        clamp = {at: oracle.clamped(at) for at in set(table["at"].to_pylist())}
+        told = Counter(
+            (row["id"], clamp[row["at"]], row["verdict"] != "duplicate")
+            for row in table.select(["id", "at", "verdict"]).to_pylist()
+        )
+        if not table.num_rows:
+            continue
+        right = oracle.verdicts(table)
+        lost += sum(n for (*_, goes_on), n in (right - told).items() if goes_on)
+        duplicated += sum(n for (*_, goes_on), n in (told - right).items() if goes_on)
+    return Outcome(
+        rows_in.total(),
+        lost + (rows_in - rows_out).total(),
+        duplicated + (rows_out - rows_in).total(),
+    )
