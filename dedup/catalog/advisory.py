@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, shard_path
+from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, parse, shard_path
 from dedup.catalog.root import ObjectMissing, Root
+from dedup.core.parse import mapping, parse_json
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, StateError
 
-ADVISORY_FORMAT = 2
+ADVISORY_FORMAT = 3
+#: Without `query_id` and `shard`.
+_BEFORE = 2
+
+_FIELDS = frozenset(("format", "query_id", "shard", "state", "checksum"))
 
 
 def write_advisory(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -30,15 +36,20 @@ def write_advisory(root: Root, query_id: str, shard: int, state: ShardState) -> 
     CatalogError
         If the root cannot be written.
     """
-    root.put_bytes(shard_path(query_id, shard, MANIFEST_FILE), _to_bytes(state))
+    root.put_bytes(shard_path(query_id, shard, MANIFEST_FILE), _to_bytes(query_id, shard, state))
 
 
 def read_advisory(root: Root, query_id: str, shard: int) -> ShardState | None:
     """A shard's advisory copy, None where there is none or it is damaged: it is only advice."""
-    try:
-        return _from_bytes(root.read_bytes(shard_path(query_id, shard, MANIFEST_FILE)))
-    except (ObjectMissing, ValueError):
-        return None
+    with suppress(ObjectMissing, ValueError):
+        return check_advisory(root, query_id, shard)
+    return None
+
+
+def check_advisory(root: Root, query_id: str, shard: int) -> ShardState:
+    """A shard's advisory copy; ObjectMissing where there is none, ValueError where damaged."""
+    data = root.read_bytes(shard_path(query_id, shard, MANIFEST_FILE))
+    return _from_bytes(data, query_id, shard)
 
 
 def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -49,7 +60,7 @@ def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> N
     CatalogError
         If the root cannot be written.
     """
-    root.put_bytes(shard_path(query_id, shard, ADOPTED_FILE), _to_bytes(state))
+    root.put_bytes(shard_path(query_id, shard, ADOPTED_FILE), _to_bytes(query_id, shard, state))
 
 
 def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
@@ -58,37 +69,52 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     Raises
     ------
     CatalogError
-        If it is damaged: beginning with nothing would emit everything again.
+        If it is damaged, another shard's, or missing where other shards have one: beginning with
+        nothing would emit everything again.
     """
     name = shard_path(query_id, shard, ADOPTED_FILE)
     try:
-        return _from_bytes(root.read_bytes(name))
+        return _from_bytes(root.read_bytes(name), query_id, shard)
     except ObjectMissing:
-        return None
+        if not any(parse(found.name).kind == "adopted" for found in root.list(query_id)):
+            return None
+        why: object = "it is missing, though other shards of this query have one"
     except ValueError as exc:
-        raise CatalogError(
-            f"{root.url(name)}, which a new checkpoint begins with, cannot be used: {exc}. Run "
-            "dedup catalog adopt again, into another new checkpoint"
-        ) from exc
+        why = exc
+    raise CatalogError(
+        f"{root.url(name)}, which a new checkpoint begins with, cannot be used: {why}. Run "
+        "dedup catalog adopt again, into another new checkpoint"
+    )
 
 
-def _to_bytes(state: ShardState) -> bytes:
+def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
     known = replace(state, tail=Tail.empty(), slices={})
-    fields: dict[str, Any] = {"format": ADVISORY_FORMAT, "state": known.head()}
+    fields: dict[str, Any] = {
+        "format": ADVISORY_FORMAT,
+        "query_id": query_id,
+        "shard": shard,
+        "state": known.head(),
+    }
     fields["checksum"] = _checksum(fields)
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _from_bytes(data: bytes) -> ShardState:
+def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
+    """The state; ValueError where these bytes are damaged, or another shard's or query's."""
+    fields = mapping(parse_json(data), needed=frozenset(("format", "checksum")), known=_FIELDS)
+    if fields.pop("checksum") != _checksum(fields):
+        raise ValueError("its checksum does not match")
+    if (version := fields.pop("format")) not in (_BEFORE, ADVISORY_FORMAT):
+        raise ValueError(f"format {version!r} is not {ADVISORY_FORMAT}")
+    if "state" not in fields:
+        raise ValueError("it is no copy of a shard's memory")
+    told = fields.get("query_id"), fields.get("shard")
+    if told != (query_id, shard) and not (version == _BEFORE and told == (None, None)):
+        raise ValueError(f"it is that of shard {told[1]!r:.80} of query {told[0]!r:.80}")
     try:
-        fields = json.loads(data)
-        if fields.pop("checksum") != _checksum(fields):
-            raise ValueError("its checksum does not match")
-        if fields["format"] != ADVISORY_FORMAT:
-            raise ValueError(f"format {fields['format']!r} is not {ADVISORY_FORMAT}")
         return ShardState.from_head(fields["state"])
-    except (KeyError, TypeError, AttributeError, StateError) as exc:
-        raise ValueError(f"it is no copy of a shard's memory ({exc})") from exc
+    except StateError as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def _checksum(fields: dict[str, Any]) -> str:

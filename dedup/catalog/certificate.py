@@ -16,6 +16,7 @@ from dedup import faults
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.filter import hash_key_id
+from dedup.core.parse import array, mapping, parse_json, text, whole
 from dedup.errors import CatalogError, ConfigError
 
 CERTIFICATE_FORMAT = 1
@@ -78,7 +79,7 @@ class Certificate:
             When they are damaged, foreign, or of a newer version.
         """
         try:
-            fields: Any = json.loads(data)
+            fields = parse_json(data)
             if not isinstance(fields, dict) or "format" not in fields:
                 raise ValueError("it is no certificate")
             if fields["format"] != CERTIFICATE_FORMAT:
@@ -86,16 +87,40 @@ class Certificate:
             checksum = fields.pop("checksum", None)
             if checksum != _checksum(fields):
                 raise ValueError("its checksum does not match")
-            del fields["format"]
-            fields["id_columns"] = tuple((name, kind) for name, kind in fields["id_columns"])
-            fields["slot_keys"] = tuple(fields["slot_keys"])
-            fields["hash_key_id"] = int(fields["hash_key_id"], 16)
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError) as exc:
+            found = cls._from_fields(fields)
+            if found.to_bytes().strip() != data.strip():
+                raise ValueError("it is not as it was written")
+            return found
+        except ValueError as exc:
             raise CatalogError(
                 f"the birth certificate {where} cannot be used: {exc}. It was damaged, or written "
                 "by a newer version: restore it from a copy, or use the version that wrote it"
             ) from exc
+
+    @classmethod
+    def _from_fields(cls, fields: dict[str, Any]) -> Certificate:
+        every = _FIELDS | {"format"}
+        mapping(fields, needed=every, known=every)
+        columns = (array(column, 2) for column in array(fields["id_columns"]))
+        if type(fields["stable_timestamps"]) is not bool:
+            raise ValueError("stable timestamps are neither true nor false")
+        made = cls(
+            query_id=text(fields["query_id"]),
+            id_columns=tuple((text(name), text(kind)) for name, kind in columns),
+            encoding=text(fields["encoding"]),
+            timestamp_source=text(fields["timestamp_source"]),
+            stable_timestamps=fields["stable_timestamps"],
+            shards=whole(fields["shards"], 1),
+            slot_keys=tuple(whole(key, 0) for key in array(fields["slot_keys"])),
+            hash_key_id=int(text(fields["hash_key_id"]), 16),
+            birth_batch=whole(fields["birth_batch"], 0),
+        )
+        if len(made.slot_keys) != made.shards or len(set(made.slot_keys)) != made.shards:
+            raise ValueError(f"{made.shards} shards, but {len(set(made.slot_keys))} slot keys")
+        return made
+
+
+_FIELDS = frozenset(Certificate.__slots__)
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:

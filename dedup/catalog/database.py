@@ -63,10 +63,17 @@ def open_view(folder: Path) -> View:
             meta_bytes = db.get(META_KEY)
             if meta_bytes is None:
                 raise ValueError("it has no metadata entry")
-            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes)
+            return View(db, _meta(meta_bytes), meta_bytes)
         except BaseException:
             db.close()
             raise
+
+
+def _meta(data: bytes) -> SegmentMeta:
+    try:
+        return SegmentMeta.from_bytes(data)
+    except (TypeError, RecursionError, OverflowError) as exc:
+        raise ValueError(f"metadata {data[:200]!r} cannot be read: {exc}") from exc
 
 
 def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, int]:

@@ -9,18 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from dedup.catalog.layout import GRAVE_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
+from dedup.core.parse import array, mapping, name, parse_json
 
-GRAVE_FORMAT = 1
+GRAVE_FORMAT = 2
+#: Without `place`.
+_BEFORE = 1
+
+_FIELDS = frozenset(("format", "segments", "checksum"))
 
 
 def write_grave(root: Root, query_id: str, shard: int, grave: str, names: Sequence[str]) -> None:
     """Write the object, durable on return; CatalogError where the root fails."""
-    body = {"format": GRAVE_FORMAT, "segments": list(names), "checksum": _checksum(names)}
-    data = json.dumps(body, separators=(",", ":"), sort_keys=True).encode() + b"\n"
-    root.create_bytes(shard_path(query_id, shard, grave + GRAVE_SUFFIX), data)
+    place = shard_path(query_id, shard, grave + GRAVE_SUFFIX)
+    body = {
+        "format": GRAVE_FORMAT,
+        "place": place,
+        "segments": list(names),
+        "checksum": _checksum([place, *names]),
+    }
+    root.create_bytes(
+        place, json.dumps(body, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+    )
 
 
 def read_grave(root: Root, query_id: str, shard: int, grave: str) -> list[str]:
@@ -28,14 +42,34 @@ def read_grave(root: Root, query_id: str, shard: int, grave: str) -> list[str]:
 
     Nothing is lost by that: the files become orphans, which only a sweep may delete.
     """
-    try:
-        body = json.loads(root.read_bytes(shard_path(query_id, shard, grave + GRAVE_SUFFIX)))
-        names = [str(name) for name in body["segments"]]
-        if body["format"] != GRAVE_FORMAT or body["checksum"] != _checksum(names):
-            return []
-        return names
-    except (ObjectMissing, ValueError, KeyError, TypeError):
-        return []
+    with suppress(ObjectMissing, ValueError):
+        return check_grave(root, query_id, shard, grave)
+    return []
+
+
+def check_grave(root: Root, query_id: str, shard: int, grave: str) -> list[str]:
+    """Names of the segments.
+
+    Raises
+    ------
+    ObjectMissing
+        Where there is no such object.
+    ValueError
+        Where it is damaged, or another grave's: what it names may still be needed.
+    """
+    place = shard_path(query_id, shard, grave + GRAVE_SUFFIX)
+    body: dict[str, Any] = mapping(
+        parse_json(root.read_bytes(place)), needed=_FIELDS, known=_FIELDS | {"place"}
+    )
+    names = [name(segment) for segment in array(body["segments"])]
+    version, told = body["format"], body.get("place")
+    if version not in (_BEFORE, GRAVE_FORMAT) or (told is None) != (version == _BEFORE):
+        raise ValueError(f"format {version!r} is not {GRAVE_FORMAT}")
+    if body["checksum"] != _checksum(names if told is None else [str(told), *names]):
+        raise ValueError("its checksum does not match")
+    if told not in (None, place):
+        raise ValueError(f"it was written as {told}")
+    return names
 
 
 def _checksum(names: Sequence[str]) -> str:

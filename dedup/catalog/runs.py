@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Lineage, Run
+from dedup.core.parse import array, mapping, name, parse_json, whole
 
 RUN_FORMAT = 1
+_FIELDS = frozenset(("format", "runs", "checksum"))
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
@@ -59,13 +62,24 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 
     Without it nothing is taken for one's own: less is deleted, nothing is lost.
     """
-    try:
-        fields: Any = json.loads(root.read_bytes(run_path(query_id, run.run_id, run.began_epoch)))
-        runs = tuple(Run(str(run_id), int(began)) for run_id, began in fields["runs"])
-    except (ObjectMissing, ValueError, KeyError, TypeError):
-        return None
-    if fields != _fields(runs) or runs[-1:] != (Run(run.run_id, run.began_epoch),):
-        return None
+    with suppress(ObjectMissing, ValueError):
+        return check_lineage(root, query_id, run)
+    return None
+
+
+def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
+    """Return the lineage that ends with a run; ObjectMissing or ValueError where there is none."""
+    fields = mapping(
+        parse_json(root.read_bytes(run_path(query_id, run.run_id, run.began_epoch))),
+        needed=_FIELDS,
+        known=_FIELDS,
+    )
+    listed = (array(entry, 2) for entry in array(fields["runs"]))
+    runs = tuple(Run(name(run_id), whole(began, 0)) for run_id, began in listed)
+    if fields != _fields(runs):
+        raise ValueError("its checksum does not match")
+    if runs[-1:] != (Run(run.run_id, run.began_epoch),):
+        raise ValueError("it is another run's")
     return Lineage(runs)
 
 

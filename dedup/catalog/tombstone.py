@@ -9,10 +9,12 @@ from zlib import crc32
 
 from dedup.catalog.layout import TOMBSTONE_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
+from dedup.core.parse import mapping, name, parse_json, whole
 from dedup.core.ports import SegmentRef
 from dedup.errors import CatalogError
 
 TOMBSTONE_FORMAT = 1
+_FIELDS = frozenset(("format", "segment", "start_ms", "end_ms", "checksum"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,20 @@ class Tombstone:
         fields["checksum"] = crc32(_canonical(fields))
         return _canonical(fields) + b"\n"
 
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Tombstone:
+        """Return the tombstone of these bytes; ValueError where damaged or of another format."""
+        fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
+        if fields["format"] != TOMBSTONE_FORMAT:
+            raise ValueError("it is of another format")
+        bucket = fields["start_ms"], fields["end_ms"]
+        if bucket != (None, None):
+            bucket = whole(bucket[0]), whole(bucket[1])
+        found = cls(name(fields["segment"]), *bucket)
+        if found.to_bytes() != data:
+            raise ValueError("its checksum does not match")
+        return found
+
 
 def tombstone_path(query_id: str, shard: int, segment: str) -> str:
     """Return the name of a segment's tombstone."""
@@ -43,25 +59,19 @@ def read_tombstone(root: Root, query_id: str, shard: int, seg: SegmentRef) -> To
     CatalogError
         When it is damaged, of a newer version, or for another segment or bucket.
     """
-    name = tombstone_path(query_id, shard, seg.name)
+    path = tombstone_path(query_id, shard, seg.name)
     try:
-        data = root.read_bytes(name)
+        data = root.read_bytes(path)
     except ObjectMissing:
         return None
     try:
-        fields: Any = json.loads(data)
-        checksum = fields.pop("checksum")
-        if fields.pop("format") != TOMBSTONE_FORMAT:
-            raise ValueError("it is of another format")
-        found = Tombstone(**fields)
-        if found.to_bytes() != data or checksum is None:
-            raise ValueError("its checksum does not match")
+        found = Tombstone.from_bytes(data)
         buckets = ((seg.start_ms, seg.end_ms), (None, None))
         if found.segment != seg.name or (found.start_ms, found.end_ms) not in buckets:
             raise ValueError(f"it speaks of {found}")
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+    except ValueError as exc:
         raise CatalogError(
-            f"the tombstone {root.url(name)} cannot be used for segment {seg.name}: {exc}. If the "
+            f"the tombstone {root.url(path)} cannot be used for segment {seg.name}: {exc}. If the "
             "loss of this bucket is still accepted, write it again: "
             f"dedup catalog forget {root.url()} --segment {seg.name}"
         ) from exc

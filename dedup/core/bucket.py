@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dedup.core.ports import SegmentRef
+from dedup.core.parse import array, whole
+from dedup.core.ports import MAX_PARTS, SegmentRef
 
 Run: TypeAlias = tuple[SegmentRef, ...]
 
@@ -178,17 +179,41 @@ class Bucket:
         ]
 
     @staticmethod
-    def from_json(value: list[Any]) -> Bucket:
-        """The bucket that `to_json` wrote."""
+    def from_json(value: object) -> Bucket:
+        """The bucket that `to_json` wrote.
 
-        def run(segments: list[Any]) -> Run:
-            return tuple(SegmentRef.from_json(fields) for fields in segments)
-
-        start_ms, end_ms, clamped, runs, merges = value
-        return Bucket(
+        Raises
+        ------
+        ValueError, StateError
+            When it is anything else.
+        """
+        start_ms, end_ms, clamped, runs, merges = array(value, 5)
+        if not whole(start_ms) < whole(end_ms) or whole(clamped, 0) > 1:
+            raise ValueError(f"{[start_ms, end_ms, clamped]} is no bucket")
+        bucket = Bucket(
             start_ms,
             end_ms,
             bool(clamped),
-            tuple(run(segments) for segments in runs),
-            tuple(Merge(tuple(run(r) for r in rs), p, d, run(out)) for rs, p, d, out in merges),
+            tuple(_run(segments) for segments in array(runs)),
+            tuple(_merge(merge) for merge in array(merges)),
         )
+        for segment in bucket.segments:
+            if (segment.start_ms, segment.end_ms) != bucket.range:
+                raise ValueError(f"segment {segment.name} lies outside bucket {bucket.range}")
+        return bucket
+
+
+def _run(value: object) -> Run:
+    listed = [array(fields, 10) for fields in array(value)]
+    segments = tuple(SegmentRef.from_json(fields) for fields in listed)
+    for fields in listed:
+        for number in fields[1:]:
+            whole(number)
+    return segments
+
+
+def _merge(value: object) -> Merge:
+    runs, parts, done, output = array(value, 4)
+    if not 1 <= whole(parts) <= MAX_PARTS or parts & (parts - 1) or not 0 <= whole(done) < parts:
+        raise ValueError(f"a merge that is done with {done} of {parts} ranges is none")
+    return Merge(tuple(_run(run) for run in array(runs)), parts, done, _run(output))

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dedup.core.bucket import Bucket
+from dedup.core.parse import array, mapping, name, whole
 from dedup.core.ports import SegmentRef
+
+_FIELDS = frozenset(("buckets", "expired", "graves"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,22 @@ class Manifest:
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> Manifest:
-        """The manifest that `to_json` wrote."""
+    def from_json(value: object) -> Manifest:
+        """The manifest that `to_json` wrote.
+
+        Raises
+        ------
+        ValueError, StateError
+            When it is anything else.
+        """
+        fields = mapping(value, needed=_FIELDS, known=_FIELDS)
+        expired = (array(entry, 3) for entry in array(fields["expired"]))
+        graves = (array(entry, 4) for entry in array(fields["graves"]))
         return Manifest(
-            tuple(Bucket.from_json(bucket) for bucket in value["buckets"]),
-            tuple(Expired(*entry) for entry in value["expired"]),
-            tuple(Grave(*entry) for entry in value["graves"]),
+            tuple(Bucket.from_json(bucket) for bucket in array(fields["buckets"])),
+            tuple(Expired(name(n), whole(epoch), whole(ms)) for n, epoch, ms in expired),
+            tuple(
+                Grave(name(n), whole(count, 0), whole(epoch), whole(ms))
+                for n, count, epoch, ms in graves
+            ),
         )

@@ -30,6 +30,7 @@ import numpy as np
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
+from dedup.core.parse import array, mapping, parse_json, text, whole
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
@@ -40,6 +41,19 @@ _BEFORE = 2
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 _SIZE = _HEADER.size + _CRC.size
+#: What a head may decompress to: a hundred times what a shard of 10,000 segments takes.
+_MAX_HEAD_BYTES = 1 << 28
+
+_LATER_FIELDS = frozenset(("run_began", "branches"))
+_FIELDS = _LATER_FIELDS | {
+    "epoch", "bucket_ms", "clocks", "manifest", "slices", "forgotten", "stray_files",
+    "forgotten_before_ms",
+}  # fmt: skip
+_CLOCK_NUMBERS = (
+    "now_ms", "query_time_ms", "low_watermark_ms", "late_watermark_ms", "gc_watermark_ms",
+    "newest_ms",
+)  # fmt: skip
+_CLOCK_FIELDS = frozenset(("run_id", *_CLOCK_NUMBERS, "named_by", "sources"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,19 +125,29 @@ class ShardState:
         }
 
     @staticmethod
-    def from_head(head: Mapping[str, Any]) -> ShardState:
-        """The state that `head` tells of, with an empty tail and no slices."""
+    def from_head(head: object) -> ShardState:
+        """The state that `head` tells of, with an empty tail and no slices.
+
+        Raises
+        ------
+        ValueError, StateError
+            When it is not what `head` gives.
+        """
+        fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, known=_FIELDS)
+        orphans, foreign = array(fields["stray_files"], 2)
+        for segment in array(fields["slices"]):
+            text(segment)
         return ShardState(
-            epoch=head["epoch"],
-            bucket_ms=head["bucket_ms"],
-            clocks=Clocks.from_json(head["clocks"]),
-            manifest=Manifest.from_json(head["manifest"]),
-            forgotten=head["forgotten"],
-            stray_files=(head["stray_files"][0], head["stray_files"][1]),
+            epoch=whole(fields["epoch"], -1),
+            bucket_ms=whole(fields["bucket_ms"], 0),
+            clocks=_clocks(fields["clocks"]),
+            manifest=Manifest.from_json(fields["manifest"]),
+            forgotten=whole(fields["forgotten"], 0),
+            stray_files=(whole(orphans, 0), whole(foreign, 0)),
             # Absent in the format before.
-            run_began=head.get("run_began", 0),
-            branches=head.get("branches", 0),
-            forgotten_before_ms=head["forgotten_before_ms"],
+            run_began=whole(fields.get("run_began", 0), 0),
+            branches=whole(fields.get("branches", 0), 0),
+            forgotten_before_ms=whole(fields["forgotten_before_ms"]),
         )
 
     def _head(self) -> bytes:
@@ -161,14 +185,40 @@ class ShardState:
         body = view[_SIZE : _SIZE + head_bytes + tail_bytes]
         if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:
             raise StateError.damaged("the checksum of its manifest and tail is wrong")
-        head = json.loads(zlib.decompress(body[:head_bytes]))
+        try:
+            head = parse_json(_decompressed(body[:head_bytes]))
+            state = ShardState.from_head(head)
+            tail = Tail.from_bytes(body[head_bytes:])
+            if len(tail) and state.bucket_ms == 0:
+                raise ValueError("it holds IDs, but buckets have no length")
+        except (ValueError, zlib.error) as exc:
+            raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
         names: list[str] = head["slices"]
-        state = ShardState.from_head(head)
-        return replace(
-            state,
-            tail=Tail.from_bytes(body[head_bytes:]),
-            slices=_slices(view[_SIZE + len(body) :], names[:count], state.manifest, hash_key_id),
-        )
+        slices = _slices(view[_SIZE + len(body) :], names[:count], state.manifest, hash_key_id)
+        return replace(state, tail=tail, slices=slices)
+
+
+def _decompressed(data: memoryview) -> bytes:
+    stream = zlib.decompressobj()
+    head = stream.decompress(data, _MAX_HEAD_BYTES)
+    if not stream.eof or stream.unused_data:
+        raise ValueError("its manifest is cut short, too long, or followed by something else")
+    return head
+
+
+def _clocks(value: object) -> Clocks:
+    fields = mapping(value, needed=_CLOCK_FIELDS, known=_CLOCK_FIELDS)
+    text(fields["run_id"])
+    for field_name in _CLOCK_NUMBERS:
+        whole(fields[field_name])
+    for column in array(fields["named_by"]):
+        text(column)
+    if not isinstance(fields["sources"], dict):
+        raise ValueError("the clocks of its sources are no object")
+    for numbers in fields["sources"].values():
+        for number in array(numbers, 4):
+            whole(number)
+    return Clocks.from_json(fields)
 
 
 def _slices(

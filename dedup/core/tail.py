@@ -93,12 +93,16 @@ class Tail:
     @staticmethod
     def from_bytes(data: memoryview) -> Tail:
         """The tail; ValueError if the bytes do not add up."""
+        if len(data) < _HEADER.size:
+            raise ValueError("tail is shorter than its header")
         count, key_bytes = _HEADER.unpack_from(data)
         if len(data) != _HEADER.size + count * 13 + key_bytes:
             raise ValueError("tail length does not match its header")
         lengths = np.frombuffer(data, "<u4", count, _HEADER.size)
         times = np.frombuffer(data, "<i8", count, _HEADER.size + 4 * count)
         clamped = np.frombuffer(data, np.uint8, count, _HEADER.size + 12 * count)
+        if count and int(clamped.max()) > 1:
+            raise ValueError("tail flags are neither 0 nor 1")
         keys = np.frombuffer(data, np.uint8, key_bytes, _HEADER.size + 13 * count)
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])

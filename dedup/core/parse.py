@@ -1,0 +1,65 @@
+"""Taking decoded JSON apart: what is not as it was written is a ValueError, whatever it is.
+
+A checksum vouches for bytes, not for who wrote them: another release, or a bug, may have put
+something else behind a good one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+#: Every number that we write fits in an int64, and what is computed from it must too.
+_LIMIT = 1 << 62
+
+
+def parse_json(data: bytes) -> Any:
+    """Return the value of JSON text; ValueError for any other bytes."""
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+
+
+def mapping(value: object, *, needed: frozenset[str], known: frozenset[str]) -> dict[str, Any]:
+    """Return a JSON object that has all needed fields, and no unknown one."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.80} stands where an object belongs")
+    if missing := sorted(needed - value.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    if unknown := sorted(value.keys() - known):
+        raise ValueError(f"it has the unknown field {unknown[0]!r:.80}")
+    return value
+
+
+def array(value: object, length: int | None = None) -> list[Any]:
+    """Return a JSON array, of a length if one is given."""
+    if not isinstance(value, list) or length not in (None, len(value)):
+        wanted = "a list" if length is None else f"a list of {length}"
+        raise ValueError(f"{value!r:.80} stands where {wanted} belongs")
+    return value
+
+
+def text(value: object) -> str:
+    """Return a JSON string."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.80} stands where text belongs")
+    return value
+
+
+def name(value: object) -> str:
+    """Return a JSON string that is not empty."""
+    if not text(value):
+        raise ValueError("a name is empty")
+    return text(value)
+
+
+def whole(value: object, low: int = -_LIMIT) -> int:
+    """Return a JSON integer that is not below ``low``."""
+    if type(value) is not int or not low <= value <= _LIMIT:
+        raise ValueError(f"{value!r:.80} stands where a whole number belongs")
+    return value
+
+
+def _no_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number that we write")
