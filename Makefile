@@ -91,6 +91,14 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 sanitize: $(VENV)/.ready-test ## kernel tests under the address and undefined-behaviour sanitizers
 	@PYTHON="$(abspath $(PY))" sh native/sanitize.sh
 
+.PHONY: damage
+damage: $(VENV)/.ready-test ## damage every kind of file in every way and print what came of it (15 minutes)
+	@DAMAGE_TABLE=1 $(PY) -m pytest tests/damage -m "slow or not slow" --ignore=tests/damage/test_damage_end_to_end.py $(DAMAGE_ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minutes 10 --sanitize"
+	@PYTHON="$(abspath $(PY))" $(PY) tests/damage/fuzz.py $(FUZZ_ARGS)
+
 .PHONY: wheel
 wheel: $(VENV)/.ready-test ## build a wheel into dist/
 	@$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .

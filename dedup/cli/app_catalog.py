@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,25 +59,28 @@ def verify(
     query: _QUERY = None,
     as_json: _JSON = False,
 ) -> None:
-    """Read every segment and sidecar; exit with 3 if one is damaged or missing."""
+    """Read every file of the catalog; exit with 3 if one is damaged or missing."""
     from dedup.cli import catalog
 
     def work() -> tuple[int, dict[str, Any]]:
         place = catalog.open_root(root)
-        checked = catalog.verify(place, _known(place, checkpoint), query)
+        known = _known(place, checkpoint)
+        others = catalog.verify_others(place, known, query)
+        checked = catalog.verify(place, known, query)
         bad = [(s, r) for s, r in checked if not r.ok]
         # What was forgotten is known to be lost.
         open_damage = [s for s, _ in bad if not s.forgotten]
         body = {
             "root": place.url(),
-            "status": "damaged" if open_damage else "ok",
+            "status": "damaged" if open_damage or others else "ok",
             "segments": len(checked),
             "ids": sum(r.count for _, r in checked),
             "damaged": [s.to_json() | {"problems": list(r.problems)} for s, r in bad],
+            "damaged_objects": [asdict(problem) for problem in others],
         }
         if not as_json:
             _print_verification(body)
-        return (DAMAGE if open_damage else OK), body
+        return (DAMAGE if open_damage or others else OK), body
 
     finish(work, as_json=as_json)
 
@@ -236,6 +240,9 @@ def _print_verification(body: dict[str, Any]) -> None:
         for problem in bad["problems"]:
             text = f"shard {bad['shard']} segment {bad['segment']}{note}: {problem}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for other in body["damaged_objects"]:
+        text = f"{other['name']}: {other['problem']}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     text = f"{body['segments']:,} segments, {body['ids']:,} IDs: {body['status']}"
     console.print(text, markup=False, highlight=False)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.inspect import CatalogFile, SegmentReport, list_catalog, verify_segment
 from dedup.catalog.inspect import forget as write_tombstone
+from dedup.catalog.objects import ObjectProblem, verify_objects
 from dedup.catalog.root import Root
 from dedup.cli.catalog_memory import ORPHAN, Memory, Segment, memory_of, segments_of
 from dedup.cli.figures import iso
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from dedup.spark.state_reader import Snapshot
 
 
+#: Files that only the catalog of a query has.
+_OF_A_QUERY = ("certificate", "segment", "sidecar", "manifest", "adopted", "grave")
+
+
 def open_root(where: str) -> Root:
     """Return the catalog at a path or URI.
 
@@ -31,7 +36,7 @@ def open_root(where: str) -> Root:
         If there is no catalog.
     """
     root = Root(where)
-    if not any(f.says.kind == "certificate" for f in list_catalog(root)):
+    if not _queries(list_catalog(root)):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id; give what its option `catalog` names "
             "(for `dedup run` that is OUTPUT/_catalog)."
@@ -110,6 +115,19 @@ def verify(
     ]
 
 
+def verify_others(
+    root: Root, known: Snapshot | None, query_id: str | None = None
+) -> list[ObjectProblem]:
+    """Return what is wrong with all that is neither segment nor sidecar."""
+    return [
+        problem
+        for query in _queries(list_catalog(root, query_id or ""))
+        for problem in verify_objects(
+            root, query, known.states if known and known.query_id == query else None
+        )
+    ]
+
+
 def forget(
     root: Root, name: str, *, query_id: str | None = None, shard: int | None = None
 ) -> dict[str, Any]:
@@ -160,7 +178,8 @@ def _read(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
 
 
 def _queries(files: list[CatalogFile]) -> list[str]:
-    return sorted({f.says.query_id or "" for f in files if f.says.kind == "certificate"})
+    """Queries that have anything here, be it without a certificate."""
+    return sorted({f.says.query_id or "" for f in files if f.says.kind in _OF_A_QUERY})
 
 
 def _query(

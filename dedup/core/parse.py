@@ -16,7 +16,7 @@ _LIMIT = 1 << 62
 def parse_json(data: bytes) -> Any:
     """Return the value of JSON text; ValueError for any other bytes."""
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_object)
     except RecursionError as exc:
         raise ValueError("it is nested too deeply") from exc
 
@@ -59,6 +59,13 @@ def whole(value: object, low: int = -_LIMIT) -> int:
     if type(value) is not int or not low <= value <= _LIMIT:
         raise ValueError(f"{value!r:.80} stands where a whole number belongs")
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a field occurs twice")
+    return made
 
 
 def _no_constant(constant: str) -> Any:

@@ -1,0 +1,165 @@
+"""Are the small objects of a catalog whole: all that is neither segment nor sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dedup.catalog.advisory import check_advisory, read_adopted
+from dedup.catalog.certificate import Certificate, filter_key_id, load_certificate
+from dedup.catalog.graves import check_grave
+from dedup.catalog.inspect import CatalogFile, list_catalog
+from dedup.catalog.layout import (
+    ADOPTED_FILE,
+    GRAVE_SUFFIX,
+    MANIFEST_FILE,
+    certificate_path,
+    shard_path,
+)
+from dedup.catalog.root import ObjectMissing, Root
+from dedup.catalog.runs import check_lineage
+from dedup.catalog.tombstone import Tombstone
+from dedup.core.lineage import Run
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectProblem:
+    """What is wrong with an object, and what follows from it."""
+
+    query_id: str
+    name: str
+    problem: str
+
+
+def verify_objects(
+    root: Root, query_id: str, states: Mapping[int, ShardState] | None = None
+) -> list[ObjectProblem]:
+    """Read every object of a query that is neither segment nor sidecar; say all that is wrong.
+
+    Parameters
+    ----------
+    root, query_id
+        Whose.
+    states : mapping of shard to ShardState, optional
+        What Spark keeps. Without it only objects that are there are checked: none can be missing
+        but the certificate and what was adopted.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be reached.
+    """
+    files = list_catalog(root, query_id)
+    found = [_certificate(root, query_id)]
+    for file in files:
+        check = _CHECKS.get(file.says.kind)
+        # The mark of how far a run went is its name alone.
+        if check is not None and file.says.through_epoch is None:
+            found.append((file.name, _why_not(check, root, file)))
+    adopted = {file.says.shard for file in files if file.says.kind == "adopted"}
+    for shard in range(_shards(root, query_id)) if adopted else ():
+        if shard not in adopted:
+            name = shard_path(query_id, shard, ADOPTED_FILE)
+            found.append((name, "missing, though other shards have one: run adopt again"))
+    there = {file.name for file in files}
+    for shard, state in (states or {}).items():
+        found += ((name, why) for name, why in _named(query_id, shard, state) if name not in there)
+    return [ObjectProblem(query_id, name, why) for name, why in found if why]
+
+
+def _certificate(root: Root, query_id: str) -> tuple[str, str]:
+    name = certificate_path(query_id)
+    try:
+        certificate = load_certificate(root, query_id)
+    except CatalogError as exc:
+        return name, str(exc)
+    if certificate is None:
+        return name, "missing: the query will not start; restore it with the checkpoint's catalog"
+    said = certificate.query_id, certificate.hash_key_id
+    if said != (query_id, filter_key_id(query_id)):
+        return name, f"is that of query {certificate.query_id}: restore the right one from a copy"
+    return name, ""
+
+
+def _shards(root: Root, query_id: str) -> int:
+    try:
+        certificate: Certificate | None = load_certificate(root, query_id)
+    except CatalogError:
+        return 0
+    return certificate.shards if certificate else 0
+
+
+def _named(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[str, str]]:
+    """Objects that must be there by what Spark keeps, and what it means that one is not."""
+    for grave in state.manifest.graves:
+        yield (
+            shard_path(query_id, shard, grave.name + GRAVE_SUFFIX),
+            f"missing: {_GRAVE_IS_LOST} ({grave.count} segments)",
+        )
+    # Written in the micro-batch after the one that wrote segments.
+    if any(f"{state.epoch:012d}" > segment.name[:12] for segment in state.manifest.segments()):
+        yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_ADVICE_IS_LOST}"
+
+
+def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: CatalogFile) -> str:
+    try:
+        check(root, file)
+    except ObjectMissing:  # deleted since it was listed
+        return ""
+    except (ValueError, CatalogError) as exc:
+        return f"{exc}"
+    return ""
+
+
+def _tombstone(root: Root, file: CatalogFile) -> None:
+    try:
+        said = Tombstone.from_bytes(root.read_bytes(file.name)).segment
+    except ValueError as exc:
+        raise ValueError(f"damaged: {exc}; it is no consent: forget the segment again") from exc
+    if said != file.says.segment:
+        raise ValueError(f"it speaks of segment {said}: forget the segment again")
+
+
+def _grave(root: Root, file: CatalogFile) -> None:
+    try:
+        check_grave(root, file.says.query_id or "", file.says.shard or 0, file.says.segment or "")
+    except ValueError as exc:
+        raise ValueError(f"damaged: {exc}; {_GRAVE_IS_LOST}") from exc
+
+
+def _advice(root: Root, file: CatalogFile) -> None:
+    try:
+        check_advisory(root, file.says.query_id or "", file.says.shard or 0)
+    except ValueError as exc:
+        raise ValueError(f"damaged: {exc}; {_ADVICE_IS_LOST}") from exc
+
+
+def _adopted(root: Root, file: CatalogFile) -> None:
+    read_adopted(root, file.says.query_id or "", file.says.shard or 0)
+
+
+def _lineage(root: Root, file: CatalogFile) -> None:
+    says = file.says
+    try:
+        check_lineage(root, says.query_id or "", Run(says.run_id or "", says.epoch or 0))
+    except ValueError as exc:
+        raise ValueError(
+            f"damaged: {exc}; what failed attempts of older runs left is not deleted any more: "
+            "run vacuum"
+        ) from exc
+
+
+_GRAVE_IS_LOST = "the query will not delete the expired segments that it names; vacuum does"
+_ADVICE_IS_LOST = (
+    "without the checkpoint this shard's IDs could not be adopted; the query writes it again with "
+    "its next segments"
+)
+_CHECKS: dict[str, Callable[[Root, CatalogFile], None]] = {
+    "tombstone": _tombstone,
+    "grave": _grave,
+    "manifest": _advice,
+    "adopted": _adopted,
+    "run": _lineage,
+}

@@ -1,0 +1,386 @@
+"""Readers of every kind of file, each judged against the truth.
+
+A reader returns "harmless" (all is right as it is), "healed" (right, made again from elsewhere) or
+"left out" (less is used, nothing is wrong); it may raise an error of ours; all else is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from catalog_support import Content
+from harm import Harm, harms, some
+from judge import Outcomes, Wrong
+from world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
+
+from dedup.catalog.advisory import read_adopted, read_advisory
+from dedup.catalog.graves import read_grave
+from dedup.catalog.runs import read_lineage
+from dedup.catalog.tombstone import read_tombstone
+from dedup.core.ports import ABSENT_MS, SegmentRef
+from dedup.core.state import ShardState
+from dedup.errors import SegmentDamaged
+from dedup.spark import task
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of file: where one is, what it may be swapped for, and who reads it."""
+
+    kind: str
+    path: Path
+    others: Mapping[str, bytes]
+    read: Callable[[], str]
+    #: White space around it may differ, but nothing else.
+    is_json: bool = False
+
+    def run(self, outcomes: Outcomes, rng: random.Random, per_kind: int | None) -> None:
+        """Do harm after harm to the file, read it, and put it right again."""
+        data = self.path.read_bytes()
+        chosen = (
+            harms(data, self.others, rng)
+            if per_kind is None
+            else some(data, self.others, rng, per_kind)
+        )
+        for harm in chosen:
+            with harmed(self.path, harm):
+                outcome = outcomes.judge(self.kind, harm, harm.kind, self.read)
+            if self.is_json and outcome == "harmless":
+                same = harm.data is not None and harm.data.strip() == data.strip()
+                need(same, f"{self.kind}, {harm} went unnoticed")
+        if self.read() not in ("harmless", "healed"):
+            raise Wrong(f"{self.kind} cannot be read when nothing is wrong with it")
+
+
+@contextmanager
+def harmed(path: Path, harm: Harm) -> Any:
+    """The file with its damage; as a new file, because views hold links to the old one."""
+    data = path.read_bytes()
+    path.unlink()
+    if harm.data is not None:
+        path.write_bytes(harm.data)
+    assert (path.read_bytes() if path.exists() else None) != data, f"{harm} changed nothing"
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+
+
+def need(right: bool, what: object) -> None:
+    if not right:
+        raise Wrong(f"wrong answer: {what}")
+
+
+# ---- the state row
+
+
+def state_row_reader(world: World, data: Callable[[], bytes]) -> Callable[[], str]:
+    state = world.states[0]
+    wanted, pieces = state_content(state), {n: f.to_bytes() for n, f in state.slices.items()}
+
+    def read() -> str:
+        found = ShardState.from_bytes(data(), hash_key_id=world.certificate.hash_key_id)
+        need(state_content(found) == wanted, "content of the state row")
+        slices = {name: piece.to_bytes() for name, piece in found.slices.items()}
+        need(slices.items() <= pieces.items(), "a filter of another segment")
+        return "harmless" if slices == pieces else "left out"
+
+    return read
+
+
+# ---- small objects
+
+
+def object_cases(world: World, stranger: World) -> list[Case]:
+    """All that is neither segment nor sidecar; `stranger` is another query's catalog."""
+
+    def at(path: str) -> Path:
+        return world.file(path)
+
+    def theirs(path: Callable[[World], str], **more: str) -> dict[str, bytes]:
+        found = {
+            "another query's": stranger.file(path(stranger)).read_bytes(),
+            **{name: world.file(own).read_bytes() for name, own in more.items()},
+        }
+        mine = at(path(world)).read_bytes()
+        return {name: data for name, data in found.items() if data != mine}
+
+    return [
+        Case(
+            "birth certificate",
+            at(world.certificate_path()),
+            theirs(World.certificate_path),
+            lambda: _read_certificate(world),
+            is_json=True,
+        ),
+        Case(
+            "tombstone",
+            at(world.segment_path(0, 0, ".forgotten")),
+            theirs(
+                lambda w: w.segment_path(0, 1, ".forgotten"),
+                sibling=world.segment_path(0, 1, ".forgotten"),
+            ),
+            lambda: _read_tombstone(world),
+            is_json=True,
+        ),
+        Case(
+            "grave",
+            at(world.grave_path(0)),
+            theirs(
+                lambda w: w.grave_path(0),
+                sibling=world.grave_path(0, 1),
+                **{"another shard's": world.grave_path(1)},
+            ),
+            lambda: _read_grave(world),
+            is_json=True,
+        ),
+        Case(
+            "advisory manifest",
+            at(_in_shard(world, 0, "manifest.json")),
+            theirs(
+                lambda w: _in_shard(w, 0, "manifest.json"),
+                **{
+                    "another shard's": _in_shard(world, 1, "manifest.json"),
+                },
+            ),
+            lambda: _read_advisory(world),
+            is_json=True,
+        ),
+        Case(
+            "adopted.json",
+            at(_in_shard(world, 0, "adopted.json")),
+            theirs(
+                lambda w: _in_shard(w, 0, "adopted.json"),
+                **{"another shard's": _in_shard(world, 1, "adopted.json")},
+            ),
+            lambda: _read_adopted(world),
+            is_json=True,
+        ),
+        Case(
+            "run lineage",
+            at(world.run_path(RUN)),
+            {"an older run's": world.file(world.run_path(OLD_RUN)).read_bytes()},
+            lambda: _read_lineage(world),
+            is_json=True,
+        ),
+    ]
+
+
+def _in_shard(world: World, shard: int, file: str) -> str:
+    return f"{world.query_id}/shard={shard:05d}/{file}"
+
+
+def _read_certificate(world: World) -> str:
+    """As a task reads it that has state."""
+    task._checked.clear()
+    plan: Any = SimpleNamespace(
+        root=world.root,
+        id_columns=tuple((n, n, kind) for n, kind in world.certificate.id_columns),
+        time_source=world.certificate.timestamp_source,
+        policy=SimpleNamespace(stable_timestamps=False),
+        shards=None,
+        marked=False,
+    )
+    own = task.Task(world.query_id, RUN, EPOCH, 1, 2)
+    layout = task.layout(plan, own, has_state=True)
+    need(layout.slot_keys == world.certificate.slot_keys, "slot keys of the certificate")
+    return "harmless"
+
+
+def _read_tombstone(world: World) -> str:
+    segment = world.segment(0)
+    found = read_tombstone(world.root, world.query_id, 0, segment)
+    if found is None:  # no consent: the query stops and says how to give it
+        need(not world.file(world.segment_path(0, 0, ".forgotten")).exists(), "a missed tombstone")
+        return "left out"
+    need((found.segment, found.start_ms) == (segment.name, segment.start_ms), found)
+    return "harmless"
+
+
+def _read_grave(world: World) -> str:
+    name = world.states[0].manifest.graves[0].name
+    found = read_grave(world.root, world.query_id, 0, name)
+    need(found in ([], world.graves[name]), f"segments to delete: {found}")
+    return "harmless" if found else "left out"
+
+
+def _read_advisory(world: World) -> str:
+    found = read_advisory(world.root, world.query_id, 0)
+    return _same_memory(found, world.states[0]) if found else "left out"
+
+
+def _read_adopted(world: World) -> str:
+    found = read_adopted(world.root, world.query_id, 0)
+    need(found is not None, "a shard that begins with nothing")
+    assert found is not None
+    return _same_memory(found, replace(world.states[0], epoch=-1))
+
+
+def _same_memory(found: ShardState, wanted: ShardState) -> str:
+    need(found.head() == replace(wanted, slices={}).head(), "memory of a shard")
+    return "harmless"
+
+
+def _read_lineage(world: World) -> str:
+    found = read_lineage(world.root, world.query_id, world.lineages[RUN].runs[-1])
+    need(found in (None, world.lineages[RUN]), found)
+    return "harmless" if found else "left out"
+
+
+# ---- segments, sidecars and what is made of them on this machine
+
+
+class SegmentReader:
+    """Everything that is asked of a segment, by a process that has nothing open."""
+
+    def __init__(self, world: World, *, keep_cache: bool = False) -> None:
+        self.world, self.keep_cache = world, keep_cache
+        self.segment = world.segment(0)
+        self.made = world.truth[self.segment.name]
+        self.strangers = world.content("never seen", 50, self.segment.start_ms)
+
+    def __call__(self) -> str:
+        if not self.keep_cache:
+            shutil.rmtree(self.world.cache_folder, ignore_errors=True)
+        store = self.world.store(0)
+        refused: SegmentDamaged | None = None
+        for ask in (self._filter, self._lookup, self._absent, self._all, self._some):
+            try:
+                ask(store, self.segment, self.made)
+            except SegmentDamaged as exc:
+                for part in (self.segment.name, "dedup catalog forget", "Restore this file"):
+                    need(part in str(exc), f"{exc} does not say {part}")
+                refused = exc
+        counters = store.counters
+        self.world.close()
+        if refused is not None:
+            raise refused
+        rebuilt = counters.views_rebuilt + counters.filters_rebuilt
+        fetched = self.keep_cache and counters.views_built + counters.bytes_fetched
+        return "healed" if rebuilt or fetched else "harmless"
+
+    @staticmethod
+    def _filter(store: Any, segment: SegmentRef, made: Content) -> None:
+        need(store.may_hold(segment, np.sort(made.hashes)).all(), "a false negative")
+
+    @staticmethod
+    def _lookup(store: Any, segment: SegmentRef, made: Content) -> None:
+        found = store.lookup(segment, made.keys, made.hashes)
+        need(np.array_equal(found, made.times_ms), "times of IDs that are there")
+
+    def _absent(self, store: Any, segment: SegmentRef, made: Content) -> None:
+        found = store.lookup(segment, self.strangers.keys, self.strangers.hashes)
+        need((found == ABSENT_MS).all(), "IDs that are not there were found")
+
+    @staticmethod
+    def _all(store: Any, segment: SegmentRef, made: Content) -> None:
+        entries = store.read_segment(segment)
+        found = dict(zip(entries.keys, entries.times_ms.tolist(), strict=True))
+        need(found == dict(zip(made.keys, made.times_ms.tolist(), strict=True)), "entries")
+
+    @staticmethod
+    def _some(store: Any, segment: SegmentRef, made: Content) -> None:
+        entries = store.read_segment(segment, 2, 1)
+        wanted = sorted(k for k, h in zip(made.keys, made.hashes, strict=True) if int(h) >> 63)
+        need(sorted(entries.keys) == wanted, "entries of a range of hashes")
+
+
+def segment_cases(world: World, stranger: World) -> list[Case]:
+    """The segment and its sidecar at the root."""
+    where = "other storage" if world.remote else "a local root"
+    return [
+        Case(
+            f"{kind} at {where}",
+            world.file(world.segment_path(0, 0, suffix)),
+            {
+                "a sibling": world.file(world.segment_path(0, 1, suffix)).read_bytes(),
+                "another shard's": world.file(world.segment_path(1, 0, suffix)).read_bytes(),
+                "another query's": stranger.file(stranger.segment_path(0, 0, suffix)).read_bytes(),
+            },
+            SegmentReader(world),
+        )
+        for kind, suffix in (("segment", ".sst"), ("sidecar", ".filter"))
+    ]
+
+
+def cached_sidecar_case(world: World) -> Case:
+    """The copy of a sidecar that was fetched to this machine."""
+    assert world.remote
+    reader = SegmentReader(world, keep_cache=True)
+    siblings = {}
+    for nth, shard in ((1, 0), (0, 1)):
+        segment = world.segment(shard, nth)
+        made = world.truth[segment.name]
+        world.store(shard).may_hold(segment, np.sort(made.hashes))
+        siblings[f"{shard}.{nth}"] = _cached(world, shard, segment, ".filter").read_bytes()
+    reader()
+    return Case(
+        "sidecar in the local cache", _cached(world, 0, reader.segment, ".filter"), siblings, reader
+    )
+
+
+def rebuilt_sidecar_case(world: World) -> Case:
+    """A sidecar that was made again on this machine, because the one at the root is lost."""
+    reader = SegmentReader(world, keep_cache=True)
+    world.file(world.segment_path(0, 0, ".filter")).unlink()
+    reader()
+    return Case(
+        "rebuilt sidecar in the local cache",
+        _cached(world, 0, reader.segment, ".rebuilt"),
+        {"the lost one": b"DSBF"},
+        reader,
+    )
+
+
+def view_cases(world: World) -> list[Case]:
+    """Every file of a local view; those of another segment's view in its place."""
+    reader = SegmentReader(world, keep_cache=True)
+    reader()
+    sibling = world.segment(0, 1)
+    made = world.truth[sibling.name]
+    world.store(0).lookup(sibling, made.keys, made.hashes)
+    world.close()
+    folder, other = (_cached(world, 0, s, ".view") for s in (reader.segment, sibling))
+    pristine = world.path / "pristine view"
+    shutil.copytree(folder, pristine)
+    cases = []
+    for path in sorted(folder.iterdir()):
+        theirs = next((p for p in other.iterdir() if p.suffix == path.suffix == ".sst"), None)
+        twin = theirs or other / path.name
+
+        def read() -> str:
+            try:
+                return reader()
+            finally:
+                # Healing puts another view in place of the damaged one.
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(pristine, folder)
+
+        name = "SST" if path.suffix == ".sst" else path.name.partition("-")[0]
+        others = {"a sibling's": twin.read_bytes()} if twin.exists() else {}
+        cases.append(Case(f"local view: {name}", path, others, read))
+    return cases
+
+
+def _cached(world: World, shard: int, segment: SegmentRef, suffix: str) -> Path:
+    (found,) = world.cache_folder.glob(
+        f"dedup-cache-*/{world.query_id}/shard={shard:05d}/{segment.name}{suffix}"
+    )
+    return found
+
+
+def worlds(path: Path, *, remote: bool = False) -> tuple[World, World]:
+    """A query's catalog, and that of a stranger."""
+    return (
+        World(path / "own", QUERY, remote=remote),
+        World(path / "stranger", OTHER_QUERY, remote=remote, seed=2),
+    )

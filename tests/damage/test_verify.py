@@ -1,0 +1,189 @@
+"""`dedup catalog verify` finds every damage at the root, with and without a checkpoint.
+
+What it may miss, and why that does not matter:
+
+- white space around JSON: nothing reads it;
+- a tombstone that is gone: it is read only where its segment fails, which verify tells;
+- a lineage that is gone: less is taken for one's own, so less is deleted;
+- a mark of a run or start, whatever its bytes: its name says all.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cases import Case, SegmentReader, harmed, object_cases, segment_cases, worlds
+from harm import Harm, harms, some
+from judge import Outcomes, Wrong
+from typer.testing import CliRunner
+from world import RUN, World
+
+from dedup.catalog.inspect import verify_segment
+from dedup.catalog.objects import verify_objects
+from dedup.cli import catalog
+from dedup.cli.app import app
+from dedup.cli.failures import DAMAGE, OK
+from dedup.spark.state_reader import Snapshot
+
+MAY_BE_GONE = ("tombstone", "run lineage")
+SIZES = [
+    pytest.param(2, id="few"),
+    pytest.param(250, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
+]
+
+
+def judged(
+    case: Case,
+    outcomes: Outcomes,
+    rng: random.Random,
+    per_kind: int | None,
+    read: Callable[[Harm, bytes], str],
+) -> None:
+    """Do harm after harm to a file, and count what verify says."""
+    data = case.path.read_bytes()
+    chosen = (
+        harms(data, case.others, rng)
+        if per_kind is None
+        else some(data, case.others, rng, per_kind)
+    )
+    for harm in chosen:
+        with harmed(case.path, harm):
+            outcomes.judge(f"verify: {case.kind}", harm, harm.kind, lambda h=harm: read(h, data))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["checkpoint", "root alone"])
+@pytest.mark.parametrize("per_kind", SIZES)
+def test_small_objects(
+    tmp_path: Path, per_kind: int, known: bool, outcomes: Outcomes, seed: int
+) -> None:
+    world, stranger = worlds(tmp_path)
+    states = world.states if known else None
+    assert verify_objects(world.root, world.query_id, states) == []
+    for case in object_cases(world, stranger):
+        name = case.path.relative_to(world.folder).as_posix()
+        may_be_gone = case.kind in MAY_BE_GONE or (
+            not known and case.kind in ("grave", "advisory manifest")
+        )
+
+        def read(harm: Harm, data: bytes, name: str = name, may_be_gone: bool = may_be_gone) -> str:
+            found = verify_objects(world.root, world.query_id, states)
+            if found:
+                if [problem.name for problem in found] != [name]:
+                    raise Wrong(f"{[problem.name for problem in found]} is blamed")
+                if len(found[0].problem.split()) < 8:
+                    raise Wrong(f"{found[0].problem} says too little")
+                return "reported"
+            if harm.data is None and may_be_gone:
+                return "does not matter: gone"
+            if harm.data is not None and harm.data.strip() == data.strip():
+                return "does not matter: white space"
+            raise Wrong("not reported")
+
+        judged(case, outcomes, random.Random(seed), per_kind * 10, read)
+    outcomes.check()
+    assert sum(outcomes.counts[key] for key in outcomes.counts if key[2] == "reported") > 100
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["manifest", "file alone"])
+@pytest.mark.parametrize("per_kind", SIZES)
+def test_segments_and_sidecars(
+    tmp_path: Path, per_kind: int, known: bool, outcomes: Outcomes, seed: int
+) -> None:
+    world, stranger = worlds(tmp_path)
+    segment = world.segment(0)
+    cases = segment_cases(world, stranger)
+    reader = SegmentReader(world)
+    for case in cases:
+
+        def read(harm: Harm, data: bytes) -> str:
+            report = verify_segment(
+                world.root, world.query_id, 0, segment.name, segment if known else None
+            )
+            if not report.ok:
+                return "reported"
+            if known:
+                raise Wrong("not reported")
+            # No manifest, no whole-file checksum: but every ID that is asked for is answered.
+            need = reader()
+            if need != "harmless":
+                raise Wrong(f"not reported, though {need}")
+            return "does not matter: not content"
+
+        judged(case, outcomes, random.Random(seed), per_kind, read)
+    outcomes.check()
+    missed = sum(n for key, n in outcomes.counts.items() if key[2] != "reported")
+    assert missed < outcomes.cases / 4
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["checkpoint", "root alone"])
+@pytest.mark.parametrize("per_kind", SIZES)
+def test_the_command_reports_a_damage_of_every_file(
+    tmp_path: Path, per_kind: int, known: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint by the advisory manifests; exit code 3 and the name of what is bad."""
+    world, stranger = worlds(tmp_path)
+    snapshot = Snapshot(world.query_id, world.states) if known else None
+    monkeypatch.setattr(catalog, "snapshot", lambda *_: snapshot)
+    arguments = [str(world.folder), *(["--checkpoint", "there"] if known else [])]
+    assert command(arguments)[0] == OK
+    rng = random.Random(seed)
+    for case in (*segment_cases(world, stranger), *object_cases(world, stranger)):
+        # The segment's own tombstone is the user's word that its loss is known.
+        tombstone = world.file(world.segment_path(0, 0, ".forgotten"))
+        consent = tombstone.read_bytes()
+        if "segment" in case.kind or "sidecar" in case.kind:
+            tombstone.unlink()
+        chosen = list(some(case.path.read_bytes(), case.others, rng, 4))
+        for harm in rng.sample(chosen, 2) if per_kind == 2 else chosen:
+            gone_unseen = harm.data is None and (
+                case.kind in MAY_BE_GONE
+                or (not known and case.kind in ("grave", "advisory manifest"))
+            )
+            with harmed(case.path, harm):
+                code, body = command(arguments)
+            said = json.dumps(body)
+            name = case.path.name.removesuffix(".sst").removesuffix(".filter")
+            if gone_unseen:
+                continue
+            assert code == DAMAGE, f"{case.kind}, {harm}: {said}"
+            assert name in said, f"{case.kind}, {harm}: {said}"
+        tombstone.write_bytes(consent)
+    assert command(arguments)[0] == OK
+
+
+def test_a_catalog_without_its_certificate_is_damaged_not_absent(tmp_path: Path) -> None:
+    world, _ = worlds(tmp_path)
+    world.file(world.certificate_path()).unlink()
+    code, body = command([str(world.folder)])
+    assert code == DAMAGE
+    assert [p["name"] for p in body["damaged_objects"]] == [world.certificate_path()]
+
+
+def test_marks_may_hold_anything(tmp_path: Path) -> None:
+    world, _ = worlds(tmp_path)
+    (mark,) = world.folder.rglob("*.through-*")
+    for content in (b"?", b"{}" * 5000):
+        mark.write_bytes(content)
+        assert verify_objects(world.root, world.query_id, world.states) == []
+    mark.unlink()
+    assert verify_objects(world.root, world.query_id, world.states) == []
+    assert world.file(world.run_path(RUN)).exists()
+
+
+def command(arguments: list[str]) -> tuple[int, dict[str, object]]:
+    done = CliRunner().invoke(app, ["catalog", "verify", *arguments, "--json"])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_tables_name_the_object(tmp_path: Path) -> None:
+    world: World = worlds(tmp_path)[0]
+    path = world.file(world.grave_path(0))
+    path.write_bytes(b"{}")
+    done = CliRunner().invoke(app, ["catalog", "verify", str(world.folder)])
+    assert done.exit_code == DAMAGE
+    assert world.grave_path(0) in done.stdout
+    assert done.stdout.strip().endswith(": damaged")
