@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,6 +85,9 @@ class World:
             self.lineages[run_id] = Lineage((*before, Run(run_id, began)))
             write_lineage(self.root, self.query_id, self.lineages[run_id])
         mark_through(self.root, self.query_id, Run(RUN, 7), EPOCH)
+        # Nobody who reads this is where it was written.
+        self.close()
+        shutil.rmtree(self.cache_folder)
 
     @property
     def folder(self) -> Path:
