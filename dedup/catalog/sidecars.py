@@ -92,6 +92,10 @@ class Sidecars:
                 return answer
         return self._rebuild(seg).may_contain(spread)
 
+    def keep(self, name: str, sidecar: Path) -> None:
+        """Take over the file of a sidecar that was just written, to save fetching it again."""
+        self._cache.publish(sidecar, self._cache.entry(self._shard, name + SIDECAR_SUFFIX))
+
     def drop(self, names: Iterable[str]) -> None:
         """Remove the local copies of these segments' sidecars."""
         for name in names:

@@ -205,6 +205,9 @@ class ShardStore:
             faults.point("sidecar.put.after")
             self._root.put_file(self._path(name + SEGMENT_SUFFIX), sst)
             faults.point("segment.put.after")
+            if self._root.local_path(self._path(name)) is None:
+                self._sidecars.keep(name, folder / "sidecar")
+                self._views.keep(name, sst)
         self.counters.segments_written += 1
         self.counters.bytes_written += info.sst_bytes + len(sidecar)
         ref = SegmentRef(

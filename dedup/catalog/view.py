@@ -204,6 +204,11 @@ class Views:
         with self._open_views.lock:
             for name in names:
                 self._discard(self._path(name))
+                self._cache.discard(self._kept(name))
+
+    def keep(self, name: str, sst: Path) -> None:
+        """Take over the file of a segment that was just written, to save fetching it again."""
+        self._cache.publish(sst, self._kept(name))
 
     def _read(self, seg: SegmentRef, action: Callable[[View], T]) -> T:
         path = self._path(seg.name)
@@ -275,6 +280,10 @@ class Views:
             local = self._root.local_path(name)
             if local is not None and _linked(local, copy):
                 return file_crc32(copy) if checked else (copy.stat().st_size, None)
+            if local is None and _linked(self._kept(seg.name), copy):
+                self._cache.discard(self._kept(seg.name))
+                if (found := file_crc32(copy)) == (seg.sst_bytes, seg.sst_crc32):
+                    return found
             fetched = self._root.fetch(name, copy)
         except ObjectMissing as exc:
             raise segment_damaged(
@@ -290,6 +299,9 @@ class Views:
 
     def _path(self, name: str) -> Path:
         return self._cache.entry(self._shard, name + VIEW_SUFFIX)
+
+    def _kept(self, name: str) -> Path:
+        return self._cache.entry(self._shard, name + SEGMENT_SUFFIX)
 
     def _discard(self, path: Path) -> None:
         self._open_views.close(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,10 @@ class Bench:
             attempt=Attempt(7, RUN, self.attempts),
             open_views=OpenViews(max_views),
         )
+
+    def lose_cache(self) -> None:
+        """As on another machine, which has not written what is at the root."""
+        shutil.rmtree(self.path / "cache")
 
     def file(self, seg: SegmentRef, suffix: str = ".sst", shard: int = 0) -> Path:
         return self.path / "root" / QUERY / f"shard={shard:05d}" / (seg.name + suffix)

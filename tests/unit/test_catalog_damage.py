@@ -91,6 +91,7 @@ def test_what_is_fetched_must_have_the_checksum_of_the_manifest(bench: Bench) ->
     root = Root(DirectoryFileSystem(f"{bench.path}/remote"))
     made = fixed(500)
     seg = write(bench.store(root=root), made)
+    bench.lose_cache()
     file = bench.path / "remote/bucket/catalog" / QUERY / "shard=00000" / f"{seg.name}.sst"
     for at in range(0, seg.sst_bytes, 97):
         flip(file, at)
@@ -223,6 +224,7 @@ def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
     made, other = fixed(3000), fixed(3000, prefix="no")
     writer = bench.store(root=root)
     seg, seg2 = write(writer, made), write(writer, other)
+    bench.lose_cache()
     top = bench.path / ("remote/bucket/catalog" if remote else "root")
     file, file2 = (top / QUERY / "shard=00000" / f"{s.name}.filter" for s in (seg, seg2))
     {

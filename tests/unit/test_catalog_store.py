@@ -14,6 +14,7 @@ from catalog_support import (
     DirectoryFileSystem,
     content,
     fixed,
+    flip,
     hashes_of,
     knows,
     varied,
@@ -249,6 +250,7 @@ def test_remote_roots_serve_the_same_answers_from_fetched_copies(tmp_path: Path)
     root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
     made = varied(5000)
     seg = write(bench.store(root=root), made)
+    bench.lose_cache()
     reader = bench.store(root=root)
     assert knows(reader, seg, made)
     assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
@@ -259,6 +261,39 @@ def test_remote_roots_serve_the_same_answers_from_fetched_copies(tmp_path: Path)
     assert again.counters.bytes_fetched == 0
     assert again.delete([seg.name]) == 1
     assert root.list() == ()
+
+
+def test_what_was_just_written_is_not_fetched_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+    made = varied(5000)
+    seg, unread = (write(bench.store(root=root), made) for _ in range(2))
+    reader = bench.store(root=root)
+    assert knows(reader, seg, made)
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    assert reader.counters.bytes_fetched == 0
+    left = {path.name for path in bench.cache().folder.glob("shard=00000/*")}
+    assert left == {f"{seg.name}.view", f"{seg.name}.filter", f"{unread.name}.sst",
+                    f"{unread.name}.filter"}  # fmt: skip
+    reader.delete([seg.name, unread.name])
+    assert list(bench.cache().folder.glob("shard=00000/*")) == []
+
+
+@pytest.mark.parametrize("suffix", [".sst", ".filter"])
+def test_a_local_copy_that_was_damaged_is_fetched_again(tmp_path: Path, suffix: str) -> None:
+    bench = Bench(tmp_path)
+    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+    made = varied(5000)
+    seg = write(bench.store(root=root), made)
+    (copy,) = bench.cache().folder.glob(f"shard=00000/*{suffix}")
+    flip(copy, 1000)
+    reader = bench.store(root=root)
+    assert knows(reader, seg, made)
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    assert reader.counters.bytes_fetched == (
+        seg.sst_bytes if suffix == ".sst" else seg.filter_bytes
+    )
+    assert reader.counters.filters_rebuilt == 0
 
 
 def test_counters_are_taken_per_batch(bench: Bench) -> None:

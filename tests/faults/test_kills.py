@@ -1,0 +1,118 @@
+"""A few seeded kills of a real query; `make faults` does many."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kill_harness import Campaign, arm, run, write_input
+from kill_truth import Outcome, judge
+from oracle import Oracle
+from small_state import HORIZON_S, LATENESS_S
+
+from dedup import faults
+
+_KILLED = (
+    "pack.end", "segment.chunk", "sidecar.put.after", "segment.put.after", "group.update.before",
+    "group.update.after", "group.end", "advisory.put.after", "unpack.end", "sink.published",
+)  # fmt: skip
+
+
+def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
+    """Python workers die at ten points, the driver at one, everything at random times."""
+    campaign = Campaign(
+        seed=3,
+        batches=6,
+        rows=800,
+        points=_KILLED,
+        per_point=1,
+        visits_between=1,
+        random_kill_s=15.0,
+    )
+    result = run(campaign, tmp_path / "query")
+    assert set(result.fired) == {(name, "kill") for name in _KILLED}
+    assert result.starts > 1
+    assert result.outcome == Outcome(records=4800, lost=0, duplicated=0)
+
+
+def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(tmp_path: Path) -> None:
+    campaign = Campaign(
+        seed=4, batches=8, store="rocksdb", points=("segment.chunk", "group.judged"), per_point=1,
+        visits_between=2, kinds=("freeze",), zombies=True, random_kill_s=0,
+    )  # fmt: skip
+    result = run(campaign, tmp_path / "query")
+    assert set(result.fired) == {("segment.chunk", "freeze"), ("group.judged", "freeze")}
+    assert result.killed["all but a frozen worker"] == 2
+    assert result.outcome == Outcome(records=3200, lost=0, duplicated=0)
+
+
+# --- the harness itself can tell
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> tuple[Path, list[pa.Table]]:
+    """What a right query would have published, made by the oracle."""
+    given = write_input(Campaign(seed=1, batches=3, rows=200), tmp_path)
+    oracle = Oracle(HORIZON_S, LATENESS_S)
+    for number, table in enumerate(given):
+        clamp = {at: oracle.clamped(at) for at in table["at"].to_pylist()}
+        right = oracle.verdicts(table)
+        told = []
+        for name, at in zip(table["id"].to_pylist(), table["at"].to_pylist(), strict=True):
+            goes_on = right[name, clamp[at], True] > 0
+            right[name, clamp[at], goes_on] -= 1
+            told.append("unique" if goes_on else "duplicate")
+        folder = tmp_path / "output" / f"batch={number}"
+        folder.mkdir(parents=True)
+        pq.write_table(table.append_column("verdict", pa.array(told)), folder / "part.parquet")
+    return tmp_path / "output", given
+
+
+def judged(output: Path, given: list[pa.Table]) -> Outcome:
+    return judge(output, given, Oracle(HORIZON_S, LATENESS_S))
+
+
+def test_a_right_answer(done: tuple[Path, list[pa.Table]]) -> None:
+    assert judged(*done) == Outcome(600, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("was", "says", "lost", "duplicated"),
+    [("unique", "duplicate", 1, 0), ("duplicate", "unique", 0, 1)],
+)
+def test_one_wrong_verdict(
+    done: tuple[Path, list[pa.Table]], was: str, says: str, lost: int, duplicated: int
+) -> None:
+    output, given = done
+    path = output / "batch=2" / "part.parquet"
+    table = pq.read_table(path, partitioning=None)
+    verdicts = table["verdict"].to_pylist()
+    verdicts[verdicts.index(was)] = says
+    wrong = table.set_column(table.num_columns - 1, "verdict", pa.array(verdicts))
+    pq.write_table(wrong, path)
+    assert judged(output, given) == Outcome(600, lost, duplicated)
+
+
+def test_a_row_less_and_a_row_twice(done: tuple[Path, list[pa.Table]]) -> None:
+    output, given = done
+    path = output / "batch=2" / "part.parquet"
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(pa.concat_tables([table.slice(0, 50), table.slice(51), table.slice(7, 1)]), path)
+    found = judged(output, given)
+    assert found.lost >= 1
+    assert found.duplicated >= 1
+
+
+def test_a_seed_gives_the_same_faults(tmp_path: Path) -> None:
+    armed = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        arm(Campaign(seed=9, kinds=("kill", "raise", "freeze")), random.Random(9), folder)
+        armed.append(sorted(path.name for path in folder.iterdir()))
+    assert armed[0] == armed[1]
+    assert {name.split("~")[0] for name in armed[0]} == set(Campaign(seed=9).where())
+    assert set(Campaign(seed=9).where()) < set(faults.POINTS)

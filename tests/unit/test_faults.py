@@ -1,0 +1,101 @@
+"""Fault points: off they do nothing, armed they strike once, and each is where it says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dedup
+from dedup import faults
+
+_VISIT = "import sys; from dedup import faults; faults.point(*sys.argv[1:]); print('went on')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(faults, "_folder", str(tmp_path))
+    return tmp_path
+
+
+def test_every_point_is_in_the_code_and_listed() -> None:
+    sources = Path(dedup.__file__).parent.rglob("*.py")
+    named = {
+        name
+        for path in sources
+        for name in re.findall(r'faults\.point\(\s*"([^"]+)"', path.read_text())
+    }
+    assert named == set(faults.POINTS)
+
+
+def test_off_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.arm(tmp_path, "group.begin", "raise")
+    monkeypatch.setattr(faults, "_folder", None)
+    faults.point("group.begin")
+    assert faults.fired(tmp_path) == []
+
+
+def test_it_strikes_once_after_the_visits_that_go_by(folder: Path) -> None:
+    faults.arm(folder, "group.begin", "skip", 0)
+    faults.arm(folder, "group.begin", "raise", 1)
+    faults.point("group.begin")
+    faults.point("group.read")
+    with pytest.raises(faults.FaultInjected, match=r"group\.begin"):
+        faults.point("group.begin")
+    faults.point("group.begin")
+    assert faults.fired(folder) == [("group.begin", "raise", os.getpid())]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("enospc", errno.ENOSPC), ("eacces", errno.EACCES)])
+def test_errors_of_the_system(folder: Path, kind: str, number: int) -> None:
+    faults.arm(folder, "publish.synced", kind)
+    with pytest.raises(OSError, match="made to be") as raised:
+        faults.point("publish.synced")
+    assert raised.value.errno == number
+
+
+def test_one_bit_flips(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    faults.arm(folder, "segment.write.after", "corrupt")
+    faults.point("segment.write.after", path)
+    wrong = [i for i, byte in enumerate(path.read_bytes()) if byte != i]
+    assert wrong == [50]
+    faults.arm(folder, "group.begin", "corrupt")
+    with pytest.raises(ValueError, match="no file to damage"):
+        faults.point("group.begin")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("nowhere", "kill"), ("group.begin", "sing")])
+def test_what_cannot_be_armed(tmp_path: Path, name: str, kind: str) -> None:
+    with pytest.raises(ValueError, match="there is no fault"):
+        faults.arm(tmp_path, name, kind)
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    environment = os.environ | {faults.VARIABLE: str(folder)}
+    command = [sys.executable, "-c", _VISIT, "group.end"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+
+
+def test_a_process_is_killed(tmp_path: Path) -> None:
+    faults.arm(tmp_path, "group.end", "kill")
+    first = started(tmp_path)
+    assert first.wait(60) == -signal.SIGKILL
+    assert faults.fired(tmp_path) == [("group.end", "kill", first.pid)]
+    assert started(tmp_path).communicate(timeout=60)[0] == b"went on\n"
+
+
+def test_a_process_stands_still_until_it_is_continued(tmp_path: Path) -> None:
+    faults.arm(tmp_path, "group.end", "freeze")
+    process = started(tmp_path)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    assert faults.fired(tmp_path) == [("group.end", "freeze", process.pid)]
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=60)[0] == b"went on\n"
