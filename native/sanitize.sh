@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the C extension with the address and undefined-behaviour sanitizers into a temporary
 # directory and runs the kernel tests on it there. Needs gcc with its sanitizer runtimes
-# (Linux). PYTHON names the interpreter; arguments go to pytest.
+# (Linux). PYTHON names the interpreter; arguments go to pytest. `--run SCRIPT ...` runs a script
+# instead of the tests.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -51,5 +52,10 @@ import sys
 from dedup import _native
 assert _native.__file__.startswith(sys.argv[1]), _native.__file__
 ' "$work"
+if [ "${1:-}" = --run ]; then
+    shift
+    "$python" "$@"
+    exit
+fi
 # --capture=sys lets the sanitizer's own report through.
 "$python" -m pytest -q -p no:cacheprovider --capture=sys --rootdir "$work" tests "$@"
