@@ -52,6 +52,36 @@ def _main(
 
 
 @app.command()
+def explain(
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="Path or URI of the catalog.")],
+    id: Annotated[  # noqa: A002
+        list[str], typer.Argument(metavar="ID...", help="Value of each ID column, in order.")
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Checkpoint of the query: only it knows the newest IDs."),
+    ] = None,
+    query: Annotated[str | None, typer.Option(metavar="ID", help="Which query.")] = None,
+    as_json: _JSON = False,
+) -> None:
+    """Say when a record ID was let through, where it is kept, and until when it is remembered."""
+    from dedup.cli import catalog
+    from dedup.cli.explain import explain as explain_id
+    from dedup.cli.explain import sentences
+
+    def work() -> tuple[int, dict[str, Any]]:
+        place = catalog.open_root(root)
+        known = None if checkpoint is None else catalog.snapshot(place, checkpoint)
+        body = explain_id(place, id, known, query)
+        if not as_json:
+            for line in sentences(body):
+                typer.echo(line)
+        return OK, body
+
+    finish(work, as_json=as_json)
+
+
+@app.command()
 def run(
     input: Annotated[  # noqa: A002
         Path, typer.Argument(metavar="INPUT", help="Folder of files, or one file.")

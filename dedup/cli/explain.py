@@ -1,0 +1,193 @@
+"""`dedup explain`: when a record ID was seen, where it is kept, and until when it is remembered."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dedup import kernel
+from dedup.catalog.advisory import read_advisory
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import Certificate, derive_keys, load_certificate
+from dedup.catalog.inspect import list_catalog
+from dedup.catalog.root import Root
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.catalog.view import OpenViews
+from dedup.cli.figures import iso
+from dedup.cli.id_text import id_key
+from dedup.core.clocks import NEVER_MS
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS
+from dedup.core.state import ShardState
+from dedup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dedup.spark.state_reader import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One time an ID was let through, and is still remembered.
+
+    Parameters
+    ----------
+    time_ms : int
+        Its effective timestamp.
+    segment : str or None
+        Where it is kept; None: in Spark state.
+    start_ms, end_ms : int
+        Its bucket, which is forgotten once the GC watermark has reached its end.
+    """
+
+    time_ms: int
+    segment: str | None
+    start_ms: int
+    end_ms: int
+
+
+def explain(
+    root: Root, texts: Sequence[str], known: Snapshot | None, query_id: str | None = None
+) -> dict[str, Any]:
+    """Return what a query remembers of one record ID.
+
+    Parameters
+    ----------
+    root : Root
+        The catalog.
+    texts : sequence of str
+        The ID's values, in the order of its columns.
+    known : Snapshot or None
+        The query's states; without them the advisory copies answer, which lack the newest IDs.
+    query_id : str, optional
+        Needed where the catalog has several queries and `known` does not tell which.
+
+    Raises
+    ------
+    ConfigError
+        If the values are no ID of this query, or it is not said which query.
+    SegmentDamaged
+        If a segment that may hold the ID is missing or damaged.
+    """
+    certificate = _certificate(root, known, query_id)
+    keys = id_key(certificate.id_columns, texts)
+    shard_key, filter_key = derive_keys(certificate.query_id)
+    # As pack chooses.
+    upper = int(kernel.hash64(keys.data, keys.offsets, shard_key)[0]) >> 32
+    shard = (upper * certificate.shards) >> 32
+    hashes = kernel.hash64(keys.data, keys.offsets, filter_key)
+    state = _state(root, certificate.query_id, shard, known)
+    seen: list[Sighting] = []
+    if state is not None:
+        seen += _in_tail(state, keys)
+        seen += _in_segments(root, certificate, shard, state, keys, hashes)
+    clocks = None if state is None else state.clocks
+    return {
+        "root": root.url(),
+        "query_id": certificate.query_id,
+        "id": dict(zip((name for name, _ in certificate.id_columns), texts, strict=True)),
+        "shard": shard,
+        "as_of": None if state is None else state.epoch,
+        "certain": known is not None,
+        "seen": [
+            {
+                "at": _time(found.time_ms),
+                "where": found.segment or "Spark state",
+                "bucket_start": _time(found.start_ms),
+                "bucket_end": _time(found.end_ms),
+            }
+            for found in sorted(seen, key=lambda found: found.time_ms)
+        ],
+        "gc_watermark": _time(None if clocks is None else clocks.gc_watermark_ms),
+        "late_watermark": _time(None if clocks is None else clocks.late_watermark_ms),
+    }
+
+
+def sentences(body: dict[str, Any]) -> Iterator[str]:
+    """Put what `explain` returns into words."""
+    name = ", ".join(f"{column}={text}" for column, text in body["id"].items())
+    yield f"{name}: shard {body['shard']} of query {body['query_id']}"
+    for found in body["seen"]:
+        yield (
+            f"  let through at {found['at']}, kept in {found['where']}; forgotten when the GC "
+            f"watermark reaches {found['bucket_end']}"
+        )
+    if not body["seen"]:
+        yield "  not remembered: never let through, or forgotten"
+    gc = body["gc_watermark"] or "at no time yet"
+    as_of = (
+        "nothing is known of this shard"
+        if body["as_of"] is None
+        else (f"as of micro-batch {body['as_of']}")
+    )
+    rest = "" if body["certain"] else "; the newest IDs are unknown, give --checkpoint"
+    yield f"  GC watermark {gc}, {as_of}{rest}"
+
+
+def _certificate(root: Root, known: Snapshot | None, query_id: str | None) -> Certificate:
+    wanted = query_id or (known.query_id if known is not None else None)
+    if wanted is None:
+        queries = {f.says.query_id for f in list_catalog(root) if f.says.kind == "certificate"}
+        if len(queries) != 1:
+            listed = ", ".join(sorted(str(query) for query in queries))
+            raise ConfigError(
+                f"{root.url()} holds {len(queries)} queries; say which with --query: {listed}"
+            )
+        wanted = str(queries.pop())
+    certificate = load_certificate(root, wanted)
+    if certificate is None:
+        raise ConfigError(f"{root.url()} holds no catalog of query {wanted}.")
+    return certificate
+
+
+def _state(root: Root, query_id: str, shard: int, known: Snapshot | None) -> ShardState | None:
+    if known is not None:
+        return known.states.get(shard)
+    return read_advisory(root, query_id, shard)
+
+
+def _in_tail(state: ShardState, keys: Keys) -> Iterator[Sighting]:
+    for key, time_ms in zip(state.tail.keys, state.tail.times_ms.tolist(), strict=True):
+        if key == keys[0]:
+            start_ms = time_ms // state.bucket_ms * state.bucket_ms
+            yield Sighting(time_ms, None, start_ms, start_ms + state.bucket_ms)
+
+
+def _in_segments(
+    root: Root,
+    certificate: Certificate,
+    shard: int,
+    state: ShardState,
+    keys: Keys,
+    hashes: np.ndarray[Any, np.dtype[np.uint64]],
+) -> Iterator[Sighting]:
+    with tempfile.TemporaryDirectory(prefix="dedup-explain-") as folder:
+        views = OpenViews(8)
+        store = ShardStore(
+            root,
+            LocalCache(certificate.query_id, folder),
+            query_id=certificate.query_id,
+            shard=shard,
+            attempt=Attempt(0, "explain", 0),
+            open_views=views,
+        )
+        found: set[tuple[int, int]] = set()
+        for segment in state.manifest.segments():
+            if segment.within(hashes) != slice(0, 1):
+                continue
+            time_ms = int(store.lookup(segment, keys, hashes)[0])
+            # A merge under way keeps an ID in an input and in an output.
+            if time_ms != ABSENT_MS and (segment.start_ms, time_ms) not in found:
+                found.add((segment.start_ms, time_ms))
+                yield Sighting(time_ms, segment.name, segment.start_ms, segment.end_ms)
+        views.close_all()
+
+
+def _time(time_ms: int | None) -> str | None:
+    if time_ms is None or time_ms <= NEVER_MS // 2:
+        return None
+    text = iso(time_ms)
+    return f"{text[:-1]}.{time_ms % 1000:03d}Z" if text and text.endswith("Z") else text

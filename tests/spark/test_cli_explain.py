@@ -1,0 +1,61 @@
+"""`dedup explain`: every ID that was let through is found, with its time and its place."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from small_state import query, tables
+from support import BASE
+from typer.testing import CliRunner
+
+from dedup.catalog.root import Root
+from dedup.cli.app import app
+from dedup.cli.explain import explain
+from dedup.cli.failures import OK, USAGE
+from dedup.spark.state_reader import read_snapshot
+
+
+def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of the last micro-batches, some in segments and some in state; none that was not."""
+    made = query(spark, tmp_path, tables(8))
+    run = made.run()
+    root = Root(made.catalog)
+    known = read_snapshot(spark, str(made.checkpoint), root)
+    places = set()
+    last = run.metrics[-1].late_watermark_ms
+    assert last is not None
+    rows = [row for batch in (6, 7) for row in run.rows[batch] if row["verdict"] == "unique"]
+    for row in rows[:: len(rows) // 60]:
+        body = explain(root, [row["id"]], known)
+        at = BASE.timestamp() + row["at"]
+        found = [s for s in body["seen"] if _seconds(s["at"]) == at]
+        assert len(found) == 1, (row, body)
+        assert _seconds(found[0]["bucket_start"]) <= at < _seconds(found[0]["bucket_end"])
+        places.add(found[0]["where"] == "Spark state")
+    assert places == {True, False}
+    assert explain(root, ["never seen"], known)["seen"] == []
+    # The copy at the root knows what is in segments.
+    some = next(s for state in known.states.values() for s in state.manifest.segments())
+    assert some.count
+
+
+def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, tables(5))
+    made.run()
+    root = str(made.catalog)
+    done = CliRunner().invoke(app, ["explain", root, "never seen"])
+    assert done.exit_code == OK
+    assert "id=never seen: shard" in done.stdout
+    assert "not remembered: never let through, or forgotten" in done.stdout
+    assert "give --checkpoint" in done.stdout
+    done = CliRunner().invoke(app, ["explain", root, "a", "b", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["error"]) == (USAGE, "ConfigError")
+    done = CliRunner().invoke(app, ["explain", root, "a", "--query", "other"])
+    assert done.exit_code == USAGE
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).astimezone(UTC).timestamp()
