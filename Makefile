@@ -99,6 +99,14 @@ damage: $(VENV)/.ready-test ## damage every kind of file in every way and print 
 fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minutes 10 --sanitize"
 	@PYTHON="$(abspath $(PY))" $(PY) tests/damage/fuzz.py $(FUZZ_ARGS)
 
+.PHONY: model
+model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)
+	@PYTHONPATH=tests/unit $(PY) tests/model/walk.py $(MODEL_ARGS)
+
+.PHONY: mutants
+mutants: $(VENV)/.ready-test ## break the source on purpose, one place at a time: every defect must be caught
+	@$(PY) tests/mutants/run.py $(MUTANTS_ARGS)
+
 .PHONY: wheel
 wheel: $(VENV)/.ready-test ## build a wheel into dist/
 	@$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,0 +1,95 @@
+"""Checkpoints that were copied: what the model found, step by step."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from model_checkpoint import BIRTH, Checkpoint, Commit
+from model_items import Item
+from model_world import BEGIN_MS, World
+from walk import FAST_FOLDER
+
+from dedup.catalog import housekeeping
+from dedup.core.policy import Policy
+
+RETAIN_EPOCHS = 10
+POLICY = Policy(
+    horizon_ms=1_000_000, bucket_ms=500_000, event_time=True, lateness_ms=500_000,
+    state_budget_bytes=0, keep_expired_ms=0, retain_epochs=RETAIN_EPOCHS,
+)  # fmt: skip
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    folder = tempfile.TemporaryDirectory(dir=FAST_FOLDER)
+    made = World(Path(folder.name), Random(1))
+    made.shards, made.event_time, made.stable = 1, True, False
+    made.where = made.folder / "root"
+    made.query_folder = made.where / made.query_folder.name
+    monkeypatch.setattr(housekeeping, "LOOK_STRIDE", RETAIN_EPOCHS)
+    birth = Commit((b"",), frozenset(), ())
+    made.checkpoints = [Checkpoint(POLICY, ("original",), BEGIN_MS, commits={BIRTH: birth})]
+    yield made
+    made.close()
+    folder.cleanup()
+
+
+def go_on(world: World, line: Checkpoint, batches: int) -> None:
+    """So many micro-batches of one new ID each, all sealed; within one look's time."""
+    for _ in range(batches):
+        item = Item(b"%s-%d" % (line.run_ids[-1].encode(), line.batch), BEGIN_MS, "p", 1)
+        commit, _ = world.attempt(line, [item], Random(1))
+        line.commit(commit)
+    world.check_files(line)
+
+
+def copied(world: World, line: Checkpoint) -> Checkpoint:
+    copy = line.copied()
+    copy.begin_run("copy")
+    world.checkpoints.append(copy)
+    return copy
+
+
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="a run notes how far it is only when it looks round: until then the other sweeps",
+)
+def test_the_copy_of_a_running_query_keeps_what_the_original_wrote_since(world: World) -> None:
+    """The original commits three micro-batches after the copy was made, and then rests."""
+    (original,) = world.checkpoints
+    go_on(world, original, RETAIN_EPOCHS + 4)
+    copy = copied(world, original)
+    go_on(world, original, 3)
+    go_on(world, copy, 4 * RETAIN_EPOCHS)
+    go_on(world, original, 1)
+
+
+@pytest.mark.xfail(
+    raises=AssertionError, reason="a run of one micro-batch never notes that it committed"
+)
+def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> None:
+    """Original and copy are both run with availableNow, a micro-batch at a time."""
+    (original,) = world.checkpoints
+    go_on(world, original, 3)
+    copy = copied(world, original)
+    for line, batches in ((original, 2), (copy, 2), (original, 3 * RETAIN_EPOCHS)):
+        for _ in range(batches):
+            line.begin_run(world.new_run_id())
+            go_on(world, line, 1)
+    assert world.state(original.base, 0).branches > 0
+    go_on(world, copy, 1)
+
+
+def test_both_stop_deleting_once_both_went_on(world: World) -> None:
+    (original,) = world.checkpoints
+    go_on(world, original, RETAIN_EPOCHS + 4)
+    copy = copied(world, original)
+    original.begin_run("again")
+    go_on(world, original, 2)
+    go_on(world, copy, 4 * RETAIN_EPOCHS)
+    go_on(world, original, 2 * RETAIN_EPOCHS)
+    assert all(world.state(line.base, 0).branches for line in (original, copy))
