@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -56,23 +57,28 @@ def mutated_json(rng: random.Random, text: str) -> Any:
     return value
 
 
+def _any_value(rng: random.Random) -> Any:
+    # Anew each time: what is changed next may be a part of it.
+    return copy.deepcopy(rng.choice(_VALUES))
+
+
 def _changed_node(rng: random.Random, value: Any) -> Any:
     parents = [holder for holder in _holders(value) if holder]
     if not parents or rng.random() < 0.01:
-        return rng.choice(_VALUES)
+        return _any_value(rng)
     parent = rng.choice(parents)
     key = rng.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
     kind = rng.randrange(6)
     if kind <= 2:
-        parent[key] = rng.choice(_VALUES)
+        parent[key] = _any_value(rng)
     elif kind == 3:
         del parent[key]
     elif kind == 4 and isinstance(parent[key], int):
         parent[key] += rng.choice((-1, 1, 1 << 32, -(1 << 40)))
     elif isinstance(parent, list):
-        parent.insert(key, rng.choice((parent[key], rng.choice(_VALUES))))
+        parent.insert(key, copy.deepcopy(parent[key]) if rng.random() < 0.5 else _any_value(rng))
     else:
-        parent[rng.choice(("x", str(key) + "_", ""))] = parent[key]
+        parent[rng.choice(("x", str(key) + "_", ""))] = copy.deepcopy(parent[key])
     return value
 
 
