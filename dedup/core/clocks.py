@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dedup.core.policy import Policy
-from dedup.errors import ClockError
+from dedup.errors import ClockError, ConfigError
 
 #: No timestamp yet; earlier than every real one, with room to subtract durations.
 NEVER_MS = -(1 << 62)
@@ -25,6 +25,8 @@ NEVER_MS = -(1 << 62)
 IDLE_BATCHES = 3
 #: Processing time may be this far off before it counts as a jump.
 MAX_CLOCK_SKEW_MS = 60_000
+#: Clocks that a shard keeps at most: each of them is in every shard's state row.
+MAX_SOURCES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ class Clocks:
         run_id : str
             The query's run; time between two runs is downtime and does not count.
         policy : Policy
+
+        Raises
+        ------
+        ConfigError
+            If there are more than `MAX_SOURCES` source partitions.
         """
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)
@@ -129,6 +136,7 @@ class Clocks:
         query_time_ms = self.query_time_ms + elapsed_ms
         newest_ms = max([self.newest_ms, *(h.newest_ms for h in heard.values())])
         sources = self._hear(heard, query_time_ms, now_ms, newest_ms, policy)
+        check_sources(len(sources))
         clocks = replace(
             self,
             run_id=run_id,
@@ -237,3 +245,14 @@ class Clocks:
         sources = {name: SourceClock(*numbers) for name, numbers in value["sources"].items()}
         named_by = tuple(value["named_by"])
         return Clocks(**{**value, "sources": sources, "named_by": named_by})
+
+
+def check_sources(count: int) -> None:
+    """Refuse more clocks than a state row has room for; ConfigError says what to name instead."""
+    if count > MAX_SOURCES:
+        raise ConfigError(
+            f"source_partition tells more than {MAX_SOURCES:,} source partitions apart, and every "
+            "shard keeps a clock for each. Name what tells producers or partitions apart (Kafka: "
+            "topic, partition), not records, users or sessions; or set a shorter idle_timeout, "
+            "after which a silent one is forgotten."
+        )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import faults, kernel
-from dedup.core.clocks import NEVER_MS, Heard
+from dedup.core.clocks import NEVER_MS, Heard, check_sources
 from dedup.core.keys import Keys
 from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
 from dedup.errors import DataError
@@ -226,6 +226,7 @@ class Packer:
             named.names, named.hashes, newest_ms, counts, strict=True
         ):
             self._note(name, int(number), Heard(int(newest), int(count)))
+        check_sources(len(self.heard))
         hashes: npt.NDArray[np.uint64] = named.hashes[named.index]
         return hashes
 
