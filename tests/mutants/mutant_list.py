@@ -1,0 +1,389 @@
+"""Defects put into the source on purpose, and which tests are likely to notice each.
+
+A mutant is a few exact replacements in one file of the package. Its tests are run in the order
+given, then those of the model; one that nothing notices is a hole in the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class DoesNotApply(ValueError):
+    """The source has changed, and the mutant must change with it."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect.
+
+    Parameters
+    ----------
+    name : str
+        What goes wrong.
+    file : str
+        Below the package's folder.
+    edits : tuple of (str, str)
+        What is replaced, each text occurring exactly once, and by what.
+    tests : tuple of str
+        Files below ``tests``, likeliest first; with pytest's ``::name`` where wanted.
+    """
+
+    name: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    tests: tuple[str, ...]
+
+    def applied(self, package: Path) -> str:
+        """The file's text with the defect.
+
+        Raises
+        ------
+        DoesNotApply
+            Unless each text occurs exactly once.
+        """
+        text = (package / self.file).read_text()
+        for old, new in self.edits:
+            if (found := text.count(old)) != 1:
+                raise DoesNotApply(
+                    f"{self.name}: {self.file} holds {old!r} {found} times, not once"
+                )
+            text = text.replace(old, new)
+        return text
+
+
+def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, file, ((old, new),), tests)
+
+
+ORACLE, TRACES = "unit/test_core_oracle.py", "unit/test_core_traces.py"
+CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
+UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
+MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
+DAMAGE, PARTITIONS = "unit/test_catalog_damage.py", "unit/test_core_partitions.py"
+
+_BELIEVES = (
+    "from dedup.catalog.view import OpenViews, Views\n",
+    "from dedup.catalog.view import OpenViews, Views\n\nSEEN = {}\n",
+)
+_LEARNS = (
+    "        name = self._next_name()\n        with self._cache.scratch()",
+    "        for piece in pieces:\n"
+    "            SEEN.update(zip(piece.hashes.tolist(), piece.times_ms.tolist(), strict=True))\n"
+    "        name = self._next_name()\n        with self._cache.scratch()",
+)
+
+MUTANTS = (
+    # --- what is remembered, and where it is looked for
+    _mutant(
+        "buckets with clamped IDs are skipped",
+        "core/recall.py",
+        "if policy.stable_timestamps and not bucket.clamped:",
+        "if policy.stable_timestamps:",
+        ORACLE,
+    ),
+    _mutant(
+        "a sealed bucket loses its mark of clamped IDs",
+        "core/upkeep.py",
+        "bucket.adding((segment,), clamped=clamped)",
+        "bucket.adding((segment,), clamped=False)",
+        ORACLE,
+    ),
+    Mutant(
+        "what any attempt wrote is believed, named or not",
+        "catalog/store.py",
+        (
+            _BELIEVES,
+            _LEARNS,
+            (
+                "return self._sidecars.may_hold(seg, hashes)",
+                "known = [h in SEEN for h in hashes.tolist()]\n"
+                "        return self._sidecars.may_hold(seg, hashes) | known",
+            ),
+            (
+                "return self._views.lookup(seg, keys, hashes)",
+                "found = self._views.lookup(seg, keys, hashes)\n"
+                "        for i in (found == found.dtype.type(-(1 << 63))).nonzero()[0]:\n"
+                "            found[i] = SEEN.get(int(hashes[i]), found[i])\n"
+                "        return found",
+            ),
+        ),
+        ("unit/test_core_catalog.py",),
+    ),
+    _mutant(
+        "only the first half of the filters is asked",
+        "core/recall.py",
+        "        for reach in bucket.reaches():\n",
+        "        for reach in list(bucket.reaches())[::2]:\n",
+        ORACLE,
+    ),
+    _mutant(
+        "a future time is taken for a record's own",
+        "core/shard.py",
+        "np.where((flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0, _FOREVER_MS, own_ms)",
+        "own_ms",
+        ORACLE,
+    ),
+    _mutant(
+        "a new bucket grid leaves the tail as it is",
+        "core/shard.py",
+        "    if len(state.tail):\n",
+        "    if False:\n",
+        TRACES,
+    ),
+    # --- the verdict
+    _mutant(
+        "the watermark of this micro-batch is applied to it",
+        "core/shard.py",
+        "times_ms, late = _effective(records, clocks, policy, epoch)",
+        "times_ms, late = _effective(records, clocks.advance(records.heard, now_ms=epoch.now_ms, "
+        "run_id=epoch.run_id, policy=policy), policy, epoch)",
+        TRACES,
+    ),
+    _mutant(
+        "an age of exactly the horizon is no duplicate",
+        "core/arrival.py",
+        "near = np.abs(memory.times_ms - times_ms[entry_record]) <= horizon_ms",
+        "near = np.abs(memory.times_ms - times_ms[entry_record]) < horizon_ms",
+        TRACES,
+    ),
+    _mutant(
+        "of several copies one of exactly that age is no duplicate",
+        "core/arrival.py",
+        "near = np.abs(times_ms[records[record]] - entry_ms[entry]) <= horizon_ms",
+        "near = np.abs(times_ms[records[record]] - entry_ms[entry]) < horizon_ms",
+        "unit/test_core_arrival.py",
+        ORACLE,
+    ),
+    _mutant(
+        "ties go by position",
+        "core/arrival.py",
+        "rank[tied] = tie_rank(records[tied])",
+        "rank[tied] = records[tied]",
+        "unit/test_core_arrival.py",
+    ),
+    _mutant(
+        "late records are dropped before they are looked up",
+        "core/arrival.py",
+        "verdicts[entry_record[near]] = Verdict.DUPLICATE",
+        "verdicts[entry_record[near & ~droppable[entry_record]]] = Verdict.DUPLICATE",
+        "unit/test_core_arrival.py",
+        ORACLE,
+    ),
+    _mutant(
+        "late records keep their own time",
+        "core/shard.py",
+        "return np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late",
+        "return records.times_ms, late",
+        TRACES,
+    ),
+    _mutant(
+        "IDs with one hash are one ID",
+        "kernel/__init__.py",
+        "return _path.first_occurrence(data, offsets, hashes)",
+        "values, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)\n"
+        "    return first[inverse].astype(np.int64)",
+        "unit/test_kernel_keys.py",
+    ),
+    _mutant(
+        "late records pass although their IDs were forgotten",
+        "core/shard.py",
+        'if policy.late == "emit" and state.clocks',
+        "if False and state.clocks",
+        ORACLE,
+    ),
+    # --- clocks
+    _mutant(
+        "late times advance a clock",
+        "core/clocks.py",
+        "if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:",
+        "if h.newest_ms != NEVER_MS:",
+        CLOCKS,
+        PARTITIONS,
+    ),
+    _mutant(
+        "future times advance a clock",
+        "spark/pack.py",
+        "own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) == 0",
+        "own = (flags & FLAG_NULL_TIME) == 0",
+        "spark/test_operator_clocks.py::test_a_2099_row_inside_a_year_old_backfill",
+    ),
+    _mutant(
+        "an idle source holds the watermark for ever",
+        "core/clocks.py",
+        "            idle_timeout_ms is not None\n",
+        "            False\n",
+        CLOCKS,
+        PARTITIONS,
+    ),
+    _mutant(
+        "a source is idle at once",
+        "core/clocks.py",
+        "            and self.others_spoke >= IDLE_BATCHES\n"
+        "            and query_time_ms - self.spoke_at_ms >= idle_timeout_ms\n",
+        "            and self.others_spoke > 0\n",
+        CLOCKS,
+        PARTITIONS,
+    ),
+    _mutant(
+        "the late watermark may fall",
+        "core/clocks.py",
+        "late_ms = max(late_ms, bound_ms - policy.lateness_ms)",
+        "late_ms = bound_ms - policy.lateness_ms",
+        CLOCKS,
+        TRACES,
+    ),
+    _mutant(
+        "one watermark for lateness and for forgetting",
+        "core/clocks.py",
+        "gc_ms = max(gc_ms, late_ms - policy.horizon_ms)",
+        "gc_ms = max(gc_ms, late_ms)",
+        CLOCKS,
+        TRACES,
+    ),
+    # --- upkeep
+    _mutant(
+        "a bucket goes when its start is behind the watermark",
+        "core/manifest.py",
+        "if bucket.end_ms <= (gc_watermark_ms",
+        "if bucket.start_ms <= (gc_watermark_ms",
+        MANIFEST,
+    ),
+    _mutant(
+        "the tail forgets a bucket at its start",
+        "core/upkeep.py",
+        "ends_ms = tail.bucket_starts(self.state.bucket_ms) + self.state.bucket_ms",
+        "ends_ms = tail.bucket_starts(self.state.bucket_ms)",
+        TRACES,
+    ),
+    _mutant(
+        "a merge under way loses an input",
+        "core/bucket.py",
+        "on = replace(merge, done=merge.done + 1, output=output)",
+        "on = replace(merge, runs=merge.runs[1:], done=merge.done + 1, output=output)",
+        MERGE,
+    ),
+    _mutant(
+        "a merge drops one piece",
+        "core/upkeep.py",
+        "new = self._write(plan, pieces, merged=True)",
+        "new = self._write(plan, pieces[1:] or pieces, merged=True)",
+        MERGE,
+    ),
+    _mutant(
+        "filters stay in the row beyond its budget",
+        "core/upkeep.py",
+        "            if size_bytes <= room_bytes:\n",
+        "            if True:\n",
+        UPKEEP,
+    ),
+    # --- deletion
+    _mutant(
+        "expired segments go while Spark can roll back to them",
+        "core/manifest.py",
+        "return epoch - entry.epoch > retain_epochs and now_ms - entry.since_ms >= keep_ms",
+        "return now_ms - entry.since_ms >= keep_ms",
+        MANIFEST,
+    ),
+    _mutant(
+        "expired segments go before keep_expired is over",
+        "core/manifest.py",
+        "return epoch - entry.epoch > retain_epochs and now_ms - entry.since_ms >= keep_ms",
+        "return epoch - entry.epoch > retain_epochs",
+        MANIFEST,
+    ),
+    _mutant(
+        "orphans of other runs are swept",
+        "catalog/sweep.py",
+        "        and lineage.holds(file.says.run_id)\n",
+        "",
+        SWEEP,
+    ),
+    _mutant(
+        "orphans are swept while Spark can roll back to them",
+        "catalog/sweep.py",
+        "        and epoch - file.says.epoch > policy.retain_epochs\n",
+        "",
+        SWEEP,
+    ),
+    _mutant(
+        "what a grave names is an orphan",
+        "catalog/sweep.py",
+        "        known.update(names)\n",
+        "",
+        SWEEP,
+    ),
+    _mutant(
+        "orphans are swept although history branched",
+        "catalog/housekeeping.py",
+        "if not branches and stray.complete:",
+        "if stray.complete:",
+        SWEEP,
+    ),
+    _mutant(
+        "expired segments go although history branched",
+        "core/upkeep.py",
+        "        if self.state.branches:\n            return",
+        "        if False:\n            return",
+        UPKEEP,
+    ),
+    _mutant(
+        "a run that went on a single micro-batch is no branch",
+        "core/lineage.py",
+        "and run.through_epoch >= ends.get(",
+        "and run.through_epoch > ends.get(",
+        "unit/test_core_lineage.py",
+    ),
+    # --- damage
+    _mutant(
+        "a state row with a wrong checksum is used",
+        "core/state.py",
+        "if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:",
+        "if len(body) != head_bytes + tail_bytes:",
+        STATE,
+    ),
+    _mutant(
+        "a filter page with a wrong checksum is used",
+        "core/filter.py",
+        "if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):",
+        "if False:",
+        "unit/test_filter.py",
+        DAMAGE,
+    ),
+    _mutant(
+        "a segment with a wrong checksum is used",
+        "catalog/view.py",
+        "if size != seg.sst_bytes or crc not in (None, seg.sst_crc32):",
+        "if size != seg.sst_bytes:",
+        DAMAGE,
+    ),
+    _mutant(
+        "a certificate with a wrong checksum is used",
+        "catalog/certificate.py",
+        "            if checksum != _checksum(fields):\n",
+        "            if False:\n",
+        "unit/test_catalog_certificate.py",
+    ),
+    _mutant(
+        "another segment under the same name is used",
+        "catalog/view.py",
+        "                view.meta.check(seg, shard=self._shard, hash_key_id=self._hash_key_id)\n",
+        "",
+        DAMAGE,
+    ),
+    _mutant(
+        "a damaged filter knows nothing",
+        "catalog/sidecars.py",
+        "return self._rebuild(seg).may_contain(spread)",
+        "return np.zeros(len(spread), np.bool_)",
+        DAMAGE,
+    ),
+    _mutant(
+        "attempts of one task share their names",
+        "catalog/store.py",
+        "attempt.epoch, attempt.run_id, attempt.task_attempt_id, self._names_given",
+        "attempt.epoch, attempt.run_id, 0, self._names_given",
+        "unit/test_core_catalog.py",
+    ),
+)  # fmt: skip

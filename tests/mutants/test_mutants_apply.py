@@ -1,0 +1,25 @@
+"""Every mutant still fits the source; `make mutants` runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mutant_list import MUTANTS, DoesNotApply, Mutant
+
+PACKAGE = Path(__file__).resolve().parents[2] / "dedup"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_mutant_applies_and_is_python(mutant: Mutant) -> None:
+    text = mutant.applied(PACKAGE)
+    assert text != (PACKAGE / mutant.file).read_text()
+    compile(text, mutant.file, "exec")
+    for tests in mutant.tests:
+        assert (PACKAGE.parent / "tests" / tests.partition("::")[0]).exists(), tests
+
+
+def test_a_mutant_whose_text_is_gone_says_so() -> None:
+    gone = Mutant("gone", "errors.py", (("no such text", ""),), ())
+    with pytest.raises(DoesNotApply, match="holds 'no such text' 0 times"):
+        gone.applied(PACKAGE)
