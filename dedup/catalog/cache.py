@@ -93,6 +93,11 @@ class LocalCache:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file in a folder that `scratch` gave; CatalogError when the disk is full."""
+        with self._errors("write"):
+            path.write_bytes(data)
+
     def publish(self, built: Path, entry: Path) -> bool:
         """Move a finished file or folder into place; return False where another was first."""
         with self._errors("write"):

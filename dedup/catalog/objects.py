@@ -146,12 +146,15 @@ def _lineage(root: Root, file: CatalogFile) -> None:
         check_lineage(root, says.query_id or "", Run(says.run_id or "", says.epoch or 0))
     except ValueError as exc:
         raise ValueError(
-            f"damaged: {exc}; what failed attempts of older runs left is not deleted any more: "
-            "run vacuum"
+            f"damaged: {exc}; earlier runs may now count as branches, so that nothing is deleted: "
+            "run vacuum --sole if no other checkpoint of this query is in use"
         ) from exc
 
 
-_GRAVE_IS_LOST = "the query will not delete the expired segments that it names; vacuum does"
+_GRAVE_IS_LOST = (
+    "restore it from a copy, or leave it: the expired segments that it names stay until vacuum "
+    "deletes them, once the query has dropped it"
+)
 _ADVICE_IS_LOST = (
     "without the checkpoint this shard's IDs could not be adopted; the query writes it again with "
     "its next segments"

@@ -161,7 +161,7 @@ class Sidecars:
         rebuilt.add(seg.spread(kernel.hash64(keys.data, keys.offsets, self._hash_key)))
         self._counters.filters_rebuilt += 1
         with self._cache.scratch() as folder:
-            (folder / "filter").write_bytes(rebuilt.to_bytes())
+            self._cache.write(folder / "filter", rebuilt.to_bytes())
             self._cache.publish(
                 folder / "filter", self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
             )

@@ -199,7 +199,7 @@ class ShardStore:
             faults.point("segment.write.after", sst)
             sidecar = built.to_bytes()
             # The segment comes last: where it is, its sidecar is too.
-            (folder / "sidecar").write_bytes(sidecar)
+            self._cache.write(folder / "sidecar", sidecar)
             faults.point("sidecar.put.before", folder / "sidecar")
             self._root.put_file(self._path(name + SIDECAR_SUFFIX), folder / "sidecar")
             faults.point("sidecar.put.after")

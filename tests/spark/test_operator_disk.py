@@ -1,0 +1,42 @@
+"""A disk runs full under a query, and is freed again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oracle import Oracle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from small_state import HORIZON_S, LATENESS_S, query, tables
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from small_disk import fill, small_disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("where", ["catalog", "cache_dir"])
+def test_a_query_stops_and_goes_on(
+    spark: SparkSession, tmp_path: Path, disk: Path, where: str
+) -> None:
+    given = tables(7, rows=1200)
+    made = query(spark, tmp_path / "query", given[:3], **{where: str(disk / "here")})
+    if where == "catalog":
+        made.catalog = disk / "here"
+    run = made.run()
+    ballast = fill(disk)
+    for table in given[3:]:
+        made.add_table(table)
+    with pytest.raises(StreamingQueryException, match=r"CatalogError.*No space left on device"):
+        made.run()
+    ballast.unlink()
+    run.rows |= made.run().rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)

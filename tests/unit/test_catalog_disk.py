@@ -1,0 +1,73 @@
+"""A disk runs full under the catalog or the local cache at every write, and is freed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from catalog_support import Bench, fixed, knows, write
+from small_disk import fill, small_disk
+
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, SegmentDamaged
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("leave_bytes", [0, 4096, 20_000, 60_000, 150_000])
+@pytest.mark.parametrize("where", ["root", "cache"])
+def test_every_write_of_a_segment(tmp_path: Path, disk: Path, where: str, leave_bytes: int) -> None:
+    """Wherever the space ends, there is an error and no half-written object; later it works."""
+    bench = Bench(tmp_path)
+    cache = bench.cache()
+    if where == "root":
+        bench.root = Root(disk / "root")
+    else:
+        (disk / "cache").mkdir()
+        bench = Bench(disk)
+        bench.root = Root(tmp_path / "root")
+        cache = bench.cache()
+    made = fixed(9000)
+    ballast = fill(disk, leave_bytes)
+    store = bench.store(cache=cache)
+    with pytest.raises(CatalogError, match=r"(?s)No space left on device.*(free space|free its)"):
+        write(store, made)
+    assert not [found for found in bench.root.list() if found.name.endswith(".sst")]
+    ballast.unlink()
+    seg = write(store, made)
+    reader = bench.store(cache=cache)
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    assert knows(reader, seg, made)
+
+
+@pytest.mark.parametrize("leave_bytes", [0, 4096, 8192, 16384, 65536])
+@pytest.mark.parametrize("harm", [False, True], ids=["sidecar", "no sidecar"])
+def test_no_room_for_a_view_is_no_damage(
+    tmp_path: Path, disk: Path, leave_bytes: int, harm: bool
+) -> None:
+    """The segment is whole: nobody may be told to accept its loss."""
+    bench, small = Bench(tmp_path), Bench(disk)
+    made = fixed(9000)
+    seg = write(bench.store(), made)
+    if harm:
+        bench.file(seg, ".filter").unlink()
+    small.cache()
+    ballast = fill(disk, leave_bytes)
+    reader = bench.store(cache=small.cache())
+    refused = ""
+    try:
+        assert knows(reader, seg, made)
+        assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    except SegmentDamaged:
+        pytest.fail("a whole segment was called damaged")
+    except CatalogError as error:
+        refused = str(error)
+    assert ("free space" in refused) == (leave_bytes <= 16384 or bool(refused))
+    ballast.unlink()
+    assert knows(reader, seg, made)
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
