@@ -14,6 +14,7 @@ import pytest
 from cases import (
     Case,
     cached_sidecar_case,
+    need,
     object_cases,
     rebuilt_sidecar_case,
     segment_cases,
@@ -25,7 +26,11 @@ from harm import harms, some
 from judge import Outcomes, Wrong
 from world import World
 
+from dedup.catalog.adopt import adopt
+from dedup.catalog.advisory import read_adopted
+from dedup.catalog.root import Root
 from dedup.core.state import ShardState
+from dedup.errors import CatalogError
 
 #: Cases of each kind of damage: in `make test`; and in `make damage`, for what takes RocksDB.
 FEW, MANY = 3, 900
@@ -142,3 +147,21 @@ def rebuilt_of_a_sibling(tmp_path: Path) -> bytes:
 
 def sidecar(world: World) -> bytes:
     return world.file(world.segment_path(0, 0, ".filter")).read_bytes()
+
+
+@pytest.mark.xfail(strict=True, raises=Wrong, reason="adopt takes it for a shard without segments")
+@pytest.mark.parametrize("harm", ["flipped", "removed"])
+def test_adopt_does_not_forget_a_shard_whose_copy_is_damaged(tmp_path: Path, harm: str) -> None:
+    world, _ = worlds(tmp_path)
+    path = world.file(f"{world.query_id}/shard=00000/manifest.json")
+    data = path.read_bytes()
+    path.unlink()
+    if harm == "flipped":
+        path.write_bytes(data.replace(b'"epoch":9', b'"epoch":8'))
+        assert path.read_bytes() != data
+    try:
+        adopt(world.root, world.query_id, Root(tmp_path / "checkpoint"))
+    except CatalogError:
+        return
+    found = read_adopted(world.root, world.query_id, 0)
+    need(found is not None and found.manifest.ids > 0, "a shard with segments begins with nothing")
