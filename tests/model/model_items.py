@@ -16,6 +16,7 @@ from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, Records
 
 MAX_FUTURE_MS = 50
 SOURCES = ("p", "q", "r")
+_CLOCKS = ("", *SOURCES)
 POOL = [b"pool-%d" % i for i in range(6)] + [b"", b"\x00" * 16]
 
 
@@ -91,14 +92,19 @@ def marked(items: Sequence[Item], policy: Policy, now_ms: int) -> tuple[np.ndarr
     return np.where(substituted, np.int64(now_ms), own), flags
 
 
+def clock_of(item: Item, policy: Policy) -> str:
+    """The source partition of a record; all are one where no columns tell them apart."""
+    return item.source if policy.source_columns else ""
+
+
 def hear(items: Sequence[Item], policy: Policy, now_ms: int) -> dict[str, Heard]:
     """The clocks of the whole micro-batch, which every shard hears."""
     times_ms, flags = marked(items, policy, now_ms)
     heard: dict[str, Heard] = {}
     for item, time_ms, flag in zip(items, times_ms.tolist(), flags.tolist(), strict=True):
         own_ms = NEVER_MS if flag & (FLAG_FUTURE | FLAG_NULL_TIME) else time_ms
-        new = Heard(own_ms, 1)
-        heard[item.source] = heard[item.source].merge(new) if item.source in heard else new
+        name, new = clock_of(item, policy), Heard(own_ms, 1)
+        heard[name] = heard[name].merge(new) if name in heard else new
     return heard
 
 
@@ -112,8 +118,8 @@ def pack(items: Sequence[Item], policy: Policy, *, now_ms: int, heard: dict[str,
         flags=flags,
         heard=heard,
         tie_rank=lambda index: ranks[index],
-        sources=np.array([SOURCES.index(item.source) for item in items], np.uint64),
-        source_hashes={name: SOURCES.index(name) for name in heard},
+        sources=np.array([_CLOCKS.index(clock_of(i, policy)) for i in items], np.uint64),
+        source_hashes={name: _CLOCKS.index(name) for name in heard},
     )
 
 

@@ -1,20 +1,26 @@
-"""Checkpoints that were copied: what the model found, step by step."""
+"""What the model found, step by step."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from catalog_support import QUERY
 from model_checkpoint import BIRTH, Checkpoint, Commit
 from model_items import Item
 from model_world import BEGIN_MS, World
 from walk import FAST_FOLDER
 
 from dedup.catalog import housekeeping
+from dedup.catalog.root import Root
+from dedup.catalog.vacuum import plan_vacuum
+from dedup.core import upkeep
 from dedup.core.policy import Policy
+from dedup.errors import CatalogError
 
 RETAIN_EPOCHS = 10
 POLICY = Policy(
@@ -82,6 +88,29 @@ def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> Non
             go_on(world, line, 1)
     assert world.state(original.base, 0).branches > 0
     go_on(world, copy, 1)
+
+
+@pytest.mark.xfail(
+    raises=CatalogError, reason="a grave that is due and gone counts as one that is lost"
+)
+def test_vacuum_after_a_micro_batch_that_deleted_a_grave_and_died(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MAX_EXPIRED_NAMES", 2)
+    (line,) = world.checkpoints
+    line.policy = replace(POLICY, horizon_ms=20, bucket_ms=10, lateness_ms=0, retain_epochs=2)
+    for n in range(100):
+        item = Item(b"%d" % n, BEGIN_MS + 10 * n, "p", 1)
+        world.now_ms = BEGIN_MS + 10 * n
+        graves = world.state(line.base, 0).manifest.graves
+        commit, _ = world.attempt(line, [item], Random(1))
+        if any((0, f"{grave.name}.expired") not in world.files for grave in graves):
+            break  # the attempt dies before its commit
+        line.commit(commit)
+    else:
+        pytest.fail("no grave was deleted")
+    states = {0: world.state(line.base, 0)}
+    plan_vacuum(Root(world.where), QUERY, states, now_ms=world.now_ms, older_than_ms=0, sole=True)
 
 
 def test_both_stop_deleting_once_both_went_on(world: World) -> None:
