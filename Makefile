@@ -99,6 +99,10 @@ damage: $(VENV)/.ready-test ## damage every kind of file in every way and print 
 fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minutes 10 --sanitize"
 	@PYTHON="$(abspath $(PY))" $(PY) tests/damage/fuzz.py $(FUZZ_ARGS)
 
+.PHONY: faults
+faults: java $(VENV)/.ready-test ## kill a real query 1,000 times and compare with the truth (hours); FAULTS_ARGS="--kills 50"
+	@$(PY) tests/faults/kill_harness.py $(FAULTS_ARGS)
+
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)
 	@PYTHONPATH=tests/unit $(PY) tests/model/walk.py $(MODEL_ARGS)
