@@ -14,6 +14,7 @@ import pytest
 from cases import (
     Case,
     cached_sidecar_case,
+    harmed,
     need,
     object_cases,
     rebuilt_sidecar_case,
@@ -22,7 +23,7 @@ from cases import (
     view_cases,
     worlds,
 )
-from harm import harms, some
+from harm import Harm, harms, some
 from judge import Outcomes, Wrong
 from world import World
 
@@ -33,7 +34,7 @@ from dedup.core.state import ShardState
 from dedup.errors import CatalogError
 
 #: Cases of each kind of damage: in `make test`; and in `make damage`, for what takes RocksDB.
-FEW, MANY = 3, 900
+FEW, MANY = 3, 500
 SIZES = [
     pytest.param("few"),
     pytest.param("many", marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
@@ -114,6 +115,22 @@ def test_local_views(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -
     assert sum(found["healed"] for found in every) > 10
     # The root is whole.
     assert not sum(found["refused: SegmentDamaged"] for found in every)
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_a_view_that_rocksdb_would_read_for_ever(tmp_path: Path) -> None:
+    """A record of its manifest that is of the type of recycled logs."""
+    world, _ = worlds(tmp_path)
+    cases = {case.kind: case for case in view_cases(world)}
+    case = cases["local view: MANIFEST"]
+    data = case.path.read_bytes()
+    # Types of whole records follow checksum and length.
+    places = [at for at in range(6, len(data)) if data[at] == 1]
+    assert len(places) > 3
+    for at in places:
+        harm = Harm("flipped byte", f"type at {at}", data[:at] + b"\5" + data[at + 1 :])
+        with harmed(case.path, harm):
+            assert case.read() == "healed"
 
 
 def test_local_copies_of_sidecars(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> None:
