@@ -72,7 +72,8 @@ class World:
         self.now_ms = BEGIN_MS
         self.attempts = 0
         self.runs_begun = 0
-        self.views = OpenViews(4)
+        self.max_views = rng.choice((4, 64, 64))
+        self.views = OpenViews(self.max_views)
         #: Storage time of every file under the shards' folders.
         self.files: dict[tuple[int, str], int] = {}
         self.own_times_ms: dict[bytes, int | None] = {}
@@ -109,7 +110,7 @@ class World:
     def new_process(self) -> None:
         """All open views are gone, as after the loss of every Python worker."""
         self.views.close_all()
-        self.views = OpenViews(4)
+        self.views = OpenViews(self.max_views)
 
     # --- micro-batches
 

@@ -21,7 +21,7 @@ from model_world import World
 #: Syncs to memory cost nothing; None: the system's folder for temporary files.
 FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 #: A world that gets old gets slow: its ledger grows.
-WORLD_STEPS = 400
+WORLD_STEPS = 250
 REPORT_EVERY_S = 30
 
 
