@@ -14,6 +14,7 @@ from world import World
 
 from dedup.catalog.advisory import read_adopted
 from dedup.catalog.layout import shard_path
+from dedup.core import state
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, StateError
 
@@ -24,8 +25,7 @@ def world(tmp_path: Path) -> World:
 
 
 def row(world: World, head: bytes, tail: bytes | None = None) -> bytes:
-    state = world.states[0]
-    tail = state.tail.to_bytes() if tail is None else tail
+    tail = world.states[0].tail.to_bytes() if tail is None else tail
     header = struct.pack(
         "<4sHHIII", b"DDST", 3, 0, len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
     )
@@ -84,12 +84,19 @@ def test_a_head_that_nobody_writes(world: World, said: str) -> None:
         (zlib.compress(b"[" * 100_000), "nested too deeply"),
         (zlib.compress(b'{"epoch":1,"epoch":2}'), "occurs twice"),
         (zlib.compress(b"\xff\xfe"), "contradicts itself"),
-        # A thousand times its size; more than a head may be.
-        (zlib.compress(b" " * (1 << 28) + b"{}", 9), "too long"),
     ],
 )
 def test_a_compressed_head_that_is_none(world: World, head: bytes, said: str) -> None:
     with pytest.raises(StateError, match=said):
+        read(world, row(world, head))
+
+
+def test_a_head_that_would_fill_the_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = zlib.compress(b" " * (1 << 20) + b"{}", 9)
+    with pytest.raises(StateError, match="lacks"):
+        read(world, row(world, head))
+    monkeypatch.setattr(state, "_MAX_HEAD_BYTES", 1 << 20)
+    with pytest.raises(StateError, match="too long"):
         read(world, row(world, head))
 
 
