@@ -58,6 +58,7 @@ def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 ORACLE, TRACES = "unit/test_core_oracle.py", "unit/test_core_traces.py"
+STABLE = f"{ORACLE}::test_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
 UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
 MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
@@ -81,14 +82,14 @@ MUTANTS = (
         "core/recall.py",
         "if policy.stable_timestamps and not bucket.clamped:",
         "if policy.stable_timestamps:",
-        ORACLE,
+        STABLE,
     ),
     _mutant(
         "a sealed bucket loses its mark of clamped IDs",
         "core/upkeep.py",
         "bucket.adding((segment,), clamped=clamped)",
         "bucket.adding((segment,), clamped=False)",
-        ORACLE,
+        STABLE,
     ),
     Mutant(
         "what any attempt wrote is believed, named or not",
@@ -123,7 +124,7 @@ MUTANTS = (
         "core/shard.py",
         "np.where((flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0, _FOREVER_MS, own_ms)",
         "own_ms",
-        ORACLE,
+        f"{ORACLE}::test_the_clock_of_the_driver_is_set_back",
     ),
     _mutant(
         "a new bucket grid leaves the tail as it is",
@@ -182,16 +183,17 @@ MUTANTS = (
         "IDs with one hash are one ID",
         "kernel/__init__.py",
         "return _path.first_occurrence(data, offsets, hashes)",
-        "values, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)\n"
-        "    return first[inverse].astype(np.int64)",
-        "unit/test_kernel_keys.py",
+        "import numpy\n\n"
+        "    _, first, inverse = numpy.unique(hashes, return_index=True, return_inverse=True)\n"
+        "    return first[inverse]",
+        "unit/test_mutants_found.py",
     ),
     _mutant(
         "late records pass although their IDs were forgotten",
         "core/shard.py",
         'if policy.late == "emit" and state.clocks',
         "if False and state.clocks",
-        ORACLE,
+        f"{STABLE}_with_options_changed_on_restart",
     ),
     # --- clocks
     _mutant(

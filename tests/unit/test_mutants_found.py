@@ -1,0 +1,36 @@
+"""Tests that defects put into the source on purpose showed to be missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from core_driver import SEALED_OR_NOT, Rec, drive
+
+from dedup import kernel
+from dedup.core.keys import Keys
+
+U64s = npt.NDArray[np.uint64]
+
+
+@SEALED_OR_NOT
+def test_ids_that_share_a_hash_are_told_apart(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash collisions cost a lookup, never a record (invariant 8)."""
+    real = kernel.hash64
+
+    def two_values(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], key: bytes) -> U64s:
+        return real(data, offsets, key) & np.uint64(1 << 63)
+
+    monkeypatch.setattr(kernel, "hash64", two_values)
+    driver = drive(state_budget_bytes=budget)
+    ids = [b"%d" % n for n in range(40)]
+    for first in (0, 20):
+        new = [Rec(record_id, 100) for record_id in ids[first : first + 20]]
+        assert driver.named([*new, *new]) == ["UNIQUE"] * 20 + ["DUPLICATE"] * 20
+    assert driver.named([Rec(record_id, 101) for record_id in ids]) == ["DUPLICATE"] * 40
+
+
+def test_the_first_of_keys_that_share_a_hash() -> None:
+    keys = Keys.from_list([b"a", b"b", b"a", b"c", b"b"])
+    first = kernel.first_occurrence(keys.data, keys.offsets, np.zeros(5, np.uint64))
+    assert first.tolist() == [0, 1, 0, 3, 1]
