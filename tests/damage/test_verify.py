@@ -137,7 +137,8 @@ def test_the_command_reports_a_damage_of_every_file(
         consent = tombstone.read_bytes()
         if "segment" in case.kind or "sidecar" in case.kind:
             tombstone.unlink()
-        chosen = list(some(case.path.read_bytes(), case.others, rng, 4))
+        data = case.path.read_bytes()
+        chosen = list(some(data, case.others, rng, 4))
         for harm in rng.sample(chosen, 2) if per_kind == 2 else chosen:
             gone_unseen = harm.data is None and (
                 case.kind in MAY_BE_GONE
@@ -146,8 +147,9 @@ def test_the_command_reports_a_damage_of_every_file(
             with harmed(case.path, harm):
                 code, body = command(arguments)
             said = json.dumps(body)
+            white = case.is_json and harm.data is not None and harm.data.strip() == data.strip()
             name = case.path.name.removesuffix(".sst").removesuffix(".filter")
-            if gone_unseen:
+            if gone_unseen or white:
                 continue
             assert code == DAMAGE, f"{case.kind}, {harm}: {said}"
             assert name in said, f"{case.kind}, {harm}: {said}"
