@@ -183,7 +183,7 @@ def damage_cache(world: World, rng: Random) -> bool:
     paths = [path for path in (world.folder / "cache").rglob("*") if path.is_file()]
     if not paths:
         return False
-    for path in rng.sample(sorted(paths), min(3, len(paths))):
+    for path in rng.sample(sorted(paths), min(rng.choice((3, 300)), len(paths))):
         copy = path.with_name("copy")
         shutil.copyfile(path, copy)
         copy.replace(path)
