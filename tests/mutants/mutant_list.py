@@ -368,7 +368,7 @@ MUTANTS = (
             # Would find it as well.
             ("if found.to_bytes().strip() != data.strip():\n", "if False:\n"),
         ),
-        ("unit/test_catalog_certificate.py",),
+        ("unit/test_mutants_found.py",),
     ),
     _mutant(
         "another segment under the same name is used",

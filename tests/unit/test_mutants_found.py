@@ -8,7 +8,9 @@ import pytest
 from core_driver import SEALED_OR_NOT, Rec, drive
 
 from dedup import kernel
+from dedup.catalog.certificate import Certificate
 from dedup.core.keys import Keys
+from dedup.errors import CatalogError
 
 U64s = npt.NDArray[np.uint64]
 
@@ -34,3 +36,19 @@ def test_the_first_of_keys_that_share_a_hash() -> None:
     keys = Keys.from_list([b"a", b"b", b"a", b"c", b"b"])
     first = kernel.first_occurrence(keys.data, keys.offsets, np.zeros(5, np.uint64))
     assert first.tolist() == [0, 1, 0, 3, 1]
+
+
+def test_every_flipped_bit_of_a_certificate_is_damage() -> None:
+    """Another ID column of the same type would silently drop unique rows (invariant 14)."""
+    whole = Certificate(
+        query_id="query", id_columns=(("order", "string"),), encoding="text",
+        timestamp_source="column ts", stable_timestamps=False, shards=1, slot_keys=(0,),
+        hash_key_id=1, birth_batch=0,
+    ).to_bytes()  # fmt: skip
+    assert Certificate.from_bytes(whole, "here").query_id == "query"
+    for at in range(len(whole.rstrip())):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(CatalogError):
+                Certificate.from_bytes(bytes(damaged), "here")
