@@ -93,6 +93,9 @@ class Checkpoint:
         self.batch -= batches
         self.commits = {e: c for e, c in self.commits.items() if e < self.batch}
         self.ledger.roll_back(self.batch)
+        # What only the undone future named is an orphan, as old as its file.
+        live = self.base.live
+        self.named_ms = {name: ms for name, ms in self.named_ms.items() if name in live}
         self.zombies.clear()
 
     def begin_run(self, run_id: str) -> None:
