@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from dedup import faults
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs, mark_through, read_lineage, write_lineage
-from dedup.catalog.sweep import find_stray, sweepable
+from dedup.catalog.sweep import find_stray, others_work, sweepable
 from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
@@ -57,11 +57,15 @@ def look_round(
     if visit.shard == 0:
         if begins:
             write_lineage(root, visit.query_id, lineage)
+            if len(lineage.runs) > 1:
+                mark_through(root, visit.query_id, lineage.runs[-2], base.epoch)
             faults.point("lineage.put.after")
         else:
             mark_through(root, visit.query_id, run, base.epoch)
-    branches = lineage.branches(list_runs(root, visit.query_id))
     stray = find_stray(root, visit.query_id, visit.shard, base.manifest)
+    for ahead, epoch in others_work(stray.orphans, lineage):
+        mark_through(root, visit.query_id, ahead, epoch - 1)
+    branches = lineage.branches(list_runs(root, visit.query_id))
     swept = []
     if not branches and stray.complete:
         swept = sweepable(stray.orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)

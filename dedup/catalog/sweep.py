@@ -13,7 +13,7 @@ from dedup.catalog.graves import read_grave
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import shard_path
 from dedup.catalog.root import Root
-from dedup.core.lineage import Lineage
+from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 
@@ -63,6 +63,20 @@ def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Str
     forgotten = {file.says.segment for file in files if file.says.kind == "tombstone"}
     orphans = tuple(file for file in orphans if file.says.segment not in forgotten)
     return Stray(orphans, sum(file.says.kind == "foreign" for file in files), complete)
+
+
+def others_work(orphans: Iterable[CatalogFile], lineage: Lineage) -> list[tuple[Run, int]]:
+    """Return runs of the lineage that went on elsewhere, with the newest micro-batch they wrote in.
+
+    What they wrote behind the first micro-batch of their successor is no orphan of theirs.
+    """
+    newest: dict[Run, int] = {}
+    for file in orphans:
+        if file.says.run_id is not None and file.says.epoch is not None:
+            run = lineage.beyond(file.says.run_id, file.says.epoch)
+            if run is not None:
+                newest[run] = max(file.says.epoch, newest.get(run, 0))
+    return list(newest.items())
 
 
 def sweepable(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs, read_lineage
-from dedup.catalog.sweep import find_stray
+from dedup.catalog.sweep import find_stray, others_work
 from dedup.core.lineage import Lineage, Run
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
@@ -91,12 +91,19 @@ def plan_vacuum(
         if not stray.complete:
             raise CatalogError(
                 f"shard {shard}: an object that names expired segments is missing or damaged; "
-                "what it named cannot be told from orphans. Restore it from a copy"
+                "what it named cannot be told from orphans. If the query was stopped while it "
+                "deleted, let it do one more micro-batch; else restore it from a copy"
             )
         orphans += stray.orphans
     files = list_catalog(root, query_id)
     orphans += [file for file in files if file.says.kind == "temp"]
-    old = tuple(file for file in orphans if _old(file, now_ms, older_than_ms))
+    # Of branches that are over: no micro-batch under way wrote them, whatever their age.
+    past = Lineage(lineage.runs[:-1])
+    old = tuple(
+        file
+        for file in orphans
+        if _old(file, now_ms, older_than_ms) or (sole and others_work([file], past))
+    )
     foreign = tuple(file for file in files if file.says.kind == "foreign")
     return Plan(old, len(orphans) - len(old), foreign, branches, lineage)
 

@@ -49,6 +49,16 @@ class Lineage:
         """Whether a run is one of them."""
         return any(run.run_id == run_id for run in self.runs)
 
+    def beyond(self, run_id: str, epoch: int) -> Run | None:
+        """The run of the lineage that was still at work when its successor had long begun.
+
+        It wrote in a micro-batch behind its successor's first, so it committed that one as well.
+        """
+        for run, after in pairwise(self.runs):
+            if run.run_id == run_id and epoch > after.began_epoch:
+                return run
+        return None
+
     def branches(self, known: Iterable[Run]) -> tuple[Run, ...]:
         """Those of all known runs that committed a micro-batch which is not part of this history.
 

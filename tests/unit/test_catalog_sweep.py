@@ -15,11 +15,13 @@ from dedup.catalog.housekeeping import LOOK_STRIDE, Visit, look_round
 from dedup.catalog.layout import run_path, segment_name, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs, mark_through, read_lineage, write_lineage
+from dedup.catalog.vacuum import carry_out, plan_vacuum
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Grave, Manifest
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
+from dedup.errors import ConfigError
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -218,3 +220,28 @@ def test_a_shard_looks_now_and_then(root: Root, monkeypatch: pytest.MonkeyPatch)
     slow = replace(state("a", 4, 0), clocks=Clocks("a", now_ms=NOW_MS - HOUR_MS // 4))
     look_round(root, visit("a", 5), slow, POLICY)
     assert len(looks) == 1
+
+
+def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> None:
+    """It left no mark, but files of micro-batches that its successor did itself."""
+    theirs = [orphan(root, epoch, OLD) for epoch in (50, 51, 53)]
+    base, deleted = look_round(root, visit(NEW, 50), state(OLD, 49, 0), POLICY)
+    assert (base.branches, deleted) == (1, 0)
+    assert list_runs(root, QUERY) == [Run(OLD, 0, 52), Run(NEW, 50)]
+    goes_on = state(NEW, 199, 50)
+    assert look_round(root, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 1
+    assert names(root) >= set(theirs)
+    # Once the user says that nobody needs them, they go however young they are.
+    states = {0: state(NEW, 199, 50)}
+    with pytest.raises(ConfigError, match="--sole"):
+        plan_vacuum(root, QUERY, states, now_ms=0, older_than_ms=1, sole=False)
+    plan = plan_vacuum(root, QUERY, states, now_ms=0, older_than_ms=1, sole=True)
+    assert [file.name for file in plan.files] == theirs[1:]
+    carry_out(root, QUERY, plan)
+    assert look_round(root, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 0
+
+
+def test_a_run_of_one_micro_batch_is_marked_by_the_next(root: Root) -> None:
+    look_round(root, visit("a", 0), ShardState(), POLICY)
+    look_round(root, visit("b", 1), state("a", 0, 0), POLICY)
+    assert list_runs(root, QUERY) == [Run("a", 0, 0), Run("b", 1)]

@@ -42,3 +42,21 @@ def test_a_full_lineage_forgets_its_oldest_runs_without_taking_them_for_branches
     assert lineage.holds("run-2")
     assert lineage.branches(runs) == ()
     assert lineage.branches([Run("x", 30, 31)]) == (Run("x", 30, 31),)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "epoch", "found"),
+    [
+        ("p", 10, None),
+        ("p", 11, None),  # an attempt that died, which its successor did over
+        ("p", 12, P),
+        ("q", 21, None),
+        ("q", 40, Q),
+        ("r", 10_000, None),
+        ("x", 12, None),
+    ],
+)
+def test_a_run_at_work_behind_its_successors_first_micro_batch(
+    run_id: str, epoch: int, found: Run | None
+) -> None:
+    assert HISTORY.beyond(run_id, epoch) == found
