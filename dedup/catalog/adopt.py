@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from dedup.catalog.advisory import read_advisory, write_adopted
 from dedup.catalog.certificate import load_certificate
-from dedup.catalog.layout import SEGMENT_SUFFIX, shard_path
+from dedup.catalog.inspect import list_catalog
+from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs
 from dedup.core.lineage import Lineage
@@ -61,7 +62,7 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
     ConfigError
         When the folder is in use, or there is nothing to adopt.
     CatalogError
-        When segments are missing, or storage fails.
+        When segments are missing, nothing tells of a shard that has some, or storage fails.
     """
     certificate = load_certificate(root, query_id)
     if certificate is None:
@@ -73,6 +74,7 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
         )
     told = {shard: read_advisory(root, query_id, shard) for shard in range(certificate.shards)}
     known = {shard: state for shard, state in told.items() if state is not None}
+    _check_told(root, query_id, set(told) - set(known))
     if not known:
         raise ConfigError(
             f"no shard of query {query_id} has an advisory manifest at {root.url()}: all its IDs "
@@ -113,6 +115,18 @@ def _reborn(state: ShardState, newest: ShardState) -> ShardState:
         branches=0,
         forgotten_before_ms=newest.forgotten_before_ms,
     )
+
+
+def _check_told(root: Root, query_id: str, untold: set[int]) -> None:
+    """Refuse to begin with nothing where there was something."""
+    for file in list_catalog(root, query_id):
+        if file.says.kind in ("manifest", "segment") and file.says.shard in untold:
+            raise CatalogError(
+                f"the advisory manifest of shard {file.says.shard} is missing or damaged, though "
+                f"{root.url(file.name)} is there: its IDs would all come through again. Restore "
+                f"{shard_path(query_id, file.says.shard or 0, MANIFEST_FILE)} from a copy of the "
+                "catalog; or, where the shard never committed a segment, delete what it left."
+            )
 
 
 def _check_complete(root: Root, query_id: str, known: dict[int, ShardState]) -> None:

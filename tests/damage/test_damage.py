@@ -166,7 +166,6 @@ def sidecar(world: World) -> bytes:
     return world.file(world.segment_path(0, 0, ".filter")).read_bytes()
 
 
-@pytest.mark.xfail(strict=True, raises=Wrong, reason="adopt takes it for a shard without segments")
 @pytest.mark.parametrize("harm", ["flipped", "removed"])
 def test_adopt_does_not_forget_a_shard_whose_copy_is_damaged(tmp_path: Path, harm: str) -> None:
     world, _ = worlds(tmp_path)

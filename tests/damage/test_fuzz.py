@@ -29,8 +29,9 @@ NAMES = [
 ]  # fmt: skip
 #: Checksums, or comparison with what is written, leave next to nothing to accept.
 REFUSE_ALL = (
-    "state row: nested head", "filter: bytes", "certificate: bytes", "tombstone: bytes",
-    "grave: bytes", "advisory manifest: bytes", "lineage: bytes", "segment metadata: bytes",
+    "state row: compressed head", "state row: nested head", "filter: bytes", "certificate: bytes",
+    "tombstone: bytes", "grave: bytes", "advisory manifest: bytes", "lineage: bytes",
+    "segment metadata: bytes",
 )  # fmt: skip
 
 

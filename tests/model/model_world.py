@@ -83,12 +83,13 @@ class World:
         self.checkpoints = [first]
         self._patches = ExitStack()
         # In production a shard looks round as often as Spark forgets states, or more often.
-        self._patch(housekeeping, "LOOK_STRIDE", min(100, self.retain_epochs))
+        self.set_constant(housekeeping, "LOOK_STRIDE", min(100, self.retain_epochs))
         if rng.random() < 0.5:
-            self._patch(upkeep, "MAX_EXPIRED_NAMES", 8)
-            self._patch(upkeep, "MAX_DELETES", 4)
+            self.set_constant(upkeep, "MAX_EXPIRED_NAMES", 8)
+            self.set_constant(upkeep, "MAX_DELETES", 4)
 
-    def _patch(self, module: object, name: str, value: int) -> None:
+    def set_constant(self, module: object, name: str, value: int) -> None:
+        """Another value for as long as the world is open; `monkeypatch` would end out of order."""
         self._patches.enter_context(patch.object(module, name, value))
 
     def close(self) -> None:

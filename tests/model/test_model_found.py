@@ -30,13 +30,13 @@ POLICY = Policy(
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world() -> Iterator[World]:
     folder = tempfile.TemporaryDirectory(dir=FAST_FOLDER)
     made = World(Path(folder.name), Random(1))
     made.shards, made.event_time, made.stable = 1, True, False
     made.where = made.folder / "root"
     made.query_folder = made.where / made.query_folder.name
-    monkeypatch.setattr(housekeeping, "LOOK_STRIDE", RETAIN_EPOCHS)
+    made.set_constant(housekeeping, "LOOK_STRIDE", RETAIN_EPOCHS)
     birth = Commit((b"",), frozenset(), ())
     made.checkpoints = [Checkpoint(POLICY, ("original",), BEGIN_MS, commits={BIRTH: birth})]
     yield made
@@ -100,9 +100,9 @@ def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> Non
     raises=CatalogError, reason="a grave that is due and gone counts as one that is lost"
 )
 def test_vacuum_after_a_micro_batch_that_deleted_a_grave_and_died(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(upkeep, "MAX_EXPIRED_NAMES", 2)
+    world.set_constant(upkeep, "MAX_EXPIRED_NAMES", 2)
     (line,) = world.checkpoints
     line.policy = replace(POLICY, horizon_ms=20, bucket_ms=10, lateness_ms=0, retain_epochs=2)
     for n in range(100):

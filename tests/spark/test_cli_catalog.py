@@ -86,7 +86,9 @@ def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
     assert "tail unknown: give --checkpoint" in query["as_of"]
     assert query["state"][0]["tail_ids"] is None
     listed = {s["segment"]: s["ids"] for s in body["segments"] if s["standing"] == "listed"}
-    assert {s.name for s in filled.live} <= set(listed)
+    # All but what the last micro-batch wrote: nobody has seen that it was committed.
+    epochs = {s.name: int(s.name[:12]) for s in filled.live}
+    assert set(listed) >= {name for name, epoch in epochs.items() if epoch < 2} != set()
     for advice in (filled.job.output / "_catalog").rglob("manifest.json"):
         advice.write_bytes(b"{}")
     (query,) = command("inspect", str(filled.job.output / "_catalog"))[1]["queries"]

@@ -257,7 +257,12 @@ GOOD = "id,x\na,1\n"
             gzip.compress(b"id,x\nb,2\nc,3\n", mtime=0),
             "Unexpected end of input stream",
         ),
-        ("2.csv.gz", b"id,x\nb,2\nc,3\n", gzip.compress(b"id,x\nb,2\nc,3\n", mtime=0), "not a gzip file"),
+        (
+            "2.csv.gz",
+            b"id,x\nb,2\nc,3\n",
+            gzip.compress(b"id,x\nb,2\nc,3\n", mtime=0),
+            "not a gzip file",
+        ),
     ],
 )
 def test_a_bad_file_stops_the_run_and_mending_it_goes_on(

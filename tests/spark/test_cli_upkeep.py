@@ -167,6 +167,11 @@ def test_what_adopt_refuses(spark: SparkSession, tmp_path: Path) -> None:
     for path in made.catalog.rglob("manifest.json"):
         path.write_bytes(b"damage")
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
+    assert code == DAMAGE
+    assert "advisory manifest of shard 0 is missing or damaged" in body["message"]
+    for path in (*made.catalog.rglob("manifest.json"), *segments):
+        path.unlink()
+    code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
     assert code == USAGE
     assert "no shard of query" in body["message"]
     assert read_adopted(Root(root), name, 0) is None

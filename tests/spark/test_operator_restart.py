@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from support import ARROW, BASE, SCHEMA, Query, roll_back, row_set, run_python, 
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, derive_keys
+from dedup.catalog.certificate import derive_keys
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.entries import Entries
@@ -155,15 +154,26 @@ def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
     made = Query(spark, tmp_path, PLAIN).add("a@0")
     made.run()
     made.add("a@1")
+    deltas = list((made.checkpoint / "state").rglob("1.delta"))
     shutil.move(made.checkpoint / "state", tmp_path / "state")
     with pytest.raises(StreamingQueryException):
         made.run()
-    (path,) = made.catalog.rglob("catalog.json")
-    born = Certificate.from_bytes(path.read_bytes(), str(path))
-    path.write_bytes(replace(born, birth_batch=-1).to_bytes())
-    shutil.rmtree(made.checkpoint / "state", ignore_errors=True)
-    roll_back(made.checkpoint, 0)
-    stopped(made, "Micro-batch 0 found no Spark state although .* born in micro-batch -1")
+    for delta in deltas:
+        delta.parent.mkdir(parents=True, exist_ok=True)
+        delta.write_bytes(empty_delta(spark))
+    assert deltas
+    stopped(made, "Micro-batch 1 found no Spark state although .* born in micro-batch 0")
+
+
+def empty_delta(spark: SparkSession) -> bytes:
+    """A file of the HDFS-backed state store that puts and removes nothing: its end alone."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    data = jvm.java.io.ByteArrayOutputStream()
+    packed = jvm.java.io.DataOutputStream(jvm.net.jpountz.lz4.LZ4BlockOutputStream(data))
+    packed.writeInt(-1)
+    packed.close()
+    return bytes(data.toByteArray())
 
 
 def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> None:
