@@ -65,10 +65,12 @@ def look_round(
     stray = find_stray(root, visit.query_id, visit.shard, base.manifest)
     for ahead, epoch in others_work(stray.orphans, lineage):
         mark_through(root, visit.query_id, ahead, epoch - 1)
-    branches = lineage.branches(list_runs(root, visit.query_id))
+    known = list_runs(root, visit.query_id)
+    branches = lineage.branches(known)
     swept = []
-    if not branches and stray.complete:
+    if not branches and stray.complete and lineage.told_by(known):
         swept = sweepable(stray.orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
+    if swept:
         faults.point("sweep.before")
         root.delete(swept)
         faults.point("sweep.after")

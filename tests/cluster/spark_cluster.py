@@ -103,9 +103,11 @@ class Cluster:
             self.made += 1
             folder = self.folder / f"worker-{self.made}"
             (folder / "local").mkdir(parents=True)
+            # Hosts of their own: Spark runs no second copy of a task on the host of the first.
             daemon = self._daemon(
                 folder.name, "deploy.worker.Worker", "--cores", "1", "--memory", "1g",
                 "-d", str(folder / "work"), self.url,
+                host=f"127.0.0.{self.made}",
                 SPARK_LOCAL_DIRS=str(folder / "local"),
             )  # fmt: skip
             added.append(Worker(daemon.process, daemon.log, folder))
@@ -126,13 +128,15 @@ class Cluster:
         for daemon in reversed(self.daemons):
             daemon.kill()
 
-    def _daemon(self, name: str, main: str, *arguments: str, **env: str) -> Daemon:
+    def _daemon(
+        self, name: str, main: str, *arguments: str, host: str = "127.0.0.1", **env: str
+    ) -> Daemon:
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [
                     SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.{main}",
-                    "--host", "127.0.0.1", "--webui-port", "0", *arguments,
+                    "--host", host, "--webui-port", "0", *arguments,
                 ],
                 env={
                     **clean_environment(),

@@ -13,12 +13,13 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,87 +28,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from kill_campaigns import Campaign, campaigns
+from kill_query import SIDE, SPECULATED
 from kill_subject import Subject, stands_still
 from kill_truth import Outcome, judge
 from object_store import BUCKET, ObjectStore, running_store
 from oracle import Oracle
-from small_state import HORIZON_S, LATENESS_S, OPTIONS
+from small_state import HORIZON_S, LATENESS_S
+from spark_cluster import Cluster, running_cluster
 from support import seeded
 
 from dedup import faults
 
 RESULTS = Path(__file__).resolve().with_name("results")
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-STORES: dict[str, dict[str, str]] = {
-    "hdfs": {},
-    "rocksdb": {
-        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    },
-    "rocksdb, checkpoint v2": {
-        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    },
-}
-#: Points of the driver alone, where an exception is no better than a kill.
-_DRIVER = ("sink.",)
-#: Points of one kind of catalog only.
-_S3_ONLY = ("upload.before", "upload.after", "sidecar.fetch.after")
-_LOCAL_ONLY = ("publish.synced", "publish.named")
-#: Needs more expired segments than a campaign has.
-_RARE = ("grave.put.before", "grave.put.after", "sweep.before", "sweep.after")
 _POLL_S = 0.05
-_FROZEN_S = 1.5
-#: A restarted query has done some micro-batches by then.
-_ZOMBIE_S = 12.0
 _CAMPAIGN_TIMEOUT_S = 1800.0
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """One query, and how it is treated.
-
-    Parameters
-    ----------
-    seed : int
-        Of the input, the faults and the times of kills.
-    batches, rows : int
-        Micro-batches, and records in each.
-    store : str
-        One of `STORES`.
-    s3 : bool
-        Catalog on an S3-compatible store in place of a local folder.
-    kinds : tuple of str
-        What armed points do.
-    per_point : int
-        Faults armed at each point.
-    visits_between : int
-        At most so many visits go by before each.
-    zombies : bool
-        A process that was frozen stays so while its query is killed and started again, and goes on
-        when the new one is well under way; else it goes on after a moment.
-    random_kill_s : float
-        Mean time between kills of a process at a random time; 0: none.
-    """
-
-    seed: int
-    batches: int = 24
-    rows: int = 400
-    store: str = "hdfs"
-    s3: bool = False
-    kinds: tuple[str, ...] = ("kill",)
-    points: tuple[str, ...] = ()
-    per_point: int = 3
-    visits_between: int = 8
-    zombies: bool = False
-    random_kill_s: float = 40.0
-
-    def where(self) -> tuple[str, ...]:
-        """The points that faults are armed at."""
-        left_out = _RARE + (_LOCAL_ONLY if self.s3 else _S3_ONLY)
-        return self.points or tuple(name for name in faults.POINTS if name not in left_out)
 
 
 @dataclass
@@ -119,6 +55,7 @@ class Result:
     fired: Counter[tuple[str, str]] = field(default_factory=Counter)
     killed: Counter[str] = field(default_factory=Counter)
     starts: int = 0
+    speculated: int = 0
     seconds: float = 0.0
 
     @property
@@ -131,19 +68,25 @@ class UnexpectedStop(AssertionError):
     """The query ended with an error that no fault accounts for."""
 
 
-def run(campaign: Campaign, folder: Path, store: ObjectStore | None = None) -> Result:
+def run(
+    campaign: Campaign,
+    folder: Path,
+    store: ObjectStore | None = None,
+    cluster: Cluster | None = None,
+) -> Result:
     """Run one campaign to its end and judge it."""
     begun_s = time.monotonic()
     rng = random.Random(campaign.seed)
     given = write_input(campaign, folder)
     config: dict[str, Any] = {
-        "options": OPTIONS,
-        "settings": {"spark.sql.streaming.minBatchesToRetain": "2", **STORES[campaign.store]},
+        "options": campaign.options,
+        "settings": campaign.settings(cluster.url if cluster else None),
+        "side": campaign.side,
     }
     if campaign.s3:
         assert store is not None
         config["s3"] = {"endpoint": store.endpoint, "folder": f"{BUCKET}/{folder.name}"}
-    subject = Subject(folder, config)
+    subject = Subject(folder, config, cluster)
     subject.faults.mkdir(parents=True)
     arm(campaign, rng, subject.faults)
     killed: Counter[str] = Counter()
@@ -155,10 +98,16 @@ def run(campaign: Campaign, folder: Path, store: ObjectStore | None = None) -> R
         for _, _, pid in faults.fired(subject.faults):
             if stands_still(pid):
                 subject.go_on(pid)
-    fired = Counter((point, kind) for point, kind, _ in faults.fired(subject.faults))
-    outcome = judge(folder / "output", given, Oracle(HORIZON_S, LATENESS_S))
-    seconds = time.monotonic() - begun_s
-    return Result(campaign, outcome, fired, killed, subject.starts, seconds)
+    side = folder / SIDE if campaign.side else None
+    return Result(
+        campaign,
+        judge(folder / "output", given, Oracle(HORIZON_S, LATENESS_S), side),
+        Counter((point, kind) for point, kind, _ in faults.fired(subject.faults)),
+        killed,
+        subject.starts,
+        int((folder / SPECULATED).read_text()),
+        time.monotonic() - begun_s,
+    )
 
 
 def write_input(campaign: Campaign, folder: Path) -> list[pa.Table]:
@@ -179,12 +128,11 @@ def arm(campaign: Campaign, rng: random.Random, folder: Path) -> None:
     """Arm every fault of the campaign, with visits between them that go by."""
     for name in campaign.where():
         number = 0
-        for _ in range(campaign.per_point):
-            for _ in range(rng.randint(0, campaign.visits_between)):
+        for _ in range(campaign.faults_at(name)):
+            for _ in range(rng.randint(0, campaign.visits_at(name))):
                 faults.arm(folder, name, "skip", number)
                 number += 1
-            kind = "kill" if name.startswith(_DRIVER) else rng.choice(campaign.kinds)
-            faults.arm(folder, name, kind, number)
+            faults.arm(folder, name, rng.choice(campaign.kinds_at(name)), number)
             number += 1
 
 
@@ -204,6 +152,8 @@ def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Cou
                 raise UnexpectedStop(f"exit {code} in {subject.folder}:\n{tail}")
             accounted = _deadly(subject)
             killed["since start"] = 0
+            if campaign.cold and subject.starts % 2:
+                shutil.rmtree(subject.folder / "cache", ignore_errors=True)
             subject.start()
             next_kill_s = _next_kill(campaign, rng)
         now_s = time.monotonic()
@@ -217,10 +167,10 @@ def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Cou
                 subject.kill_all(but=pid)
                 killed["all but a frozen worker"] += 1
                 killed["since start"] += 1
-            elif now_s > since_s + (_ZOMBIE_S if campaign.zombies else _FROZEN_S):
+            elif now_s > since_s + campaign.frozen_s:
                 subject.go_on(pid)
         if now_s > next_kill_s:
-            _kill(subject, rng, killed)
+            _kill(campaign, subject, rng, killed)
             next_kill_s = _next_kill(campaign, rng)
         time.sleep(_POLL_S)
     del killed["since start"]
@@ -232,8 +182,11 @@ def _next_kill(campaign: Campaign, rng: random.Random) -> float:
     return time.monotonic() + rng.expovariate(1 / campaign.random_kill_s)
 
 
-def _kill(subject: Subject, rng: random.Random, killed: Counter[str]) -> None:
-    kind = rng.choice(("worker", "worker", "daemon", "jvm", "all"))
+def _kill(campaign: Campaign, subject: Subject, rng: random.Random, killed: Counter[str]) -> None:
+    kinds = ["worker", "worker", "daemon", "jvm", "all"]
+    if campaign.cluster:
+        kinds += ["executor"] * 3
+    kind = rng.choice(kinds)
     if kind == "all":
         done = subject.kill_all() > 0
     else:
@@ -252,20 +205,6 @@ def _deadly(subject: Subject) -> int:
 # --- many campaigns
 
 
-def campaigns(seed: int) -> Any:
-    """Endlessly many, over all state stores, on both kinds of catalog; every third is mixed."""
-    mixed = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
-    number = 0
-    while True:
-        for store in STORES:
-            for s3 in (False, True):
-                made = Campaign(seed=seed * 10_000 + number, store=store, s3=s3)
-                if number % 3 == 2:
-                    made = replace(made, kinds=mixed, zombies=True)
-                yield made
-                number += 1
-
-
 def table(results: list[Result]) -> str:
     """Faults fired by point and kind, and the sums."""
     fired: Counter[tuple[str, str]] = sum((r.fired for r in results), Counter())
@@ -282,7 +221,8 @@ def table(results: list[Result]) -> str:
     lines.append("")
     lines.append(
         f"{records:,} records in {len(results)} campaigns, {total:,} faults fired "
-        f"({sum(r.kills for r in results):,} kills, {sum(r.starts for r in results):,} starts): "
+        f"({sum(r.kills for r in results):,} kills, {sum(r.starts for r in results):,} starts, "
+        f"{sum(r.speculated for r in results):,} tasks run twice): "
         f"{lost} lost, {duplicated} duplicated."
     )
     return "\n".join(lines)
@@ -300,14 +240,27 @@ def main() -> int:
     results: list[Result] = []
     end_s = time.monotonic() + 60 * arguments.minutes
     with ExitStack() as stack:
+        # So that what was started goes with this process.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         store = stack.enter_context(running_store(work / "store.log"))
+        (work / "cluster").mkdir()
         for campaign in campaigns(arguments.seed):
             folder = work / f"seed-{campaign.seed}"
-            result = run(campaign, folder, store)
+            # A cluster of its own: the last one's workers may have been frozen or lost.
+            with ExitStack() as own:
+                cluster = None
+                if campaign.cluster:
+                    place = work / "cluster" / str(campaign.seed)
+                    place.mkdir()
+                    cluster = own.enter_context(running_cluster(place))
+                result = run(campaign, folder, store, cluster)
             results.append(result)
+            where = [campaign.store, "s3" if campaign.s3 else "local"]
+            where += ["cluster"] * campaign.cluster
             print(
-                f"{campaign.store}, {'s3' if campaign.s3 else 'local'}, seed {campaign.seed}: "
-                f"{result.kills} kills, {result.starts} starts, {result.seconds:.0f} s, "
+                f"{', '.join(where)}, seed {campaign.seed}: {result.kills} kills, "
+                f"{result.fired.total()} at points, {result.starts} starts, "
+                f"{result.speculated} run twice, {result.seconds:.0f} s, "
                 f"{result.outcome.lost} lost, {result.outcome.duplicated} duplicated",
                 flush=True,
             )
@@ -330,6 +283,7 @@ def keep(results: list[Result], path: Path) -> None:
             "fired": {f"{name} {kind}": n for (name, kind), n in sorted(r.fired.items())},
             "killed": dict(r.killed),
             "starts": r.starts,
+            "speculated": r.speculated,
             "seconds": round(r.seconds, 1),
         }
         for r in results

@@ -21,8 +21,11 @@ from pyspark.sql import SparkSession
 from spark_cluster import QUICK_JAVA
 from support import SCHEMA
 
-from dedup import dedup_by_id
+from dedup import dedup_by_id, faults
 from dedup.sinks.staged import StagedFiles
+
+#: Names under the campaign's folder.
+SIDE, SPECULATED = "side", "speculated"
 
 
 def session(settings: dict[str, str]) -> SparkSession:
@@ -30,6 +33,7 @@ def session(settings: dict[str, str]) -> SparkSession:
     for key, value in {
         # A task may be killed as often as the plan says.
         "spark.master": "local[2,1000]",
+        "spark.task.maxFailures": "1000",
         "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
@@ -49,17 +53,29 @@ def main() -> None:
     config: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(config["folder"])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = session(config["settings"] | {"spark.local.dir": str(folder / "local")})
+    settings = config["settings"] | {"spark.local.dir": str(folder / "local")}
+    options = config["options"]
+    if "spark.master" in settings:
+        # Executors keep their caches on disks of their own.
+        settings[f"spark.executorEnv.{faults.VARIABLE}"] = os.environ[faults.VARIABLE]
+        options |= {} if config.get("s3") else {"shared_local": True}
+    else:
+        options |= {"cache_dir": str(folder / "cache")}
+    spark = session(settings)
     catalog = s3_factory(**config["s3"]) if config.get("s3") else str(folder / "catalog")
     records = (
         spark.readStream.schema(SCHEMA)
         .option("maxFilesPerTrigger", 1)
         .parquet(str(folder / "input"))
     )
-    marked = records.transform(
-        dedup_by_id("id", catalog=catalog, cache_dir=str(folder / "cache"), **config["options"])
+    marked = records.transform(dedup_by_id("id", catalog=catalog, **options))
+    sink = StagedFiles(
+        output=folder / "output",
+        file_format="parquet",
+        duplicates=folder / SIDE if config.get("side") else None,
+        verdict="verdict",
+        goes_on=frozenset({"unique", "late"}),
     )
-    sink = StagedFiles(output=folder / "output", file_format="parquet")
     sink.open()
     query = (
         marked.writeStream.foreachBatch(sink)
@@ -68,6 +84,20 @@ def main() -> None:
         .start()
     )
     query.awaitTermination()
+    (folder / SPECULATED).write_text(str(speculated(spark)))
+
+
+def speculated(spark: SparkSession) -> int:
+    """How many tasks were started a second time because the first seemed slow."""
+    context = spark.sparkContext
+    store, no_quantiles = (
+        context._jsc.sc().statusStore(),
+        context._gateway.new_array(context._jvm.double, 0),
+    )
+    stages = store.stageList(None, False, False, no_quantiles, None)
+    found = [stages.apply(i) for i in range(stages.size())]
+    told = (store.speculationSummary(stage.stageId(), stage.attemptId()) for stage in found)
+    return sum(one.get().numTasks() for one in told if one.isDefined())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spark_cluster import Cluster
+
 from dedup import faults
 
 HERE = Path(__file__).resolve().parent
@@ -18,10 +20,14 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass
 class Subject:
-    """One start of the query after another, over one folder; each is a session of its own."""
+    """One start of the query after another, over one folder; each is a session of its own.
+
+    On a cluster, what the workers started for the query belongs to it, the workers do not.
+    """
 
     folder: Path
     config: dict[str, Any]
+    cluster: Cluster | None = None
     starts: int = 0
     process: subprocess.Popen[bytes] | None = None
     #: Process IDs of all starts.
@@ -60,8 +66,9 @@ class Subject:
         return code
 
     def processes(self) -> dict[int, str]:
-        """Every living process of the session: ``driver``, ``jvm``, ``worker`` or ``daemon``."""
+        """Every living process: ``driver``, ``jvm``, ``executor``, ``worker`` or ``daemon``."""
         assert self.process is not None
+        workers = {w.process.pid for w in self.cluster.workers} if self.cluster else set()
         found: dict[int, str] = {}
         parents: dict[int, int] = {}
         for entry in os.listdir("/proc"):
@@ -73,7 +80,7 @@ class Subject:
             except OSError:
                 continue
             state, parent, _, session = stat[0], int(stat[1]), stat[2], int(stat[3])
-            if session != self.process.pid or state == "Z":
+            if session not in {self.process.pid, *workers} or state == "Z" or int(entry) in workers:
                 continue
             pid = int(entry)
             parents[pid] = parent
@@ -81,6 +88,8 @@ class Subject:
                 found[pid] = "driver"
             elif b"pyspark.daemon" in command:
                 found[pid] = "daemon"
+            elif b"CoarseGrainedExecutorBackend" in command:
+                found[pid] = "executor"
             elif b"java" in command.partition(b"\0")[0]:
                 found[pid] = "jvm"
             else:
@@ -103,7 +112,7 @@ class Subject:
 
         The daemon goes first: it would take a worker that stands still with it.
         """
-        order = ("daemon", "jvm", "driver", "worker", "other")
+        order = ("daemon", "executor", "jvm", "driver", "worker", "other")
         found = sorted(self.processes().items(), key=lambda item: order.index(item[1]))
         return sum(_signal(pid, signal.SIGKILL) for pid, _ in found if pid != but)
 

@@ -25,17 +25,20 @@ class Outcome:
     duplicated: int
 
 
-def judge(output: Path, given: Sequence[pa.Table], oracle: Oracle) -> Outcome:
+def judge(
+    output: Path, given: Sequence[pa.Table], oracle: Oracle, side: Path | None = None
+) -> Outcome:
     """Compare the published micro-batches with the input, row by row and verdict by verdict.
 
-    Which files made a micro-batch is read off its rows: a source that was stopped between its own
-    log and the query's gives two at once.
+    With a side output the duplicates are there, and in it the folder's name is the verdict. Which
+    files made a micro-batch is read off its rows: a source that was stopped between its own log and
+    the query's gives two at once.
     """
     rows_in = Counter(n for table in given for n in table["n"].to_pylist())
     rows_out: Counter[int] = Counter()
     lost = duplicated = 0
     for batch in published_batches(output):
-        table = pq.read_table(output / f"batch={batch}", columns=COLUMNS, partitioning=None)
+        table = _published(output, side, batch)
         rows_out.update(table["n"].to_pylist())
         clamp = {at: oracle.clamped(at) for at in set(table["at"].to_pylist())}
         told = Counter(
@@ -51,4 +54,16 @@ def judge(output: Path, given: Sequence[pa.Table], oracle: Oracle) -> Outcome:
         rows_in.total(),
         lost + (rows_in - rows_out).total(),
         duplicated + (rows_out - rows_in).total(),
+    )
+
+
+def _published(output: Path, side: Path | None, batch: int) -> pa.Table:
+    if side is None:
+        return pq.read_table(output / f"batch={batch}", columns=COLUMNS, partitioning=None)
+    parts = [(output / f"batch={batch}", "unique")]
+    parts += [(path, path.name.partition("=")[2]) for path in (side / f"batch={batch}").iterdir()]
+    tables = [pq.read_table(path, columns=COLUMNS[:-1], partitioning=None) for path, _ in parts]
+    return pa.concat_tables(
+        table.append_column("verdict", pa.array([verdict] * table.num_rows, pa.string()))
+        for table, (_, verdict) in zip(tables, parts, strict=True)
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kill_harness import Campaign, arm, run, write_input
+from kill_campaigns import Campaign
+from kill_harness import arm, run, write_input
 from kill_truth import Outcome, judge
 from oracle import Oracle
 from small_state import HORIZON_S, LATENESS_S

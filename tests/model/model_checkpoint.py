@@ -103,7 +103,12 @@ class Checkpoint:
         self.run_ids = (*self.base.run_ids, run_id)
 
     def copied(self) -> Checkpoint:
-        """A copy of the checkpoint's folder."""
+        """A copy of the checkpoint's folder.
+
+        The one that goes on first sees no branch until it looks round again, and deletes what it
+        alone can do without: rollback to before the copy is promised to neither.
+        """
+        self.commits = {self.batch - 1: self.base}
         return replace(
             self,
             ledger=self.ledger.copy(),

@@ -1,0 +1,181 @@
+"""Campaigns: one query each, how it is set up, and which faults are armed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count, cycle, islice, product
+from typing import Any
+
+from small_state import OPTIONS
+from spark_cluster import QUICK_JAVA
+
+from dedup import faults
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STORES: dict[str, dict[str, str]] = {
+    "hdfs": {},
+    "rocksdb": {
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "rocksdb, checkpoint v2": {
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    },
+}
+#: Points of the driver alone, where an exception is no better than a kill.
+_DRIVER = ("sink.",)
+#: Points that some campaigns never come by.
+_S3_ONLY = ("upload.before", "upload.after", "sidecar.fetch.after")
+_LOCAL_ONLY = ("publish.synced", "publish.named")
+_SIDE_ONLY = ("sink.side.published",)
+_GRAVES_ONLY = ("grave.put.before", "grave.put.after")
+#: Twice the faults there.
+_SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, *_SIDE_ONLY, *_GRAVES_ONLY, "sweep.before", "sweep.after")
+#: Visited while a query is born, and never again.
+BIRTH = ("certificate.put.before", "certificate.put.after")
+#: So many segments expire, and are kept for so long, that their names leave the state.
+MANY_EXPIRED = {"bucket_length": "2 seconds", "keep_expired": "60 seconds"}
+#: Two executors on hosts of their own; a task that stands still is started again beside itself.
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.quantile": "0.5",
+    # What lost against its copy lives on for so long.
+    "spark.python.task.killTimeout": "60s",
+}
+_CLUSTER = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
+    "spark.locality.wait": "0s",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+}
+_FROZEN_S = 1.5
+#: A restarted query has done some micro-batches by then.
+_ZOMBIE_S = 12.0
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One query, and how it is treated.
+
+    Parameters
+    ----------
+    seed : int
+        Of the input, the faults and the times of kills.
+    batches, rows : int
+        Micro-batches, and records in each.
+    store : str
+        One of `STORES`.
+    s3 : bool
+        Catalog on an S3-compatible store in place of a local folder.
+    cluster, speculation : bool
+        On a standalone cluster of two executors; slow tasks are run twice there.
+    graves, side : bool
+        So many segments expire that their names leave the state; duplicates go to a side output.
+    kinds : tuple of str
+        What armed points do.
+    per_point : int
+        Faults armed at each point.
+    visits_between : int
+        At most so many visits go by before each.
+    cold : bool
+        The local cache is lost before every other start.
+    zombies : bool
+        A process that was frozen stays so while its query is killed and started again, and goes on
+        when the new one is well under way; else it goes on after a moment.
+    random_kill_s : float
+        Mean time between kills of a process at a random time; 0: none.
+    """
+
+    seed: int
+    batches: int = 24
+    rows: int = 400
+    store: str = "hdfs"
+    s3: bool = False
+    cluster: bool = False
+    speculation: bool = False
+    graves: bool = False
+    side: bool = False
+    cold: bool = False
+    kinds: tuple[str, ...] = ("kill",)
+    points: tuple[str, ...] = ()
+    per_point: int = 3
+    visits_between: int = 8
+    zombies: bool = False
+    random_kill_s: float = 40.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the operator is given."""
+        return OPTIONS | (MANY_EXPIRED if self.graves else {})
+
+    def settings(self, cluster_url: str | None) -> dict[str, str]:
+        """What Spark is given."""
+        made = {"spark.sql.streaming.minBatchesToRetain": "2", **STORES[self.store]}
+        if self.cluster:
+            assert cluster_url is not None
+            made |= {"spark.master": cluster_url, **_CLUSTER}
+        return made | (SPECULATION if self.speculation else {})
+
+    @property
+    def frozen_s(self) -> float:
+        """How long a process stands still: long enough for whatever is to overtake it."""
+        return _ZOMBIE_S if self.zombies or self.speculation else _FROZEN_S
+
+    def where(self) -> tuple[str, ...]:
+        """The points that faults are armed at."""
+        left_out = (_LOCAL_ONLY if self.s3 else _S3_ONLY) + BIRTH[1:]
+        left_out += () if self.side else _SIDE_ONLY
+        left_out += () if self.graves else _GRAVES_ONLY
+        return self.points or tuple(name for name in faults.POINTS if name not in left_out)
+
+    def kinds_at(self, name: str) -> tuple[str, ...]:
+        """What armed faults at a point may do."""
+        return ("kill",) if name.startswith(_DRIVER) else self.kinds
+
+    def faults_at(self, name: str) -> int:
+        """How many are armed there."""
+        return self.per_point * (1 + (name in _SELDOM))
+
+    def visits_at(self, name: str) -> int:
+        """At most so many visits go by before each."""
+        return min(self.visits_between, 1) if name in _SELDOM else self.visits_between
+
+
+MIXED = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
+BIRTHS = Campaign(0, batches=2, points=BIRTH, visits_between=0, random_kill_s=0)
+#: Of two attempts at a task, the one that stands still loses, and goes on when the other has won.
+TWICE = Campaign(
+    0, batches=12, cluster=True, speculation=True, kinds=("freeze",), per_point=1, random_kill_s=0,
+    points=(
+        "group.begin", "group.read", "merge.read.after", "segment.chunk", "segment.write.after",
+        "sidecar.put.after", "segment.put.after", "group.judged", "group.update.before",
+    ),
+)  # fmt: skip
+
+
+def campaigns(seed: int) -> Iterator[Campaign]:
+    """Endlessly many: all state stores, both kinds of catalog, births, zombies, a cluster."""
+    numbers = count(seed * 10_000)
+    last_of_round = cycle(islice(cycle(STORES), seed, seed + len(STORES)))
+    while True:
+        for store, s3 in product(STORES, (False, True)):
+            # So many IDs that filters leave the state, and are fetched anew when the cache is lost.
+            yield Campaign(
+                next(numbers), store=store, s3=s3, rows=2000 if s3 else 400,
+                graves=not s3, side=True, cold=s3,
+            )  # fmt: skip
+            for _ in range(3):
+                yield replace(BIRTHS, seed=next(numbers), store=store, s3=s3)
+        store, s3 = next(last_of_round), seed % 2 > 0
+        yield Campaign(
+            next(numbers), store=store, s3=s3, cluster=True, per_point=2, random_kill_s=25
+        )
+        yield replace(TWICE, seed=next(numbers), store=store, s3=s3)
+        yield Campaign(next(numbers), store=store, s3=s3, kinds=MIXED, zombies=True)
