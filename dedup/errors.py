@@ -4,13 +4,37 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+#: What the last line of an error begins with where a topic of REMEDIES.md speaks of it.
+LINK = "Remedies: dedup remedies "
+
 
 def _iso(time_ms: int) -> str:
     return f"{datetime(1970, 1, 1) + timedelta(milliseconds=time_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 class DedupError(Exception):
-    """Base class of every error that this package raises on purpose."""
+    """Base class of every error that this package raises on purpose.
+
+    Parameters
+    ----------
+    *args
+        As of any exception; the first is the text.
+    remedy
+        Topic of ``REMEDIES.md`` that says what to do. The error then ends with the command that
+        prints it, also in the text that reaches the driver from a Python worker.
+    """
+
+    def __init__(self, *args: object, remedy: str | None = None) -> None:
+        super().__init__(*args)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return self.text if self.remedy is None else f"{self.text}\n{LINK}{self.remedy}"
+
+    @property
+    def text(self) -> str:
+        """What went wrong, without the link: for the text of another error."""
+        return super().__str__()
 
 
 class ConfigError(DedupError, ValueError):
@@ -42,7 +66,8 @@ class StateError(DedupError):
         return cls(
             f"A state row in the checkpoint is damaged: {what}. Nothing was emitted or lost. "
             "Restore the checkpoint from a copy (with its catalog), or roll it back to an "
-            "earlier micro-batch."
+            "earlier micro-batch.",
+            remedy="damaged-state",
         )
 
     @classmethod
@@ -50,7 +75,8 @@ class StateError(DedupError):
         """Return the error for a row that another release wrote."""
         return cls(
             f"A state row in the checkpoint has format {found}; this release of rolling-dedup "
-            f"reads format {known}. Install the release that wrote it, or a newer one."
+            f"reads format {known}. Install the release that wrote it, or a newer one.",
+            remedy="other-version",
         )
 
 
@@ -64,7 +90,8 @@ class ClockError(DedupError):
             f"The micro-batch's time {_iso(now_ms)} is more than a minute ahead of this worker's "
             f"clock {_iso(worker_now_ms)}. One of the two machines' clocks is wrong; IDs "
             "would be forgotten too early. Set the clocks, or accept it with "
-            "accept_clock_jump=True."
+            "accept_clock_jump=True.",
+            remedy="clock",
         )
 
     @classmethod
@@ -73,7 +100,8 @@ class ClockError(DedupError):
         return cls(
             f"The micro-batch's time fell from {_iso(last_now_ms)} to {_iso(now_ms)} within one "
             "run. The driver's clock was set back. Restart the query, or accept it with "
-            "accept_clock_jump=True; time then stands still until the clock has caught up."
+            "accept_clock_jump=True; time then stands still until the clock has caught up.",
+            remedy="clock",
         )
 
 

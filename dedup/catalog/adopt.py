@@ -78,7 +78,8 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
     if not known:
         raise ConfigError(
             f"no shard of query {query_id} has an advisory manifest at {root.url()}: all its IDs "
-            "were in the lost checkpoint. Begin anew with another checkpoint."
+            "were in the lost checkpoint. Begin anew with another checkpoint.",
+            remedy="lost-checkpoint",
         )
     _check_complete(root, query_id, known)
     # Every shard hears every clock: the newest copy knows where all of them were.
@@ -125,7 +126,8 @@ def _check_told(root: Root, query_id: str, untold: set[int]) -> None:
                 f"the advisory manifest of shard {file.says.shard} is missing or damaged, though "
                 f"{root.url(file.name)} is there: its IDs would all come through again. Restore "
                 f"{shard_path(query_id, file.says.shard or 0, MANIFEST_FILE)} from a copy of the "
-                "catalog; or, where the shard never committed a segment, delete what it left."
+                "catalog; or, where the shard never committed a segment, delete what it left.",
+                remedy="lost-checkpoint",
             )
 
 
@@ -143,5 +145,6 @@ def _check_complete(root: Root, query_id: str, known: dict[int, ShardState]) -> 
         raise CatalogError(
             f"{len(missing)} segments that the advisory manifests name are missing or cut short, "
             f"such as {missing[0]}: restore them, or accept their loss with dedup catalog forget "
-            f"{root.url()} --segment NAME, and adopt again."
+            f"{root.url()} --segment NAME, and adopt again.",
+            remedy="lost-checkpoint",
         )

@@ -83,7 +83,8 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
         why = exc
     raise CatalogError(
         f"{root.url(name)}, which a new checkpoint begins with, cannot be used: {why}. Run "
-        "dedup catalog adopt again, into another new checkpoint"
+        "dedup catalog adopt again, into another new checkpoint",
+        remedy="lost-checkpoint",
     )
 
 
@@ -114,7 +115,7 @@ def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
     try:
         return ShardState.from_head(fields["state"])
     except StateError as exc:
-        raise ValueError(str(exc)) from exc
+        raise ValueError(exc.text) from exc
 
 
 def _checksum(fields: dict[str, Any]) -> str:

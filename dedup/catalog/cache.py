@@ -75,7 +75,8 @@ class LocalCache:
         if owner != uid or self.top.is_symlink():
             raise CatalogError(
                 f"cache directory {self.top} belongs to user {owner}, not to user {uid}, or is a "
-                "link: remove it, or give another cache directory"
+                "link: remove it, or give another cache directory",
+                remedy="local-disk",
             )
 
     def entry(self, shard: int, file: str) -> Path:
@@ -176,7 +177,8 @@ class LocalCache:
         except OSError as exc:
             raise CatalogError(
                 f"cannot {verb} the local cache {self.top}: {exc}; free space on this disk, or "
-                "give another cache directory"
+                "give another cache directory",
+                remedy="local-disk",
             ) from exc
 
 

@@ -94,7 +94,8 @@ class Certificate:
         except ValueError as exc:
             raise CatalogError(
                 f"the birth certificate {where} cannot be used: {exc}. It was damaged, or written "
-                "by a newer version: restore it from a copy, or use the version that wrote it"
+                "by a newer version: restore it from a copy, or use the version that wrote it",
+                remedy="damaged-certificate",
             ) from exc
 
     @classmethod
@@ -175,7 +176,8 @@ def create_or_check(root: Root, wanted: Certificate) -> Certificate:
         raise ConfigError(
             f"this query does not fit the catalog {root.url(name)} that its checkpoint was started "
             f"with: {'; '.join(differences)}. Use the settings of the catalog again, or start anew "
-            "with another checkpoint (which forgets all IDs)"
+            "with another checkpoint (which forgets all IDs)",
+            remedy="changed-settings",
         )
     return found
 

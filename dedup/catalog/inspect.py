@@ -165,7 +165,8 @@ def forget(root: Root, query_id: str, shard: int, segment: str) -> Tombstone:
     if not root.exists(layout.certificate_path(query_id)):
         raise CatalogError(
             f"{root.url()} holds no catalog of query {query_id}: give the root that the query's "
-            "option catalog names"
+            "option catalog names",
+            remedy="missing-catalog",
         )
     tombstone = Tombstone(segment, None, None)
     with TemporaryDirectory(prefix="dedup-forget-") as folder:

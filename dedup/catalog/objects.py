@@ -74,7 +74,7 @@ def _certificate(root: Root, query_id: str) -> tuple[str, str]:
     try:
         certificate = load_certificate(root, query_id)
     except CatalogError as exc:
-        return name, str(exc)
+        return name, exc.text
     if certificate is None:
         return name, "missing: the query will not start; restore it with the checkpoint's catalog"
     said = certificate.query_id, certificate.hash_key_id
@@ -108,8 +108,10 @@ def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: Catal
         check(root, file)
     except ObjectMissing:  # deleted since it was listed
         return ""
-    except (ValueError, CatalogError) as exc:
-        return f"{exc}"
+    except CatalogError as exc:
+        return exc.text
+    except ValueError as exc:
+        return str(exc)
     return ""
 
 

@@ -190,7 +190,8 @@ class Root:
         if not self._put(name, Path(local_path), create=True):
             raise CatalogError(
                 f"{self.url(name)} is there already, but names of segments are unique for ever: "
-                "two queries share one catalog and run ID; give each query its own checkpoint"
+                "two queries share one catalog and run ID; give each query its own checkpoint",
+                remedy="name-taken",
             )
 
     def delete(self, names: Iterable[str]) -> int:
@@ -235,14 +236,16 @@ class Root:
             except FileNotFoundError as exc:
                 raise ObjectMissing(
                     f"cannot {verb} {self.url(name)}: there is no such object; if it was deleted "
-                    "or not copied, restore the catalog together with its checkpoint"
+                    "or not copied, restore the catalog together with its checkpoint",
+                    remedy="missing-catalog",
                 ) from exc
             except (OSError, pa.ArrowException) as exc:
                 if not retry:
                     raise CatalogError(
                         f"cannot {verb} {self.url(name)}: {exc}; check that the catalog root is "
                         "reachable, has free space, and may be read and written by this user or "
-                        "with these credentials, then start the query again"
+                        "with these credentials, then start the query again",
+                        remedy="storage",
                     ) from exc
                 retry, self._resolved = False, None
 
@@ -262,7 +265,8 @@ class Root:
             except (OSError, pa.ArrowException) as exc:
                 raise CatalogError(
                     f"the function given as catalog failed: {exc}; it must return "
-                    "(pyarrow.fs.FileSystem, folder) on every worker"
+                    "(pyarrow.fs.FileSystem, folder) on every worker",
+                    remedy="storage",
                 ) from exc
         if "://" not in self._where:
             return pafs.LocalFileSystem(), self._where

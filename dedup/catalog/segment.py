@@ -192,7 +192,8 @@ def write_segment_file(
     except (RocksError, OSError) as exc:
         raise CatalogError(
             f"cannot write segment {name} to {os.fspath(path)}: {exc}; free space on this disk, "
-            "or point the cache directory to another one"
+            "or point the cache directory to another one",
+            remedy="local-disk",
         ) from exc
     return SegmentInfo(count, size, crc)
 

@@ -73,7 +73,8 @@ def read_tombstone(root: Root, query_id: str, shard: int, seg: SegmentRef) -> To
         raise CatalogError(
             f"the tombstone {root.url(path)} cannot be used for segment {seg.name}: {exc}. If the "
             "loss of this bucket is still accepted, write it again: "
-            f"dedup catalog forget {root.url()} --segment {seg.name}"
+            f"dedup catalog forget {root.url()} --segment {seg.name}",
+            remedy="damaged-segment",
         ) from exc
     return found
 

@@ -83,7 +83,8 @@ def plan_vacuum(
         raise ConfigError(
             f"query {query_id} was also started from another state of its history: {names}. A "
             "checkpoint was copied or put back; what is an orphan here may be alive there. If no "
-            "other checkpoint of this query is in use, say so with --sole."
+            "other checkpoint of this query is in use, say so with --sole.",
+            remedy="branched-history",
         )
     orphans: list[CatalogFile] = []
     for shard, state in states.items():
@@ -92,7 +93,8 @@ def plan_vacuum(
             raise CatalogError(
                 f"shard {shard}: an object that names expired segments is missing or damaged; "
                 "what it named cannot be told from orphans. If the query was stopped while it "
-                "deleted, let it do one more micro-batch; else restore it from a copy"
+                "deleted, let it do one more micro-batch; else restore it from a copy",
+                remedy="damaged-grave",
             )
         orphans += stray.orphans
     files = list_catalog(root, query_id)

@@ -229,7 +229,8 @@ class Views:
                 raise CatalogError(
                     f"the local view {path} cannot be read, though its segment is whole: {exc}; "
                     "free space and file descriptors on this machine, or give another cache "
-                    "directory"
+                    "directory",
+                    remedy="local-disk",
                 ) from exc
 
     def _attempt(
@@ -292,7 +293,8 @@ class Views:
         except OSError as exc:
             raise CatalogError(
                 f"cannot read {self._root.url(name)}: {exc}; check that its disk is healthy and "
-                "that this user may read it, then start the query again"
+                "that this user may read it, then start the query again",
+                remedy="storage",
             ) from exc
         self._counters.bytes_fetched += fetched[0]
         return fetched
@@ -318,7 +320,8 @@ def segment_damaged(
         f"segment {seg.name} of shard {shard}, bucket [{start}, {end}) with {seg.count} IDs, is "
         f"missing or damaged at {root.url(name)}: {why}. Restore this file from a copy; or accept "
         "that records of this bucket may come through twice, and start the query again after: "
-        f"dedup catalog forget {root.url()} --segment {seg.name}"
+        f"dedup catalog forget {root.url()} --segment {seg.name}",
+        remedy="damaged-segment",
     )
 
 

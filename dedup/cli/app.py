@@ -242,6 +242,31 @@ def demo(
     finish(work, as_json=as_json)
 
 
+@app.command()
+def remedies(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="As the error's last line names it.")
+    ] = None,
+    as_json: _JSON = False,
+) -> None:
+    """Say what to do about an error; without TOPIC, list what there is."""
+    from dedup.cli import remedies as page
+
+    def work() -> tuple[int, dict[str, Any]]:
+        found = page.read_page()
+        if topic is None:
+            if not as_json:
+                for line in page.listing(found):
+                    typer.echo(line)
+            return OK, {"topics": {name: section.about for name, section in found.items()}}
+        section = page.section(found, topic)
+        if not as_json:
+            typer.echo(section.text)
+        return OK, {"topic": topic, "about": section.about, "text": section.text}
+
+    finish(work, as_json=as_json)
+
+
 def _pairs(texts: list[str]) -> tuple[tuple[str, str], ...]:
     for text in texts:
         if "=" not in text:

@@ -39,7 +39,8 @@ def open_root(where: str) -> Root:
     if not _queries(list_catalog(root)):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id; give what its option `catalog` names "
-            "(for `dedup run` that is OUTPUT/_catalog)."
+            "(for `dedup run` that is OUTPUT/_catalog).",
+            remedy="missing-catalog",
         )
     return root
 
@@ -158,7 +159,8 @@ def forget(
         found = "no file of" if not places else f"{len(places)} segments named"
         raise ConfigError(
             f"{root.url()} holds {found} {name}; say which with --query and --shard (the error of "
-            "the query names them)."
+            "the query names them).",
+            remedy="damaged-segment",
         )
     query, number = places.pop()
     tombstone = write_tombstone(root, query, number, name)

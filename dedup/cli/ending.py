@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
+from dedup.errors import LINK
 
 
 @contextmanager
@@ -51,6 +52,9 @@ def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> 
         code = failure.exit_code
         body = {"status": "failed", "error": failure.kind, "message": failure.message}
         print(f"error: {failure.message}", file=sys.stderr)
+        if failure.remedy is not None:
+            body["remedy"] = failure.remedy
+            print(f"{LINK}{failure.remedy}", file=sys.stderr)
     if as_json:
         print(json.dumps(body | {"exit_code": code}, sort_keys=True))
     raise typer.Exit(code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dedup.errors import CatalogError, ConfigError, DedupError, StateError
+from dedup.errors import LINK, CatalogError, ConfigError, DedupError, StateError
 
 OK = 0
 FAILED = 1
@@ -17,6 +17,7 @@ INTERRUPTED = 130
 TRACEBACK = "DEDUP_TRACEBACK"
 
 _OURS = re.compile(r"dedup\.errors\.(\w+): (.+)")
+_TOPIC = re.compile(rf"^{LINK}([a-z-]+)", re.M)
 _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
     r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at [\w\[]|\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
@@ -30,22 +31,30 @@ _MEMORY = ("java.lang.OutOfMemoryError", "GC overhead limit exceeded")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One line for people, and the exit code."""
+    """One line for people, the exit code, and the topic of REMEDIES.md that says what to do."""
 
     message: str
     exit_code: int
     kind: str
+    remedy: str | None = None
 
 
 def explain(error: BaseException) -> Failure:
     """Return the cause of an error, from this package, from Spark, or from the system."""
     if isinstance(error, DedupError):
-        return Failure(str(error), _exit_code(type(error)), type(error).__name__)
+        return Failure(error.text, _exit_code(type(error)), type(error).__name__, error.remedy)
     text = str(error)
     ours = _OURS.search(text)
     if ours:
         raised = _class(ours.group(1))
-        return Failure(ours.group(2).strip(), _exit_code(raised), raised.__name__)
+        # Another exception of the same traceback stands behind an empty line.
+        topic = _TOPIC.search(text[ours.end() :].partition("\n\n")[0])
+        return Failure(
+            ours.group(2).strip(),
+            _exit_code(raised),
+            raised.__name__,
+            topic.group(1) if topic else None,
+        )
     if any(sign in text for sign in _MEMORY):
         return Failure(
             "Spark ran out of memory; give a larger --driver-memory or fewer --files-per-trigger.",

@@ -81,7 +81,8 @@ class Record:
             if published_batches(output):
                 raise ConfigError(
                     f"--output {output} holds batches but no {RECORD}: they come from elsewhere; "
-                    "give an empty or new folder."
+                    "give an empty or new folder.",
+                    remedy="output-folder",
                 )
             return None
         try:
@@ -91,7 +92,8 @@ class Record:
             return cls(**body)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(
-                f"{path} cannot be read ({error}); restore it, or give a new --output."
+                f"{path} cannot be read ({error}); restore it, or give a new --output.",
+                remedy="output-folder",
             ) from None
 
 
@@ -110,7 +112,8 @@ def check_same(options: RunOptions, record: Record) -> None:
             flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
             raise ConfigError(
                 f"{flag} is {_text(value)} now and was {_text(before.get(name))} in the run that "
-                f"made --output {options.output}; repeat it, or give a new --output."
+                f"made --output {options.output}; repeat it, or give a new --output.",
+                remedy="changed-settings",
             )
 
 
@@ -134,7 +137,8 @@ def check_unfinished(options: RunOptions, record: Record) -> None:
             raise ConfigError(
                 f"{flag} is {_text(value)} now and was {_text(record.rules.get(name))} in the run "
                 f"before, which ended inside micro-batch {begun}. Run once more with the options "
-                "of then, so that it can finish; after that change them."
+                "of then, so that it can finish; after that change them.",
+                remedy="changed-settings",
             )
 
 
@@ -155,13 +159,15 @@ def check_query(options: RunOptions, record: Record | None) -> None:
     known = record.query_id if record else None
     if known is None and query_id is not None and record is None:
         raise ConfigError(
-            f"--checkpoint {options.checkpoint} belongs to another run; give a new folder."
+            f"--checkpoint {options.checkpoint} belongs to another run; give a new folder.",
+            remedy="output-folder",
         )
     if known is not None and query_id != known:
         found = f"holds query {query_id}" if query_id else "is empty"
         raise ConfigError(
             f"--output {options.output} was made by query {known}, but --checkpoint "
-            f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output."
+            f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output.",
+            remedy="lost-checkpoint",
         )
 
 
@@ -175,7 +181,8 @@ def checkpoint_query_id(checkpoint: Path) -> str | None:
         return str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{checkpoint}/metadata is damaged; restore the checkpoint, or give a new --output."
+            f"{checkpoint}/metadata is damaged; restore the checkpoint, or give a new --output.",
+            remedy="lost-checkpoint",
         ) from None
 
 
@@ -194,7 +201,8 @@ def exclusive(output: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DedupError(
-                f"Another `dedup run` is writing to {output}; wait for it, or stop it."
+                f"Another `dedup run` is writing to {output}; wait for it, or stop it.",
+                remedy="output-folder",
             ) from None
         yield
 

@@ -254,5 +254,6 @@ def check_sources(count: int) -> None:
             f"source_partition tells more than {MAX_SOURCES:,} source partitions apart, and every "
             "shard keeps a clock for each. Name what tells producers or partitions apart (Kafka: "
             "topic, partition), not records, users or sessions; or set a shorter idle_timeout, "
-            "after which a silent one is forgotten."
+            "after which a silent one is forgotten.",
+            remedy="many-sources",
         )

@@ -94,7 +94,8 @@ class SegmentRef:
                     return cls(name, start_ms, end_ms, *others)
         raise StateError(
             f"the manifest in the state row holds {list(fields)!r:.300}, which is no segment; "
-            "restore the checkpoint together with its catalog from a copy"
+            "restore the checkpoint together with its catalog from a copy",
+            remedy="damaged-state",
         )
 
 

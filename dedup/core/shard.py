@@ -170,7 +170,8 @@ def _check_late(state: ShardState, policy: Policy) -> None:
         raise ConfigError(
             'late="emit" after late="drop" with stable timestamps: IDs of the last horizon were '
             "forgotten because late records were dropped anyway; a late copy of one would pass "
-            'again. Stay with late="drop", or begin anew with another checkpoint.'
+            'again. Stay with late="drop", or begin anew with another checkpoint.',
+            remedy="changed-settings",
         )
 
 

@@ -222,7 +222,8 @@ class Upkeep:
                 f"merging {len(merge.inputs)} segments made {made} record IDs of {merge.ids}, "
                 "though each of them was read without an error. The segments are still there, but "
                 "copies of the IDs left out may have come through since the merge began: check "
-                "the catalog with dedup catalog verify, and report this as a defect of dedup."
+                "the catalog with dedup catalog verify, and report this as a defect of dedup.",
+                remedy="incomplete-merge",
             )
 
     def forget(self, segment: SegmentRef) -> None:

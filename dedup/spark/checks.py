@@ -83,14 +83,17 @@ def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
             f"catalog={root.url()} is a local path, but Spark runs on "
             f"{setting(spark, 'spark.master', 'a cluster')}: every executor would see another "
             "disk. Use a shared file system or an object store (s3://, hdfs://, ...), or set "
-            "shared_local=True if the path is the same mount on every machine."
+            "shared_local=True if the path is the same mount on every machine.",
+            remedy="unshared-root",
         )
     probe = f"probe-{uuid.uuid4()}"
     try:
         root.put_bytes(probe, b"")
         root.delete([probe])
     except CatalogError as error:
-        raise CatalogError(f"catalog={root.url()} cannot be written: {error}") from error
+        raise CatalogError(
+            f"catalog={root.url()} cannot be written: {error.text}", remedy=error.remedy
+        ) from error
 
 
 def check_partitions(spark: SparkSession, shards: int | None) -> None:

@@ -58,7 +58,8 @@ class Inbox:
                     f"{self.plan.max_shard_batch_bytes:,} bytes, which a worker must hold in "
                     "memory. Limit the micro-batch at its source (Kafka: maxOffsetsPerTrigger, "
                     "files: maxFilesPerTrigger or maxBytesPerTrigger), use more `shards`, or "
-                    "raise `max_shard_batch_bytes`."
+                    "raise `max_shard_batch_bytes`.",
+                    remedy="large-micro-batch",
                 )
             self.heads.append(wire.read_batch(head, schema))
             self.keys.append(wire.read_keys(keys, count))

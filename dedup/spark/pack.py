@@ -107,7 +107,8 @@ class Packer:
                 raise DataError(
                     f"{int(ids.null.sum())} records have a null ID ({names}) and "
                     'null_ids="error" is set. Mend the records, or choose null_ids="emit" or '
-                    '"drop".'
+                    '"drop".',
+                    remedy="bad-records",
                 )
             flags[ids.null] |= FLAG_NULL_ID
         times_ms = self._times(batch, ids.keys, flags)
@@ -198,7 +199,8 @@ class Packer:
             raise DataError(
                 f"{int(null.sum())} records have no timestamp ({plan.time_source}) and "
                 'null_timestamps="error" is set. Mend the records, or choose '
-                'null_timestamps="now" to take the time of the micro-batch.'
+                'null_timestamps="now" to take the time of the micro-batch.',
+                remedy="bad-records",
             )
         future = (times_ms > now_ms + plan.max_future_ms) & ~null
         flags[null] |= FLAG_NULL_TIME

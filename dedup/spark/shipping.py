@@ -72,7 +72,8 @@ def shipped(value: T) -> Callable[[], T]:
                 f"The executor on {socket.gethostname()} cannot run dedup_by_id: {what}. Its "
                 f"Python is {sys.executable}; the driver has rolling-dedup {wanted}. {remedy}, or "
                 "ship an environment that has it with spark.archives, and let PYSPARK_PYTHON "
-                "(spark.pyspark.python) name its Python."
+                "(spark.pyspark.python) name its Python.\n"
+                "Remedies: dedup remedies executor-package"
             )
 
         try:

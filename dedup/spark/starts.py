@@ -52,7 +52,8 @@ def check_start(root: Root, start_id: str) -> None:
         raise CatalogError(
             f"shared_local=True, but {socket.gethostname()} does not see in {root.url()} what the "
             "driver wrote there when the query started. Mount the driver's folder there on every "
-            "machine, or use an object store (s3://...), then start the query again."
+            "machine, or use an object store (s3://...), then start the query again.",
+            remedy="unshared-root",
         )
     if len(_seen) >= STARTS_KEPT:
         _seen.clear()

@@ -56,13 +56,15 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
     except Exception as error:
         raise ConfigError(
             f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
-            f"({type(error).__name__}: {str(error).splitlines()[0]})."
+            f"({type(error).__name__}: {str(error).splitlines()[0]}).",
+            remedy="damaged-state",
         ) from error
     certificate = load_certificate(root, query_id)
     if certificate is None:
         raise CatalogError(
             f"{root.url()} holds no catalog of query {query_id}, which checkpoint {checkpoint} "
-            "belongs to. Give the root that the query's option `catalog` names."
+            "belongs to. Give the root that the query's option `catalog` names.",
+            remedy="missing-catalog",
         )
     key_id = filter_key_id(query_id)
     states = {

@@ -123,7 +123,8 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
             f"Micro-batch {task.epoch} found no Spark state although catalog "
             f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in "
             "the checkpoint is lost. Restore the checkpoint with its state, or start with a new "
-            "checkpoint and a new catalog."
+            "checkpoint and a new catalog.",
+            remedy="damaged-state",
         )
     return Layout(certificate.slot_keys, shard_key, filter_key)
 
@@ -145,7 +146,8 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         raise CatalogError(
             f"The catalog of this query is missing: {plan.root.url()} has no birth certificate "
             f"for query {task.query_id}, but the checkpoint remembers one. Point `catalog` to "
-            "where it is, or restore it together with the checkpoint."
+            "where it is, or restore it together with the checkpoint.",
+            remedy="missing-catalog",
         )
     shards = plan.shards or (found.shards if found else task.partitions)
     same_spread = found is not None and found.shards == shards
