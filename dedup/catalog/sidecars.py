@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged
 
 _REBUILT_SUFFIX = ".rebuilt"
+_OWNER_BYTES = 4
 
 
 class Sidecars:
@@ -140,9 +142,13 @@ class Sidecars:
                 return data
 
             blocks = blocks_of(read(HEADER_BYTES))
-            head = FilterHead.from_bytes(
-                read(head_bytes(blocks)), hash_key_id=self._hash_key_id, head_crc32=head_crc32
-            )
+            data = read(head_bytes(blocks))
+            head = FilterHead.from_bytes(data, hash_key_id=self._hash_key_id, head_crc32=head_crc32)
+            if head_crc32 is None:
+                owner = memoryview(bytearray(_OWNER_BYTES))
+                read_into(head.nbytes + blocks * BLOCK_BYTES, owner)
+                if owner != _owner(seg, data):
+                    raise FilterDamaged(f"{path} was made for another segment than {seg.name}")
             if head.count != seg.count:
                 raise FilterDamaged(f"{path} holds {head.count} IDs, its segment {seg.count}")
             return may_hold(
@@ -160,12 +166,18 @@ class Sidecars:
         )
         rebuilt.add(seg.spread(kernel.hash64(keys.data, keys.offsets, self._hash_key)))
         self._counters.filters_rebuilt += 1
+        data = rebuilt.to_bytes()
         with self._cache.scratch() as folder:
-            self._cache.write(folder / "filter", rebuilt.to_bytes())
+            self._cache.write(folder / "filter", data + _owner(seg, data[: head_bytes(blocks)]))
             self._cache.publish(
                 folder / "filter", self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
             )
         return rebuilt
+
+
+def _owner(seg: SegmentRef, head: bytes | memoryview) -> bytes:
+    """What a rebuilt filter ends with: nothing else says whose it is."""
+    return zlib.crc32(seg.name.encode(), zlib.crc32(head)).to_bytes(_OWNER_BYTES, "little")
 
 
 def _blocks_in(filter_bytes: int) -> int:

@@ -24,7 +24,7 @@ from cases import (
     worlds,
 )
 from harm import Harm, harms, some
-from judge import Outcomes, Wrong
+from judge import Outcomes
 from world import World
 
 from dedup.catalog.adopt import adopt
@@ -143,9 +143,6 @@ def test_local_copies_of_sidecars(tmp_path: Path, size: str, outcomes: Outcomes,
         assert outcomes.of(case.kind)["refused: SegmentDamaged"] == 0
 
 
-@pytest.mark.xfail(
-    strict=True, raises=Wrong, reason="the local cache does not say whose a rebuilt sidecar is"
-)
 def test_a_rebuilt_sidecar_of_another_segment(tmp_path: Path) -> None:
     world, _ = worlds(tmp_path, remote=True)
     case = rebuilt_sidecar_case(world)
