@@ -33,7 +33,7 @@ _LOCAL_ONLY = ("publish.synced", "publish.named")
 _SIDE_ONLY = ("sink.side.published",)
 _GRAVES_ONLY = ("grave.put.before", "grave.put.after")
 #: Twice the faults there.
-_SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, *_SIDE_ONLY, *_GRAVES_ONLY, "sweep.before", "sweep.after")
+_SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, *_GRAVES_ONLY, "sweep.before", "sweep.after")
 #: Visited while a query is born, and never again.
 BIRTH = ("certificate.put.before", "certificate.put.after")
 #: So many segments expire, and are kept for so long, that their names leave the state.
@@ -90,7 +90,8 @@ class Campaign:
         A process that was frozen stays so while its query is killed and started again, and goes on
         when the new one is well under way; else it goes on after a moment.
     random_kill_s : float
-        Mean time between kills of a process at a random time; 0: none.
+        Mean time between kills of a process at a random time, from the first micro-batch that a
+        start has published; 0: none.
     """
 
     seed: int

@@ -39,6 +39,7 @@ from spark_cluster import Cluster, running_cluster
 from support import seeded
 
 from dedup import faults
+from dedup.sinks.staged import published_batches
 
 RESULTS = Path(__file__).resolve().with_name("results")
 
@@ -139,7 +140,8 @@ def arm(campaign: Campaign, rng: random.Random, folder: Path) -> None:
 def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Counter[str]) -> None:
     subject.start()
     deadline_s = time.monotonic() + _CAMPAIGN_TIMEOUT_S
-    next_kill_s = _next_kill(campaign, rng)
+    published = 0
+    next_kill_s = float("inf")
     frozen: dict[int, float] = {}
     accounted = _deadly(subject)
     while True:
@@ -155,7 +157,8 @@ def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Cou
             if campaign.cold and subject.starts % 2:
                 shutil.rmtree(subject.folder / "cache", ignore_errors=True)
             subject.start()
-            next_kill_s = _next_kill(campaign, rng)
+            published = _published(subject)
+            next_kill_s = float("inf")
         now_s = time.monotonic()
         if now_s > deadline_s:
             raise UnexpectedStop(f"{subject.folder} does not end")
@@ -169,11 +172,18 @@ def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Cou
                 killed["since start"] += 1
             elif now_s > since_s + campaign.frozen_s:
                 subject.go_on(pid)
+        # Else a slow machine would never come to its first micro-batch.
+        if next_kill_s == float("inf") and _published(subject) > published:
+            next_kill_s = _next_kill(campaign, rng)
         if now_s > next_kill_s:
             _kill(campaign, subject, rng, killed)
             next_kill_s = _next_kill(campaign, rng)
         time.sleep(_POLL_S)
     del killed["since start"]
+
+
+def _published(subject: Subject) -> int:
+    return len(published_batches(subject.folder / "output"))
 
 
 def _next_kill(campaign: Campaign, rng: random.Random) -> float:
