@@ -33,7 +33,7 @@ _LOCAL_ONLY = ("publish.synced", "publish.named")
 _SIDE_ONLY = ("sink.side.published",)
 _GRAVES_ONLY = ("grave.put.before", "grave.put.after")
 #: Twice the faults there.
-_SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, *_GRAVES_ONLY, "sweep.before", "sweep.after")
+_SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, "sweep.before", "sweep.after")
 #: Visited while a query is born, and never again.
 BIRTH = ("certificate.put.before", "certificate.put.after")
 #: So many segments expire, and are kept for so long, that their names leave the state.
@@ -150,6 +150,9 @@ class Campaign:
 
 
 MIXED = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
+MANY_GRAVES = Campaign(
+    0, graves=True, points=_GRAVES_ONLY, per_point=3, visits_between=0, random_kill_s=0
+)
 BIRTHS = Campaign(0, batches=2, points=BIRTH, visits_between=0, random_kill_s=0)
 #: Of two attempts at a task, the one that stands still loses, and goes on when the other has won.
 TWICE = Campaign(
@@ -170,10 +173,11 @@ def campaigns(seed: int) -> Iterator[Campaign]:
             # So many IDs that filters leave the state, and are fetched anew when the cache is lost.
             yield Campaign(
                 next(numbers), store=store, s3=s3, rows=2000 if s3 else 400,
-                graves=not s3, side=True, cold=s3,
+                side=True, cold=s3,
             )  # fmt: skip
             for _ in range(3):
                 yield replace(BIRTHS, seed=next(numbers), store=store, s3=s3)
+            yield replace(MANY_GRAVES, seed=next(numbers), store=store, s3=s3)
         store, s3 = next(last_of_round), seed % 2 > 0
         yield Campaign(
             next(numbers), store=store, s3=s3, cluster=True, per_point=2, random_kill_s=25
