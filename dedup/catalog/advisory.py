@@ -48,8 +48,8 @@ def read_advisory(root: Root, query_id: str, shard: int) -> ShardState | None:
 
 def check_advisory(root: Root, query_id: str, shard: int) -> ShardState:
     """A shard's advisory copy; ObjectMissing where there is none, ValueError where damaged."""
-    data = root.read_bytes(shard_path(query_id, shard, MANIFEST_FILE))
-    return _from_bytes(data, query_id, shard)
+    name = shard_path(query_id, shard, MANIFEST_FILE)
+    return root.read(name, lambda data: _from_bytes(data, query_id, shard))
 
 
 def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -74,7 +74,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     """
     name = shard_path(query_id, shard, ADOPTED_FILE)
     try:
-        return _from_bytes(root.read_bytes(name), query_id, shard)
+        return root.read(name, lambda data: _from_bytes(data, query_id, shard))
     except ObjectMissing:
         if not any(parse(found.name).kind == "adopted" for found in root.list(query_id)):
             return None

@@ -128,10 +128,9 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
     """Return the certificate of a query, None where there is none; CatalogError when damaged."""
     name = certificate_path(query_id)
     try:
-        data = root.read_bytes(name)
+        return _read(root, name)
     except ObjectMissing:
         return None
-    return Certificate.from_bytes(data, root.url(name))
 
 
 def create_or_check(root: Root, wanted: Certificate) -> Certificate:
@@ -165,7 +164,7 @@ def create_or_check(root: Root, wanted: Certificate) -> Certificate:
         faults.point("certificate.put.before")
         root.create_bytes(name, wanted.to_bytes())
         faults.point("certificate.put.after")
-    found = Certificate.from_bytes(root.read_bytes(name), root.url(name))
+    found = _read(root, name)
     theirs, ours = asdict(found), asdict(wanted)
     differences = [
         f"{field.replace('_', ' ')} is {theirs[field]!r} there and {ours[field]!r} here"
@@ -180,6 +179,10 @@ def create_or_check(root: Root, wanted: Certificate) -> Certificate:
             remedy="changed-settings",
         )
     return found
+
+
+def _read(root: Root, name: str) -> Certificate:
+    return root.read(name, lambda data: Certificate.from_bytes(data, root.url(name)))
 
 
 def derive_keys(query_id: str) -> tuple[bytes, bytes]:

@@ -58,9 +58,11 @@ def check_grave(root: Root, query_id: str, shard: int, grave: str) -> list[str]:
         Where it is damaged, or another grave's: what it names may still be needed.
     """
     place = shard_path(query_id, shard, grave + GRAVE_SUFFIX)
-    body: dict[str, Any] = mapping(
-        parse_json(root.read_bytes(place)), needed=_FIELDS, known=_FIELDS | {"place"}
-    )
+    return root.read(place, lambda data: _names(data, place))
+
+
+def _names(data: bytes, place: str) -> list[str]:
+    body: dict[str, Any] = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS | {"place"})
     names = [name(segment) for segment in array(body["segments"])]
     version, told = body["format"], body.get("place")
     if version not in (_BEFORE, GRAVE_FORMAT) or (told is None) != (version == _BEFORE):

@@ -117,7 +117,7 @@ def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: Catal
 
 def _tombstone(root: Root, file: CatalogFile) -> None:
     try:
-        said = Tombstone.from_bytes(root.read_bytes(file.name)).segment
+        said = root.read(file.name, Tombstone.from_bytes).segment
     except ValueError as exc:
         raise ValueError(f"damaged: {exc}; it is no consent: forget the segment again") from exc
     if said != file.says.segment:

@@ -69,11 +69,12 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 
 def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
     """Return the lineage that ends with a run; ObjectMissing or ValueError where there is none."""
-    fields = mapping(
-        parse_json(root.read_bytes(run_path(query_id, run.run_id, run.began_epoch))),
-        needed=_FIELDS,
-        known=_FIELDS,
-    )
+    path = run_path(query_id, run.run_id, run.began_epoch)
+    return root.read(path, lambda data: _lineage(data, run))
+
+
+def _lineage(data: bytes, run: Run) -> Lineage:
+    fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
     listed = (array(entry, 2) for entry in array(fields["runs"]))
     runs = tuple(Run(name(run_id), whole(began, 0)) for run_id, began in listed)
     if fields != _fields(runs):

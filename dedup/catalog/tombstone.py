@@ -61,14 +61,12 @@ def read_tombstone(root: Root, query_id: str, shard: int, seg: SegmentRef) -> To
     """
     path = tombstone_path(query_id, shard, seg.name)
     try:
-        data = root.read_bytes(path)
-    except ObjectMissing:
-        return None
-    try:
-        found = Tombstone.from_bytes(data)
+        found = root.read(path, Tombstone.from_bytes)
         buckets = ((seg.start_ms, seg.end_ms), (None, None))
         if found.segment != seg.name or (found.start_ms, found.end_ms) not in buckets:
             raise ValueError(f"it speaks of {found}")
+    except ObjectMissing:
+        return None
     except ValueError as exc:
         raise CatalogError(
             f"the tombstone {root.url(path)} cannot be used for segment {seg.name}: {exc}. If the "

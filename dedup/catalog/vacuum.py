@@ -77,7 +77,16 @@ def plan_vacuum(
         When an object that names expired segments cannot be read, or the root cannot.
     """
     lineage = _lineage(root, query_id, states)
-    branches = lineage.branches(list_runs(root, query_id))
+    known = list_runs(root, query_id)
+    if len(lineage.runs) > 1 and not lineage.told_by(known) and not sole:
+        raise ConfigError(
+            f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
+            f"micro-batch of query {query_id}: other runs from its history would be missed as "
+            "well. List again; if the trace is lost, and no other checkpoint of this query is in "
+            "use, say so with --sole.",
+            remedy="branched-history",
+        )
+    branches = lineage.branches(known)
     if branches and not sole:
         names = ", ".join(f"{run.run_id} (from micro-batch {run.began_epoch})" for run in branches)
         raise ConfigError(

@@ -59,6 +59,15 @@ class Lineage:
                 return run
         return None
 
+    def told_by(self, known: Iterable[Run]) -> bool:
+        """Whether the newest run, or the one before it, is among the runs that a listing told.
+
+        Each leaves its object when it begins; a listing without both is not whole, and may lack
+        branches too.
+        """
+        own = {run.run_id for run in self.runs[-2:]}
+        return any(run.run_id in own for run in known)
+
     def branches(self, known: Iterable[Run]) -> tuple[Run, ...]:
         """Those of all known runs that committed a micro-batch which is not part of this history.
 
