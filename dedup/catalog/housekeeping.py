@@ -66,16 +66,19 @@ def look_round(
     for ahead, epoch in others_work(stray.orphans, lineage):
         mark_through(root, visit.query_id, ahead, epoch - 1)
     known = list_runs(root, visit.query_id)
-    branches = lineage.branches(known)
+    # A list without one's own run was cut short, and may lack a branch as well.
+    told = lineage.told_by(known)
+    branches = len(lineage.branches(known)) if told else base.branches
+    orphans = stray.orphans if told else ()
     swept = []
-    if not branches and stray.complete and lineage.told_by(known):
-        swept = sweepable(stray.orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
+    if not branches and stray.complete:
+        swept = sweepable(orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
     if swept:
         faults.point("sweep.before")
         root.delete(swept)
         faults.point("sweep.after")
     left = len(stray.orphans) - len(swept)
-    return replace(state, branches=len(branches), stray_files=(left, stray.foreign)), len(swept)
+    return replace(state, branches=branches, stray_files=(left, stray.foreign)), len(swept)
 
 
 def _due(visit: Visit, base: ShardState, policy: Policy) -> bool:

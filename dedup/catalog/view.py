@@ -260,8 +260,8 @@ class Views:
         with self._cache.scratch() as folder:
             copy = folder / "segment"
             size, crc = self._bring(seg, copy, checked=checked)
-            if size != seg.sst_bytes or crc not in (None, seg.sst_crc32):
-                # An object store's answer that was cut off may pass for a whole one: see Root.read.
+            # An object store's answer that was cut off may pass for a whole one: see `Root.read`.
+            if not (size == seg.sst_bytes and crc in (None, seg.sst_crc32)):
                 size, crc = self._bring(seg, copy, checked=True)
             if size != seg.sst_bytes or crc not in (None, seg.sst_crc32):
                 raise segment_damaged(
