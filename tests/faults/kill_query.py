@@ -60,6 +60,7 @@ def main() -> None:
         settings[f"spark.executorEnv.{faults.VARIABLE}"] = os.environ[faults.VARIABLE]
         options |= {} if config.get("s3") else {"shared_local": True}
     else:
+        settings["spark.python.daemon.module"] = "kill_daemon"
         options |= {"cache_dir": str(folder / "cache")}
     spark = session(settings)
     catalog = s3_factory(**config["s3"]) if config.get("s3") else str(folder / "catalog")

@@ -45,7 +45,13 @@ class Subject:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | {faults.VARIABLE: str(self.faults), "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=os.environ
+                | {
+                    faults.VARIABLE: str(self.faults),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    # Of the daemon.
+                    "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+                },
             )
         self.starts += 1
         self.drivers.add(self.process.pid)
@@ -86,7 +92,7 @@ class Subject:
             parents[pid] = parent
             if pid == self.process.pid:
                 found[pid] = "driver"
-            elif b"pyspark.daemon" in command:
+            elif b"pyspark.worker" in command:
                 found[pid] = "daemon"
             elif b"CoarseGrainedExecutorBackend" in command:
                 found[pid] = "executor"
