@@ -85,7 +85,6 @@ def plan_vacuum(
             "well. List again; if the trace is lost, and no other checkpoint of this query is in "
             "use, say so with --sole.",
             remedy="branched-history",
-            remedy="branched-history",
         )
     branches = lineage.branches(known)
     if branches and not sole:
