@@ -150,10 +150,13 @@ def _last_number(log: Path) -> int:
 def check_query(options: RunOptions, record: Record | None) -> None:
     """Refuse an output whose batches another checkpoint made: batch numbers would begin again.
 
+    So they do in a checkpoint that was adopted, or put back to an earlier day: folders that are
+    there already would be taken for done, and the new rows of their numbers be lost.
+
     Raises
     ------
     ConfigError
-        Naming both, and what to restore.
+        Naming both, and what to restore or move.
     """
     query_id = checkpoint_query_id(options.checkpoint)
     known = record.query_id if record else None
@@ -169,6 +172,17 @@ def check_query(options: RunOptions, record: Record | None) -> None:
             f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output.",
             remedy="lost-checkpoint",
         )
+    begun = _last_number(options.checkpoint / "offsets")
+    for folder in (options.output, options.duplicates):
+        ahead = [n for n in published_batches(folder) if n > begun] if folder else []
+        if ahead:
+            raise ConfigError(
+                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, which --checkpoint "
+                f"{options.checkpoint} has not begun: they would be taken for done, and new rows "
+                "be lost. Where it was adopted, or put back to an earlier day, move those "
+                "batch=N folders elsewhere first.",
+                remedy="batches-ahead",
+            )
 
 
 def checkpoint_query_id(checkpoint: Path) -> str | None:

@@ -174,6 +174,24 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
         check_query(options, record_of(options, "q2"))
 
 
+@pytest.mark.parametrize("side", [False, True])
+def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, side: bool) -> None:
+    """After `dedup catalog adopt`, or an older checkpoint put back, their numbers come again."""
+    options = options_for(tmp_path, duplicates=tmp_path / "side")
+    offsets = options.checkpoint / "offsets"
+    offsets.mkdir(parents=True)
+    (options.checkpoint / "metadata").write_text('{"id": "q1"}')
+    for number in range(4):
+        (offsets / str(number)).touch()
+        ((tmp_path / "side" if side else options.output) / f"batch={number}").mkdir(parents=True)
+    record = record_of(options, "q1")
+    check_query(options, record)
+    for number in (3, 2):
+        (offsets / str(number)).unlink()
+    with pytest.raises(ConfigError, match=r"holds micro-batches 2 to 3, which .* has not begun"):
+        check_query(options, record)
+
+
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
