@@ -1,4 +1,4 @@
-"""A file system of a few megabytes of its own, and how to fill it."""
+"""A file system of its own with room for a few megabytes, or few files, and how to fill it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ DISK_BYTES = 8 << 20
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path, *, inodes: int | None = None) -> Iterator[Path]:
     """A mount that is gone at the end; the test is skipped where mounting is not allowed."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    options = f"size={DISK_BYTES}" + (f",nr_inodes={inodes}" if inodes else "")
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except OSError as error:
@@ -38,4 +39,13 @@ def fill(disk: Path, leave_bytes: int = 0) -> Path:
             free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - leave_bytes
             if free <= 0 or not file.write(bytes(min(free, 1 << 16))):
                 break
+    return ballast
+
+
+def take_inodes(disk: Path, leave: int = 0) -> Path:
+    """Leave no more than so many files to be made; the folder of empty ones that takes the rest."""
+    ballast = disk / "ballast"
+    ballast.mkdir()
+    for nth in range(max(0, os.statvfs(disk).f_favail - leave)):
+        (ballast / f"{nth}").touch()
     return ballast
