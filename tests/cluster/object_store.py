@@ -89,15 +89,27 @@ def client(service: str, endpoint: str, key: tuple[str, str] = ("any", "any")) -
     )  # fmt: skip
 
 
-def open_s3(endpoint: str, access_key: str, secret_key: str) -> pafs.S3FileSystem:
+def open_s3(
+    endpoint: str,
+    access_key: str = "any",
+    secret_key: str = "any",
+    *,
+    attempts: int = 3,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> pafs.S3FileSystem:
     return pafs.S3FileSystem(
         access_key=access_key, secret_key=secret_key, endpoint_override=endpoint, scheme="http",
-        region=REGION, connect_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S,
+        region=REGION, connect_timeout=timeout_s, request_timeout=timeout_s,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=attempts),
     )  # fmt: skip
 
 
 def s3_factory(
-    endpoint: str, folder: str, secrets: str | None = None, calls: str | None = None
+    endpoint: str,
+    folder: str,
+    secrets: str | None = None,
+    calls: str | None = None,
+    attempts: int = 3,
 ) -> Callable[[], tuple[pafs.FileSystem, str]]:
     """What a user gives as catalog; it reads `secrets` anew each time, and notes that in `calls`.
 
@@ -119,6 +131,7 @@ def s3_factory(
         made = pyarrow.fs.S3FileSystem(
             access_key=access_key, secret_key=secret_key, endpoint_override=endpoint,
             scheme="http", region=region, connect_timeout=timeout_s, request_timeout=timeout_s,
+            retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
         )  # fmt: skip
         return made, f"{bucket}/{folder}"
 
