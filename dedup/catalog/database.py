@@ -28,7 +28,8 @@ _READAHEAD_BYTES = 256 << 10
 _DECODE_BLOCKS = 8192
 #: Beside RocksDB's own files.
 _CHECK_FILE = "checksum"
-_CHECKED_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-", "IDENTITY", "rocksdict-config")
+#: Not rocksdict's own: every open writes it anew, so another process may find it half-written.
+_CHECKED_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-", "IDENTITY")
 
 
 @dataclass(slots=True)

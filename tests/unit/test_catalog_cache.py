@@ -126,6 +126,19 @@ def test_three_processes_build_one_view_at_the_same_time(bench: Bench) -> None:
     assert list((bench.cache().top / "tmp").iterdir()) == []
 
 
+def test_a_view_opens_while_another_process_opens_it(bench: Bench) -> None:
+    """rocksdict empties and writes a file of its own at every open."""
+    made = fixed(2_000)
+    seg = write(bench.store(), made)
+    bench.store().lookup(seg, made.keys, made.hashes)
+    (config,) = bench.cache().folder.glob("*/*.view/rocksdict-config.json")
+    config.write_bytes(b"")
+    store = bench.store()
+    assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    assert store.counters.views_rebuilt == 0
+    assert config.read_bytes() != b"", "this version does not write it: check it as well"
+
+
 def look_in_child(path: Path, seg: SegmentRef, results: object, store: object) -> None:
     made = fixed(20_000)
     results.put(store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist())
