@@ -55,7 +55,7 @@ demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every 
 
 .PHONY: test
 test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
-	@$(PY) -m pytest tests --numprocesses 2 --dist loadgroup $(TEST_ARGS)
+	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, and the C code with warnings as errors
