@@ -61,6 +61,9 @@ class OneObject:
     def read_bytes(self, name: str) -> bytes:
         return self.data
 
+    def read(self, name: str, parse: Callable[[bytes], Any]) -> Any:
+        return parse(self.data)
+
     def url(self, name: str = "") -> str:
         return f"/root/{name}"
 
