@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from pathlib import Path
 
@@ -59,8 +60,7 @@ def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePytho
     assert f"it has rolling-dedup 0.0.9 ({other}/__init__.py)" in answer["error"]
     assert f"Install rolling-dedup=={dedup.__version__} there" in answer["error"]
     # Nothing else was wrong with that Python.
-    (other / "__init__.py").unlink()
-    other.rmdir()
+    shutil.rmtree(other)
     other.symlink_to(Path(dedup.__file__).parent)
     answer = driver.ask("batch", settings=settings(bare), options={"horizon": "1 hour"})
     assert answer == {"unique": 3}
