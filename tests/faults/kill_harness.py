@@ -216,14 +216,15 @@ def _deadly(subject: Subject) -> int:
 
 
 def table(results: list[Result]) -> str:
-    """Faults fired by point and kind, and the sums."""
+    """Faults fired by point and kind, those at random times, and the sums."""
     fired: Counter[tuple[str, str]] = sum((r.fired for r in results), Counter())
     killed: Counter[str] = sum((r.killed for r in results), Counter())
-    lines = ["| where | what | fired |", "|---|---|---|"]
-    order = list(faults.POINTS)
-    for (name, kind), n in sorted(fired.items(), key=lambda i: (order.index(i[0][0]), i[0][1])):
-        lines.append(f"| `{name}` | {kind} | {n} |")
-    lines += [f"| at random times | kill {kind} | {n} |" for kind, n in sorted(killed.items())]
+    kinds = [kind for kind in faults.KINDS if any(kind == k for _, k in fired)]
+    lines = [f"| where | {' | '.join(kinds)} |", f"|---{'|---:' * len(kinds)}|"]
+    for name in faults.POINTS:
+        counts = (str(fired[name, kind] or "") for kind in kinds)
+        lines.append(f"| `{name}` | {' | '.join(counts)} |")
+    lines += ["", "At random times: " + ", ".join(f"{n} x {k}" for k, n in sorted(killed.items()))]
     records = sum(r.outcome.records for r in results)
     lost = sum(r.outcome.lost for r in results)
     duplicated = sum(r.outcome.duplicated for r in results)

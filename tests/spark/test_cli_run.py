@@ -212,11 +212,10 @@ def test_a_crash_before_the_commit_repeats_nothing(job: Job) -> None:
     job(duplicates=job.duplicates)
     before = job.rows(), job.rows(folder=job.duplicates)
     commits = job.output / "_checkpoint" / "commits"
-    for path in (commits / "1", commits / "2", commits.parent / "offsets" / "2"):
-        path.unlink()
-        (path.parent / f".{path.name}.crc").unlink()
+    (commits / "2").unlink()
+    (commits / ".2.crc").unlink()
     again = job(duplicates=job.duplicates)
-    assert again.figures.batches == 2
+    assert again.figures.batches == 1
     assert (job.rows(), job.rows(folder=job.duplicates)) == before
 
 
