@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from driver_process import DriverProcess, give
 from flaky_store import Fault, FlakyStore, Kind
 from object_store import ObjectStore
@@ -28,6 +29,7 @@ def at_random(kind: Kind, seed: int) -> Fault:
     return Fault(kind, visits=visits, seconds=0.2)
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_once_its_store_is_well(
     store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:

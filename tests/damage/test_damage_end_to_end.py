@@ -51,7 +51,7 @@ _SPARK_SAYS = re.compile(
     r"\.changelog|\.delta",
 )
 ROOT_KINDS = ("segment", "sidecar", "certificate", "manifest", "run")
-FEW = [("segment", 0), (HDFS, 0), (HDFS, 1)]
+FEW = [(HDFS, 0), (HDFS, 1)]
 MANY = [
     *((kind, nth) for kind in ROOT_KINDS for nth in range(8)),
     *((store, nth) for store in (HDFS, *STORES) for nth in range(12)),

@@ -26,28 +26,33 @@ def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
     """Python workers die at ten points, the driver at one, everything at random times."""
     campaign = Campaign(
         seed=3,
-        batches=6,
+        batches=5,
         rows=800,
         points=_KILLED,
         per_point=1,
         visits_between=1,
-        random_kill_s=15.0,
+        random_kill_s=20.0,
     )
     result = run(campaign, tmp_path / "query")
     assert set(result.fired) == {(name, "kill") for name in _KILLED}
     assert result.starts > 1
-    assert result.outcome == Outcome(records=4800, lost=0, duplicated=0)
+    assert result.outcome == Outcome(records=4000, lost=0, duplicated=0)
 
 
-def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "point", ["segment.chunk", pytest.param("group.judged", marks=pytest.mark.slow)]
+)
+def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(
+    tmp_path: Path, point: str
+) -> None:
     campaign = Campaign(
-        seed=4, batches=8, store="rocksdb", points=("segment.chunk", "group.judged"), per_point=1,
+        seed=4, batches=6, store="rocksdb", points=(point,), per_point=1,
         visits_between=2, kinds=("freeze",), zombies=True, random_kill_s=0,
     )  # fmt: skip
     result = run(campaign, tmp_path / "query")
-    assert set(result.fired) == {("segment.chunk", "freeze"), ("group.judged", "freeze")}
-    assert result.killed["all but a frozen worker"] == 2
-    assert result.outcome == Outcome(records=3200, lost=0, duplicated=0)
+    assert set(result.fired) == {(point, "freeze")}
+    assert result.killed["all but a frozen worker"] == 1
+    assert result.outcome == Outcome(records=2400, lost=0, duplicated=0)
 
 
 # --- the harness itself can tell

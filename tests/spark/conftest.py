@@ -27,6 +27,8 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
         .appName("dedup tests")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # Of the whole JVM: `writeStream` asks whichever session is active.
+        .config("spark.sql.timeType.enabled", "true")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -56,7 +56,11 @@ def link(job: Job, count: int | None = None) -> None:
     ("files_per_trigger", "options"),
     [
         (1000, {"horizon": "400 days"}),
-        (10, {"horizon": "1 day", **DAILY, "state_budget_bytes": 128 << 10}),
+        pytest.param(
+            10,
+            {"horizon": "1 day", **DAILY, "state_budget_bytes": 128 << 10},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(10, {"horizon": "400 days", **DAILY}, marks=pytest.mark.slow),
         pytest.param(1, {"horizon": "1 day", **DAILY}, marks=pytest.mark.slow),
     ],

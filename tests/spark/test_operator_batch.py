@@ -57,7 +57,6 @@ def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
 
 
 def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.timeType.enabled", "true")
     frame = spark.createDataFrame([("a", 3), ("a", 1), ("a", 2)], "id string, n int")
     for order in (
         "n", "-n", "cast(n as double)", "cast(n as decimal(38,9))", "cast(n as string)",
@@ -75,7 +74,6 @@ def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
 def test_equal_rows_win_whatever_their_nested_times(spark: SparkSession) -> None:
     """Ties are settled by a hash of all columns, also of what Python's datetime cannot hold."""
     spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
-    spark.conf.set("spark.sql.timeType.enabled", "true")
     frame = spark.sql(
         """SELECT 'a' AS id, n, array(timestamp_micros(-62135596800000000 + n)) AS first,
                   map('far', timestamp_micros(253402300799999999 - n)) AS last,

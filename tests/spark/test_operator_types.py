@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -65,15 +64,6 @@ VALUES = {
         "map('k', null)",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture
-def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session with type TIME, of which `writeStream` asks the active one."""
-    for session in (spark, active := SparkSession.active()):
-        session.conf.set("spark.sql.timeType.enabled", "true")
-    yield spark
-    active.conf.unset("spark.sql.timeType.enabled")
 
 
 @pytest.fixture
