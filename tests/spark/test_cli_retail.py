@@ -55,7 +55,7 @@ def link(job: Job, count: int | None = None) -> None:
 @pytest.mark.parametrize(
     ("files_per_trigger", "options"),
     [
-        (1000, {"horizon": "400 days"}),
+        pytest.param(1000, {"horizon": "400 days"}, marks=pytest.mark.slow),
         pytest.param(
             10,
             {"horizon": "1 day", **DAILY, "state_budget_bytes": 128 << 10},

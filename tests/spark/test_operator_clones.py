@@ -79,6 +79,8 @@ def test_two_clones_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> No
     assert missing(made) == missing(copied, live=True) == []
 
 
+# Without Spark: tests/unit/test_catalog_sweep.py and the model.
+@pytest.mark.slow
 def test_orphans_are_deleted_once_nothing_can_name_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,8 @@ def test_the_commit_log_alone_is_lost(done: tuple[Query, Run], tmp_path: Path) -
     assert row_set(replayed.rows[19]) == row_set(run.rows[19])
 
 
+# The kill harness comes by the same points in `make test`.
+@pytest.mark.slow
 def test_tasks_that_fail_once_at_every_point(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
