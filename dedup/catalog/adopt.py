@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dedup.catalog.advisory import read_advisory, write_adopted
 from dedup.catalog.certificate import load_certificate
-from dedup.catalog.inspect import list_catalog
+from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs
@@ -74,14 +74,15 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
         )
     told = {shard: read_advisory(root, query_id, shard) for shard in range(certificate.shards)}
     known = {shard: state for shard, state in told.items() if state is not None}
-    _check_told(root, query_id, set(told) - set(known))
+    files = list_catalog(root, query_id)
+    _check_told(root, query_id, files, set(told) - set(known))
     if not known:
         raise ConfigError(
             f"no shard of query {query_id} has an advisory manifest at {root.url()}: all its IDs "
             "were in the lost checkpoint. Begin anew with another checkpoint.",
             remedy="lost-checkpoint",
         )
-    _check_complete(root, query_id, known)
+    _check_complete(root, query_id, files, known)
     # Every shard hears every clock: the newest copy knows where all of them were.
     newest = max(known.values(), key=lambda state: state.epoch)
     for shard, state in told.items():
@@ -118,9 +119,9 @@ def _reborn(state: ShardState, newest: ShardState) -> ShardState:
     )
 
 
-def _check_told(root: Root, query_id: str, untold: set[int]) -> None:
+def _check_told(root: Root, query_id: str, files: list[CatalogFile], untold: set[int]) -> None:
     """Refuse to begin with nothing where there was something."""
-    for file in list_catalog(root, query_id):
+    for file in files:
         if file.says.kind in ("manifest", "segment") and file.says.shard in untold:
             raise CatalogError(
                 f"the advisory manifest of shard {file.says.shard} is missing or damaged, though "
@@ -131,8 +132,10 @@ def _check_told(root: Root, query_id: str, untold: set[int]) -> None:
             )
 
 
-def _check_complete(root: Root, query_id: str, known: dict[int, ShardState]) -> None:
-    sizes = {found.name: found.size_bytes for found in root.list(query_id)}
+def _check_complete(
+    root: Root, query_id: str, files: list[CatalogFile], known: dict[int, ShardState]
+) -> None:
+    sizes = {file.name: file.size_bytes for file in files}
     missing = [
         segment.name
         for shard, state in known.items()

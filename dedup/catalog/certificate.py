@@ -12,11 +12,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from dedup import faults
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.filter import hash_key_id
 from dedup.core.parse import array, mapping, parse_json, text, whole
+from dedup.core.ports import I64, U64
 from dedup.errors import CatalogError, ConfigError
 
 CERTIFICATE_FORMAT = 1
@@ -201,6 +204,12 @@ def derive_keys(query_id: str) -> tuple[bytes, bytes]:
 def filter_key_id(query_id: str) -> int:
     """Return the ID of a query's filter key, as certificate, segments and sidecars hold it."""
     return hash_key_id(derive_keys(query_id)[1])
+
+
+def shards_of(hashes: U64, shards: int) -> I64:
+    """Return the shard of each ID, shape (n,), from its hash under the key for shards."""
+    # The upper half times the number of shards: no division.
+    return (((hashes >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32)).astype(np.int64)
 
 
 def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def open_view(folder: Path) -> View:
             meta_bytes = db.get(META_KEY)
             if meta_bytes is None:
                 raise ValueError("it has no metadata entry")
-            return View(db, _meta(meta_bytes), meta_bytes)
+            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes)
         except BaseException:
             db.close()
             raise
@@ -93,13 +93,6 @@ def _check(folder: Path) -> bytes:
         if path.name.startswith(_CHECKED_FILES):
             crc = zlib.crc32(path.read_bytes(), zlib.crc32(path.name.encode(), crc))
     return f"{crc:08x}".encode()
-
-
-def _meta(data: bytes) -> SegmentMeta:
-    try:
-        return SegmentMeta.from_bytes(data)
-    except (TypeError, RecursionError, OverflowError) as exc:
-        raise ValueError(f"metadata {data[:200]!r} cannot be read: {exc}") from exc
 
 
 def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, int]:

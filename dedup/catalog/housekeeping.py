@@ -69,10 +69,9 @@ def look_round(
     # A list without one's own run was cut short, and may lack a branch as well.
     told = lineage.told_by(known)
     branches = len(lineage.branches(known)) if told else base.branches
-    orphans = stray.orphans if told else ()
     swept = []
-    if not branches and stray.complete:
-        swept = sweepable(orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
+    if told and not branches and stray.complete:
+        swept = sweepable(stray.orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
     if swept:
         faults.point("sweep.before")
         root.delete(swept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dedup.catalog.advisory import check_advisory, read_adopted
@@ -115,27 +116,29 @@ def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: Catal
     return ""
 
 
-def _tombstone(root: Root, file: CatalogFile) -> None:
+@contextmanager
+def _damage(consequence: str) -> Iterator[None]:
     try:
-        said = root.read(file.name, Tombstone.from_bytes).segment
+        yield
     except ValueError as exc:
-        raise ValueError(f"damaged: {exc}; it is no consent: forget the segment again") from exc
+        raise ValueError(f"damaged: {exc}; {consequence}") from exc
+
+
+def _tombstone(root: Root, file: CatalogFile) -> None:
+    with _damage("it is no consent: forget the segment again"):
+        said = root.read(file.name, Tombstone.from_bytes).segment
     if said != file.says.segment:
         raise ValueError(f"it speaks of segment {said}: forget the segment again")
 
 
 def _grave(root: Root, file: CatalogFile) -> None:
-    try:
+    with _damage(_GRAVE_IS_LOST):
         check_grave(root, file.says.query_id or "", file.says.shard or 0, file.says.segment or "")
-    except ValueError as exc:
-        raise ValueError(f"damaged: {exc}; {_GRAVE_IS_LOST}") from exc
 
 
 def _advice(root: Root, file: CatalogFile) -> None:
-    try:
+    with _damage(_ADVICE_IS_LOST):
         check_advisory(root, file.says.query_id or "", file.says.shard or 0)
-    except ValueError as exc:
-        raise ValueError(f"damaged: {exc}; {_ADVICE_IS_LOST}") from exc
 
 
 def _adopted(root: Root, file: CatalogFile) -> None:
@@ -144,13 +147,8 @@ def _adopted(root: Root, file: CatalogFile) -> None:
 
 def _lineage(root: Root, file: CatalogFile) -> None:
     says = file.says
-    try:
+    with _damage(_LINEAGE_IS_LOST):
         check_lineage(root, says.query_id or "", Run(says.run_id or "", says.epoch or 0))
-    except ValueError as exc:
-        raise ValueError(
-            f"damaged: {exc}; earlier runs may now count as branches, so that nothing is deleted: "
-            "run vacuum --sole if no other checkpoint of this query is in use"
-        ) from exc
 
 
 _GRAVE_IS_LOST = (
@@ -160,6 +158,10 @@ _GRAVE_IS_LOST = (
 _ADVICE_IS_LOST = (
     "without the checkpoint this shard's IDs could not be adopted; the query writes it again with "
     "its next segments"
+)
+_LINEAGE_IS_LOST = (
+    "earlier runs may now count as branches, so that nothing is deleted: run vacuum --sole if no "
+    "other checkpoint of this query is in use"
 )
 _CHECKS: dict[str, Callable[[Root, CatalogFile], None]] = {
     "tombstone": _tombstone,

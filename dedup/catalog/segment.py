@@ -16,6 +16,7 @@ import rocksdict
 from dedup import faults
 from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
 from dedup.core.entries import Entries, merged
+from dedup.core.parse import parse_json
 from dedup.core.ports import U64, SegmentPlan, SegmentRef, hash_range, spread_hashes
 from dedup.errors import CatalogError
 
@@ -84,14 +85,15 @@ class SegmentMeta:
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentMeta:
         """Return the metadata; ValueError when these bytes are none that this version reads."""
-        fields: Any = json.loads(data)
+        fields: Any = parse_json(data)
         if not isinstance(fields, dict) or fields.get("format") != SEGMENT_FORMAT:
             raise ValueError(f"metadata {data[:200]!r} is of an unknown format")
         try:
             meta = cls(**fields)
-        except TypeError as exc:
+            whole = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
+        except (TypeError, RecursionError, OverflowError) as exc:
             raise ValueError(f"metadata {data[:200]!r} has other fields: {exc}") from exc
-        if meta.to_bytes() != data or meta.nblocks != block_count(meta.count):
+        if not whole:
             raise ValueError(f"metadata {data[:200]!r} contradicts itself")
         return meta
 

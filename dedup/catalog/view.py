@@ -259,11 +259,12 @@ class Views:
     def _build(self, seg: SegmentRef, path: Path, *, checked: bool) -> None:
         with self._cache.scratch() as folder:
             copy = folder / "segment"
-            size, crc = self._bring(seg, copy, checked=checked)
-            # An object store's answer that was cut off may pass for a whole one: see `Root.read`.
-            if not (size == seg.sst_bytes and crc in (None, seg.sst_crc32)):
-                size, crc = self._bring(seg, copy, checked=True)
-            if size != seg.sst_bytes or crc not in (None, seg.sst_crc32):
+            # Twice: an object store's answer that was cut off may pass for whole, see `Root.read`.
+            for again in (checked, True):
+                size, crc = self._bring(seg, copy, checked=again)
+                if size == seg.sst_bytes and crc in (None, seg.sst_crc32):
+                    break
+            else:
                 raise segment_damaged(
                     self._root,
                     self._query_id,

@@ -84,6 +84,25 @@ def segments(root: Root, known: Snapshot | None, query_id: str | None = None) ->
     ]
 
 
+def only_query(root: Root) -> str:
+    """Return the one query of a catalog.
+
+    Raises
+    ------
+    ConfigError
+        If it holds several, naming them, or none.
+    """
+    queries = sorted(
+        {f.says.query_id or "" for f in list_catalog(root) if f.says.kind == "certificate"}
+    )
+    if len(queries) != 1:
+        raise ConfigError(
+            f"{root.url()} holds {len(queries)} queries; say which with --query: "
+            f"{', '.join(queries)}"
+        )
+    return queries[0]
+
+
 def inspect(root: Root, known: Snapshot | None, query_id: str | None = None) -> dict[str, Any]:
     """Return what a catalog holds: per query, per shard, per segment."""
     files = list_catalog(root, query_id or "")

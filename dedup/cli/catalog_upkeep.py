@@ -7,12 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from dedup.catalog.adopt import adopt as adopt_catalog
-from dedup.catalog.inspect import list_catalog
 from dedup.catalog.root import Root
 from dedup.catalog.vacuum import carry_out, plan_vacuum
-from dedup.cli.catalog import open_root, snapshot
+from dedup.cli.catalog import only_query, open_root, snapshot
 from dedup.core.duration import duration_ms
-from dedup.errors import ConfigError
 
 
 def vacuum(
@@ -59,12 +57,6 @@ def adopt(where: str, checkpoint: str, query_id: str | None) -> dict[str, Any]:
         If there is no catalog, or it does not say of which query, or the folder is in use.
     """
     root = open_root(where)
-    queries = {f.says.query_id for f in list_catalog(root) if f.says.kind == "certificate"}
-    if query_id is None and len(queries) != 1:
-        listed = ", ".join(sorted(str(query) for query in queries))
-        raise ConfigError(
-            f"{root.url()} holds {len(queries)} queries; say --query, one of {listed}"
-        )
     new = Root(checkpoint)
-    done = adopt_catalog(root, query_id or str(queries.pop()), new)
+    done = adopt_catalog(root, query_id or only_query(root), new)
     return {"root": root.url(), "checkpoint": new.url(), **asdict(done)}

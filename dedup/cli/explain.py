@@ -12,11 +12,11 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog.advisory import read_advisory
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, derive_keys, load_certificate
-from dedup.catalog.inspect import list_catalog
+from dedup.catalog.certificate import Certificate, derive_keys, load_certificate, shards_of
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
+from dedup.cli.catalog import only_query
 from dedup.cli.figures import iso
 from dedup.cli.id_text import id_key
 from dedup.core.clocks import NEVER_MS
@@ -75,9 +75,8 @@ def explain(
     certificate = _certificate(root, known, query_id)
     keys = id_key(certificate.id_columns, texts)
     shard_key, filter_key = derive_keys(certificate.query_id)
-    # As pack chooses.
-    upper = int(kernel.hash64(keys.data, keys.offsets, shard_key)[0]) >> 32
-    shard = (upper * certificate.shards) >> 32
+    spread = kernel.hash64(keys.data, keys.offsets, shard_key)
+    shard = int(shards_of(spread, certificate.shards)[0])
     hashes = kernel.hash64(keys.data, keys.offsets, filter_key)
     state = _state(root, certificate.query_id, shard, known)
     seen: list[Sighting] = []
@@ -128,15 +127,7 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _certificate(root: Root, known: Snapshot | None, query_id: str | None) -> Certificate:
-    wanted = query_id or (known.query_id if known is not None else None)
-    if wanted is None:
-        queries = {f.says.query_id for f in list_catalog(root) if f.says.kind == "certificate"}
-        if len(queries) != 1:
-            listed = ", ".join(sorted(str(query) for query in queries))
-            raise ConfigError(
-                f"{root.url()} holds {len(queries)} queries; say which with --query: {listed}"
-            )
-        wanted = str(queries.pop())
+    wanted = query_id or (known.query_id if known is not None else only_query(root))
     certificate = load_certificate(root, wanted)
     if certificate is None:
         raise ConfigError(f"{root.url()} holds no catalog of query {wanted}.")

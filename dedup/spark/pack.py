@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import faults, kernel
+from dedup.catalog.certificate import shards_of
 from dedup.core.clocks import NEVER_MS, Heard, check_sources
 from dedup.core.keys import Keys
 from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
@@ -119,7 +120,7 @@ class Packer:
                 head.append(pa.array(sources))
         count = len(self.layout.slot_keys)
         hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
-        shards = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
+        shards = shards_of(hashes, count)
         body = batch.select(range(self.plan.body_columns))
         if ids.null.any():
             # By their rows, not in turn: a task that runs again may see them in another order.

@@ -15,7 +15,7 @@ from typing import Any
 
 from object_store import s3_factory
 from pyspark.sql import DataFrame, SparkSession
-from spark_cluster import QUICK_JAVA
+from spark_cluster import QUICK_JAVA, QUICK_SESSION
 from support import Query
 
 from dedup import BatchMetrics, dedup_by_id
@@ -39,12 +39,11 @@ class Driver:
         os.environ["PYSPARK_PYTHON"] = given.pop("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(self.master).appName("dedup cluster tests")
         for key, value in {
+            **QUICK_SESSION,
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": QUICK_JAVA,
-            "spark.driver.extraJavaOptions": QUICK_JAVA,
-            "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "512m",
             "spark.log.level": "ERROR",
             "spark.network.timeout": "60s",
@@ -54,12 +53,6 @@ class Driver:
             # Work begins when both executors are there, and is not kept from one of them.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.ui.enabled": "false",
-            # Compiling plans costs more than these few rows ever would.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             **given,
         }.items():
             builder = builder.config(key, value)

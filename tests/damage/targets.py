@@ -25,7 +25,6 @@ from dedup import kernel
 from dedup.catalog.advisory import check_advisory
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.database import _meta
 from dedup.catalog.graves import check_grave
 from dedup.catalog.runs import check_lineage
 from dedup.catalog.segment import SegmentMeta
@@ -237,7 +236,7 @@ def _json(world: World) -> list[Target]:
         assert Tombstone.from_bytes(data).to_bytes() == data
 
     def meta(data: bytes) -> None:
-        assert _meta(data).to_bytes() == data
+        assert SegmentMeta.from_bytes(data).to_bytes() == data
 
     def at(read: Callable[[Any], Any]) -> Callable[[bytes], None]:
         def decode(data: bytes) -> None:

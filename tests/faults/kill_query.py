@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 
 from object_store import s3_factory
 from pyspark.sql import SparkSession
-from spark_cluster import QUICK_JAVA
+from spark_cluster import QUICK_SESSION
 from support import SCHEMA
 
 from dedup import dedup_by_id, faults
@@ -31,18 +31,12 @@ SIDE, SPECULATED = "side", "speculated"
 def session(settings: dict[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName("dedup under faults")
     for key, value in {
+        **QUICK_SESSION,
         # A task may be killed as often as the plan says.
         "spark.master": "local[2,1000]",
         "spark.task.maxFailures": "1000",
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.log.level": "OFF",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         **settings,
     }.items():
         builder = builder.config(key, value)

@@ -319,8 +319,8 @@ MUTANTS = (
     _mutant(
         "orphans are swept although history branched",
         "catalog/housekeeping.py",
-        "if not branches and stray.complete:",
-        "if stray.complete:",
+        "if told and not branches and stray.complete:",
+        "if told and stray.complete:",
         SWEEP,
     ),
     _mutant(
@@ -356,8 +356,8 @@ MUTANTS = (
     _mutant(
         "a segment with a wrong checksum is used",
         "catalog/view.py",
-        "if size != seg.sst_bytes or crc not in (None, seg.sst_crc32):",
-        "if size != seg.sst_bytes:",
+        "if size == seg.sst_bytes and crc in (None, seg.sst_crc32):",
+        "if size == seg.sst_bytes:",
         DAMAGE,
     ),
     Mutant(

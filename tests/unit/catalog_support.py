@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.fs as pafs
+import pytest
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
@@ -19,6 +20,7 @@ from dedup.catalog.view import OpenViews
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import I64, U64, SegmentPlan, SegmentRef
+from dedup.errors import CatalogError, SegmentDamaged
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 RUN = "11111111-2222-4333-8444-555555555555"
@@ -105,6 +107,18 @@ def write(store: ShardStore, made: Content, fpr: float = 0.01, **bucket: int) ->
 def knows(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
     """Whether the segment's filter answers yes for all that is in there."""
     return bool(store.may_hold(seg, np.sort(made.hashes)).all())
+
+
+def answers_or_refuses(store: ShardStore, seg: SegmentRef, made: Content) -> str:
+    """Ask for all that is in a whole segment; the error's text, empty where the answer is right."""
+    try:
+        assert knows(store, seg, made)
+        assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    except SegmentDamaged:
+        pytest.fail("a whole segment was called damaged")
+    except CatalogError as error:
+        return str(error)
+    return ""
 
 
 def flip(path: Path, at: int) -> None:
