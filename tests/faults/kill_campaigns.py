@@ -28,12 +28,14 @@ STORES: dict[str, dict[str, str]] = {
 #: Points of the driver alone, where an exception is no better than a kill.
 _DRIVER = ("sink.",)
 #: Points that some campaigns never come by.
-_S3_ONLY = ("upload.before", "upload.after", "sidecar.fetch.after")
+_S3_ONLY = ("upload.before", "upload.after")
 _LOCAL_ONLY = ("publish.synced", "publish.named")
 _SIDE_ONLY = ("sink.side.published",)
 _GRAVES_ONLY = ("grave.put.before", "grave.put.after")
 #: Twice the faults there.
 _SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, "sweep.before", "sweep.after")
+#: A filter is fetched once it has left the state, and the cache is lost.
+_FETCHES_ONLY = ("sidecar.fetch.after",)
 #: Visited while a query is born, and never again.
 BIRTH = ("certificate.put.before", "certificate.put.after")
 #: So many segments expire, and are kept for so long, that their names leave the state.
@@ -131,7 +133,7 @@ class Campaign:
 
     def where(self) -> tuple[str, ...]:
         """The points that faults are armed at."""
-        left_out = (_LOCAL_ONLY if self.s3 else _S3_ONLY) + BIRTH[1:]
+        left_out = (_LOCAL_ONLY if self.s3 else _S3_ONLY) + _FETCHES_ONLY + BIRTH[1:]
         left_out += () if self.side else _SIDE_ONLY
         left_out += () if self.graves else _GRAVES_ONLY
         return self.points or tuple(name for name in faults.POINTS if name not in left_out)
@@ -153,7 +155,14 @@ MIXED = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
 MANY_GRAVES = Campaign(
     0, graves=True, points=_GRAVES_ONLY, per_point=3, visits_between=0, random_kill_s=0
 )
+#: So many IDs that their filters leave the state; the lost cache makes it fetch them.
+FETCHES = Campaign(
+    0, batches=12, rows=8000, s3=True, cold=True, per_point=10, visits_between=1, random_kill_s=0,
+    points=("sink.published", *_FETCHES_ONLY),
+)  # fmt: skip
 BIRTHS = Campaign(0, batches=2, points=BIRTH, visits_between=0, random_kill_s=0)
+ON_CLUSTER = Campaign(0, cluster=True, per_point=2, random_kill_s=25)
+ZOMBIES = Campaign(0, kinds=MIXED, zombies=True)
 #: Of two attempts at a task, the one that stands still loses, and goes on when the other has won.
 TWICE = Campaign(
     0, batches=12, cluster=True, speculation=True, kinds=("freeze",), per_point=1, random_kill_s=0,
@@ -165,22 +174,17 @@ TWICE = Campaign(
 
 
 def campaigns(seed: int) -> Iterator[Campaign]:
-    """Endlessly many: all state stores, both kinds of catalog, births, zombies, a cluster."""
+    """Endlessly many: all state stores, both kinds of catalog, births, zombies, a cluster.
+
+    The next seed begins half a round further on.
+    """
     numbers = count(seed * 10_000)
-    last_of_round = cycle(islice(cycle(STORES), seed, seed + len(STORES)))
-    while True:
-        for store, s3 in product(STORES, (False, True)):
-            # So many IDs that filters leave the state, and are fetched anew when the cache is lost.
-            yield Campaign(
-                next(numbers), store=store, s3=s3, rows=2000 if s3 else 400,
-                side=True, cold=s3,
-            )  # fmt: skip
-            for _ in range(3):
-                yield replace(BIRTHS, seed=next(numbers), store=store, s3=s3)
-            yield replace(MANY_GRAVES, seed=next(numbers), store=store, s3=s3)
-        store, s3 = next(last_of_round), seed % 2 > 0
-        yield Campaign(
-            next(numbers), store=store, s3=s3, cluster=True, per_point=2, random_kill_s=25
-        )
-        yield replace(TWICE, seed=next(numbers), store=store, s3=s3)
-        yield Campaign(next(numbers), store=store, s3=s3, kinds=MIXED, zombies=True)
+    places = list(product(STORES, (False, True)))
+    half = len(places) // 2
+    for turn, (store, s3) in enumerate(islice(cycle(places), seed % 2 * half, None), start=1):
+        usual = Campaign(0, store=store, s3=s3, side=True, cold=s3)
+        of_a_kind = [BIRTHS, BIRTHS, BIRTHS, MANY_GRAVES] + [FETCHES] * s3
+        if turn % half == 0:
+            of_a_kind += [ON_CLUSTER, TWICE, ZOMBIES]
+        for campaign in (usual, *of_a_kind):
+            yield replace(campaign, seed=next(numbers), store=store, s3=s3)
