@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 
 from dedup.catalog.advisory import read_advisory, write_adopted
-from dedup.catalog.certificate import load_certificate
+from dedup.catalog.certificate import certificate_of
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import Root
@@ -64,9 +64,7 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
     CatalogError
         When segments are missing, nothing tells of a shard that has some, or storage fails.
     """
-    certificate = load_certificate(root, query_id)
-    if certificate is None:
-        raise ConfigError(f"{root.url()} holds no catalog of query {query_id}.")
+    certificate = certificate_of(root, query_id)
     if checkpoint.list():
         raise ConfigError(
             f"{checkpoint.url()} is not empty: adopt needs the place of a new checkpoint, and "

@@ -22,8 +22,6 @@ from dedup.core.tail import Tail
 from dedup.errors import CatalogError, StateError
 
 ADVISORY_FORMAT = 3
-#: Without `query_id` and `shard`.
-_BEFORE = 2
 
 _FIELDS = frozenset(("format", "query_id", "shard", "state", "checksum"))
 
@@ -102,15 +100,13 @@ def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
     """The state; ValueError where these bytes are damaged, or another shard's or query's."""
-    fields = mapping(parse_json(data), needed=frozenset(("format", "checksum")), known=_FIELDS)
+    fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
     if fields.pop("checksum") != _checksum(fields):
         raise ValueError("its checksum does not match")
-    if (version := fields.pop("format")) not in (_BEFORE, ADVISORY_FORMAT):
+    if (version := fields["format"]) != ADVISORY_FORMAT:
         raise ValueError(f"format {version!r} is not {ADVISORY_FORMAT}")
-    if "state" not in fields:
-        raise ValueError("it is no copy of a shard's memory")
-    told = fields.get("query_id"), fields.get("shard")
-    if told != (query_id, shard) and not (version == _BEFORE and told == (None, None)):
+    told = fields["query_id"], fields["shard"]
+    if told != (query_id, shard):
         raise ValueError(f"it is that of shard {told[1]!r:.80} of query {told[0]!r:.80}")
     try:
         return ShardState.from_head(fields["state"])

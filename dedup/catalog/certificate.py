@@ -136,6 +136,31 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
         return None
 
 
+def certificate_of(root: Root, query_id: str) -> Certificate:
+    """Return the certificate of a query whose catalog must be here.
+
+    Raises
+    ------
+    ConfigError
+        If it is not.
+    CatalogError
+        When it is damaged, or the root cannot be read.
+    """
+    certificate = load_certificate(root, query_id)
+    if certificate is None:
+        raise no_catalog(root, query_id)
+    return certificate
+
+
+def no_catalog(root: Root, query_id: str) -> ConfigError:
+    """The error that this root is not, or no longer, that of a query."""
+    return ConfigError(
+        f"{root.url()} holds no catalog of query {query_id}: give the root that the query's "
+        "option `catalog` names.",
+        remedy="missing-catalog",
+    )
+
+
 def create_or_check(root: Root, wanted: Certificate) -> Certificate:
     """Write the certificate if there is none; return the one that counts.
 

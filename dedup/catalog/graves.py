@@ -17,10 +17,8 @@ from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import array, mapping, name, parse_json
 
 GRAVE_FORMAT = 2
-#: Without `place`.
-_BEFORE = 1
 
-_FIELDS = frozenset(("format", "segments", "checksum"))
+_FIELDS = frozenset(("format", "place", "segments", "checksum"))
 
 
 def write_grave(root: Root, query_id: str, shard: int, grave: str, names: Sequence[str]) -> None:
@@ -62,15 +60,14 @@ def check_grave(root: Root, query_id: str, shard: int, grave: str) -> list[str]:
 
 
 def _names(data: bytes, place: str) -> list[str]:
-    body: dict[str, Any] = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS | {"place"})
+    body: dict[str, Any] = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
     names = [name(segment) for segment in array(body["segments"])]
-    version, told = body["format"], body.get("place")
-    if version not in (_BEFORE, GRAVE_FORMAT) or (told is None) != (version == _BEFORE):
+    if (version := body["format"]) != GRAVE_FORMAT:
         raise ValueError(f"format {version!r} is not {GRAVE_FORMAT}")
-    if body["checksum"] != _checksum(names if told is None else [str(told), *names]):
+    if body["checksum"] != _checksum([str(body["place"]), *names]):
         raise ValueError("its checksum does not match")
-    if told not in (None, place):
-        raise ValueError(f"it was written as {told}")
+    if body["place"] != place:
+        raise ValueError(f"it was written as {body['place']}")
     return names
 
 

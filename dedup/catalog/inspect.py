@@ -13,7 +13,7 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog import layout
 from dedup.catalog.blocks import block_numbers, ids_in_block
-from dedup.catalog.certificate import derive_keys, filter_key_id
+from dedup.catalog.certificate import derive_keys, filter_key_id, no_catalog
 from dedup.catalog.database import build_view, decode_all, open_view
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment import META_KEY, RocksError, SegmentMeta
@@ -21,7 +21,7 @@ from dedup.catalog.tombstone import Tombstone, tombstone_path
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.ports import I64, U64, SegmentRef, spread_hashes
-from dedup.errors import CatalogError, FilterDamaged
+from dedup.errors import FilterDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +159,13 @@ def forget(root: Root, query_id: str, shard: int, segment: str) -> Tombstone:
 
     Raises
     ------
+    ConfigError
+        When there is no catalog of this query.
     CatalogError
-        When there is no catalog of this query, or the root cannot be read or written.
+        When the root cannot be read or written.
     """
     if not root.exists(layout.certificate_path(query_id)):
-        raise CatalogError(
-            f"{root.url()} holds no catalog of query {query_id}: give the root that the query's "
-            "option catalog names",
-            remedy="missing-catalog",
-        )
+        raise no_catalog(root, query_id)
     tombstone = Tombstone(segment, None, None)
     with TemporaryDirectory(prefix="dedup-forget-") as folder:
         copy = Path(folder, "segment")

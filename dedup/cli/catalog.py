@@ -98,7 +98,8 @@ def only_query(root: Root) -> str:
     if len(queries) != 1:
         raise ConfigError(
             f"{root.url()} holds {len(queries)} queries; say which with --query: "
-            f"{', '.join(queries)}"
+            f"{', '.join(queries)}",
+            remedy="missing-catalog",
         )
     return queries[0]
 

@@ -12,7 +12,7 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog.advisory import read_advisory
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, derive_keys, load_certificate, shards_of
+from dedup.catalog.certificate import Certificate, certificate_of, derive_keys, shards_of
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
@@ -23,7 +23,6 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 from dedup.core.state import ShardState
-from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
     from dedup.spark.state_reader import Snapshot
@@ -128,10 +127,7 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
 
 def _certificate(root: Root, known: Snapshot | None, query_id: str | None) -> Certificate:
     wanted = query_id or (known.query_id if known is not None else only_query(root))
-    certificate = load_certificate(root, wanted)
-    if certificate is None:
-        raise ConfigError(f"{root.url()} holds no catalog of query {wanted}.")
-    return certificate
+    return certificate_of(root, wanted)
 
 
 def _state(root: Root, query_id: str, shard: int, known: Snapshot | None) -> ShardState | None:

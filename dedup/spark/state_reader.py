@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from dedup.catalog.certificate import filter_key_id, load_certificate
+from dedup.catalog.certificate import certificate_of, filter_key_id
 from dedup.catalog.root import Root
 from dedup.core.state import ShardState
-from dedup.errors import CatalogError, ConfigError
+from dedup.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
     Raises
     ------
     ConfigError
-        If there is no checkpoint of a query with this operator.
+        If there is no checkpoint of a query with this operator, or no catalog of it.
     CatalogError
-        If the catalog holds nothing of that query.
+        If the catalog's certificate is damaged.
     StateError
         If a state row is damaged.
     """
@@ -59,13 +59,7 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
             f"({type(error).__name__}: {str(error).splitlines()[0]}).",
             remedy="damaged-state",
         ) from error
-    certificate = load_certificate(root, query_id)
-    if certificate is None:
-        raise CatalogError(
-            f"{root.url()} holds no catalog of query {query_id}, which checkpoint {checkpoint} "
-            "belongs to. Give the root that the query's option `catalog` names.",
-            remedy="missing-catalog",
-        )
+    certificate = certificate_of(root, query_id)
     key_id = filter_key_id(query_id)
     states = {
         certificate.slot_keys.index(row[0]): ShardState.from_bytes(

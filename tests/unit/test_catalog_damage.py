@@ -22,7 +22,7 @@ from dedup.catalog.inspect import forget
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
 from dedup.core.ports import SegmentRef
-from dedup.errors import CatalogError, SegmentDamaged
+from dedup.errors import CatalogError, ConfigError, SegmentDamaged
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def test_an_unreadable_tombstone_is_no_consent(bench: Bench) -> None:
 
 
 def test_forgetting_needs_a_catalog(bench: Bench) -> None:
-    with pytest.raises(CatalogError, match="holds no catalog of query"):
+    with pytest.raises(ConfigError, match="holds no catalog of query"):
         forget(bench.root, QUERY, 0, "000000000007-run-1-0000")
 
 
