@@ -12,10 +12,10 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.harness import TUNED_ROCKSDB, Pipeline
 from dedup import dedup_by_id
+from dedup.core.metrics import COLUMNS, TEXTS
 from dedup.spark import wire
 from dedup.spark.build import prepare
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA
-from dedup.spark.metrics import COLUMNS
 from dedup.spark.pack import pack
 from dedup.spark.unpack import unpack
 
@@ -73,7 +73,7 @@ def pass_through(events: DataFrame, folder: Path) -> DataFrame:
                 "verdicts": pd.Series([None, *verdicts], dtype=object),
                 **blank,
                 "shard_index": pd.array(none, "Int32"),
-                "gc_source": pd.Series(none, dtype=object),
+                **{name: pd.Series(none, dtype=object) for name in TEXTS},
             }
         )
 

@@ -6,16 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dedup.core.metrics import BatchMetrics
     from dedup.spark.idtime import time_from_id
     from dedup.spark.listener import DedupListener
-    from dedup.spark.metrics import BatchMetrics
     from dedup.spark.operator import dedup_by_id
 
 __version__ = "0.1.0"
 __all__ = ["BatchMetrics", "DedupListener", "dedup_by_id", "time_from_id"]
 
 _HOMES = {
-    "BatchMetrics": "dedup.spark.metrics",
+    "BatchMetrics": "dedup.core.metrics",
     "DedupListener": "dedup.spark.listener",
     "dedup_by_id": "dedup.spark.operator",
     "time_from_id": "dedup.spark.idtime",

@@ -22,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 10-13 verdicts, 130 interrupted.",
 )
 app.add_typer(catalog_app, name="catalog")
 
@@ -77,6 +77,38 @@ def explain(
             for line in sentences(body):
                 typer.echo(line)
         return OK, body
+
+    finish(work, as_json=as_json)
+
+
+@app.command()
+def watch(
+    where: Annotated[
+        str, typer.Argument(metavar="DIR", help="The metrics log: DedupListener(log=DIR).")
+    ],
+    query: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which query, by ID or name.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")
+    ] = 2.0,
+    as_json: _JSON = False,
+) -> None:
+    """Watch a running query: whether its GC watermark keeps up, and what holds it.
+
+    With --once or --json the exit code is the verdict:
+    0 OK, 10 LAGGING, 11 STALLED, 12 STOPPED, 13 REWOUND.
+    """
+    from dedup.cli import watch_query
+
+    def work() -> tuple[int, dict[str, Any]]:
+        look = watch_query.looker(where, query)
+        if once or as_json:
+            return watch_query.once(look, as_json=as_json)
+        with stop_on_signals() as stop:
+            watch_query.follow(look, stop, every_s=every)
+        return OK, {}
 
     finish(work, as_json=as_json)
 

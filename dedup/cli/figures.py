@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from dedup.core.duration import span
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dedup.spark.metrics import BatchMetrics
+    from dedup.core.metrics import BatchMetrics
 
 #: Counted in each micro-batch; a run has their sum.
 COUNTS = (
@@ -155,9 +157,9 @@ def table(figures: Figures, title: str) -> Table:
     line("  false positives", n["filter_false_positive"], _rate(n))
     rows.add_section()
     line("live IDs", _known(at["live_ids"]))
-    line("Spark state", _size(at["state_bytes"]), f"filters {_size(at['filter_state_bytes'])}")
-    line("filter sidecars", _size(at["sidecar_bytes"]))
-    line("segments", _size(at["segment_bytes"]), f"{_known(at['segments'])} live")
+    line("Spark state", size(at["state_bytes"]), f"filters {size(at['filter_state_bytes'])}")
+    line("filter sidecars", size(at["sidecar_bytes"]))
+    line("segments", size(at["segment_bytes"]), f"{_known(at['segments'])} live")
     line("segments written", n["segments_written"], f"{n['segments_merged']:,} merged again")
     line(
         "segments expired",
@@ -184,16 +186,6 @@ def iso(time_ms: int | None) -> str | None:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def span(duration_ms: int | None) -> str:
-    """Write a duration to the second, e.g. ``1d 02:03:04``."""
-    if duration_ms is None:
-        return "-"
-    seconds = abs(duration_ms) // 1000
-    days, rest = divmod(seconds, 86_400)
-    clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return ("-" if duration_ms < 0 else "") + (f"{days}d " if days else "") + clock
-
-
 def _rate(counts: dict[str, int]) -> str:
     unknown = counts["filter_negative"] + counts["filter_false_positive"]
     if not unknown:
@@ -205,7 +197,8 @@ def _known(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
-def _size(count: int | None) -> str:
+def size(count: int | None) -> str:
+    """Write a number of bytes in the unit that suits it, e.g. ``1.5 MiB``."""
     if count is None:
         return "-"
     value = float(count)

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dedup.cli.figures import Figures, span
+from dedup.cli.figures import Figures
+from dedup.core.duration import span
 
 #: Seconds between plain lines, so that a log of a long run stays short.
 _PLAIN_EVERY_S = 10.0

@@ -14,7 +14,7 @@ from dedup.cli.progress import Reporter
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from dedup.spark.metrics import BatchMetrics
+    from dedup.core.metrics import BatchMetrics
 
 
 class Watch:

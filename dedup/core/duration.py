@@ -111,3 +111,13 @@ def format_ms(duration: int) -> str:
             count = duration // unit_ms
             return f"{count} {unit}{'' if count == 1 else 's'}"
     return f"{duration} milliseconds"
+
+
+def span(duration_ms: int | None) -> str:
+    """The duration to the second, e.g. ``1d 02:03:04``; a dash for None."""
+    if duration_ms is None:
+        return "-"
+    seconds = abs(duration_ms) // 1000
+    days, rest = divmod(seconds, 86_400)
+    clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return ("-" if duration_ms < 0 else "") + (f"{days}d " if days else "") + clock

@@ -7,6 +7,7 @@ records that tie in ID and timestamp.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,8 @@ from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.housekeeping import Visit, look_round
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrival import Verdict
+from dedup.core.forecast import expiry_bands, slowest_sources
+from dedup.core.metrics import COLUMNS, GROUP_STAGES
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.shard import Epoch, Outcome, never, process
@@ -29,13 +32,16 @@ from dedup.core.state import ShardState
 from dedup.core.upkeep import live_manifest_bytes
 from dedup.spark import wire
 from dedup.spark.inbox import Inbox
-from dedup.spark.metrics import COLUMNS, DDL, GROUP_STAGES, Stopwatch
+from dedup.spark.metrics import DDL, Stopwatch
 from dedup.spark.plan import Plan
 from dedup.spark.task import Layout, Task, layout, worker_now_ms
 from dedup.spark.worker import give_back, settle
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
+
+#: Source partitions that the metrics name.
+SLOWEST_SOURCES = 10
 
 Int64s = npt.NDArray[np.int64]
 
@@ -190,9 +196,17 @@ def _output(
     for name in COLUMNS:
         columns[name] = pd.array([control.get(name, 0), *blank], dtype="Int64")
     columns["shard_index"] = pd.array([shard, *blank], dtype="Int32")
-    holder = outcome.state.clocks.holder(plan.policy) if plan.policy.event_time else None
-    columns["gc_source"] = pd.Series([holder, *blank], dtype=object)
+    for name, text in _texts(plan, outcome.state).items():
+        columns[name] = pd.Series([text, *blank], dtype=object)
     return pd.DataFrame(columns)
+
+
+def _texts(plan: Plan, state: ShardState) -> dict[str, str | None]:
+    slowest = slowest_sources(state, plan.policy, SLOWEST_SOURCES)
+    return {
+        "gc_source": state.clocks.holder(plan.policy) if plan.policy.event_time else None,
+        "slowest_sources": json.dumps(slowest, separators=(",", ":")),
+    }
 
 
 def verdicts_that_go_on(plan: Plan) -> npt.NDArray[np.bool_]:
@@ -212,6 +226,7 @@ def _counters(
     state = outcome.state
     clocks, manifest = state.clocks, state.manifest
     segment_bytes, sidecar_bytes = live_manifest_bytes(manifest)
+    bands = expiry_bands(state, plan.policy)
     return {
         **counts,
         **{f"{stage}_us": watch.us[stage] for stage in GROUP_STAGES},
@@ -232,4 +247,9 @@ def _counters(
         "low_watermark_ms": never(clocks.low_watermark_ms),
         "late_watermark_ms": never(clocks.late_watermark_ms),
         "gc_watermark_ms": never(clocks.gc_watermark_ms),
+        **{f"expiring_ids_{band}": ids for band, (ids, _) in enumerate(bands)},
+        **{f"expiring_bytes_{band}": size for band, (_, size) in enumerate(bands)},
+        "horizon_ms": plan.policy.horizon_ms,
+        "lateness_ms": plan.policy.lateness_ms,
+        "fpr_ppb": round(plan.policy.fpr * 1e9),
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -14,7 +16,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from dedup.spark.metrics import BatchMetrics, from_progress
+from dedup.core.metrics import BatchMetrics
+from dedup.monitor.metrics_log import MetricsLog
+from dedup.spark.metrics import from_progress
 
 logger = logging.getLogger("dedup")
 
@@ -22,7 +26,7 @@ logger = logging.getLogger("dedup")
 class DedupListener(StreamingQueryListener):
     """Calls back with the `BatchMetrics` of every micro-batch of every query in the session.
 
-    Add it with ``spark.streams.addListener(DedupListener(print))``.
+    Add it with ``spark.streams.addListener(DedupListener(log="metrics"))``.
 
     Parameters
     ----------
@@ -31,6 +35,14 @@ class DedupListener(StreamingQueryListener):
         in it is logged and goes no further. Default: log a line to the ``dedup`` logger.
     metrics : str
         The operator's `metrics` option.
+    log : path, optional
+        Folder on the driver's disk for the metrics log (`dedup.monitor.metrics_log`), which
+        ``dedup watch`` reads. It is rotated and never grows beyond 64 MiB a query.
+
+    Raises
+    ------
+    ConfigError
+        When the folder of the log cannot be made.
     """
 
     def __init__(
@@ -38,28 +50,40 @@ class DedupListener(StreamingQueryListener):
         on_batch: Callable[[BatchMetrics], Any] | None = None,
         *,
         metrics: str = "dedup",
+        log: str | Path | None = None,
     ) -> None:
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
+        self.log = None if log is None else MetricsLog(log)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Nothing to do: whether it is a query of ours shows with its first micro-batch."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Hand on the micro-batch's metrics."""
         batch = from_progress(event.progress, self.metrics)
         if batch is None:
             return
+        if self.log is not None:
+            self.log.batch(batch, _now_ms())
         try:
             self.on_batch(batch)
         except Exception:
             logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Note that the query lives."""
+        if self.log is not None:
+            self.log.idle(str(event.id), str(event.runId), _now_ms())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Note the end of the run."""
+        if self.log is not None:
+            self.log.ended(str(event.id), str(event.runId), event.exception, _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def log_batch(batch: BatchMetrics) -> None:

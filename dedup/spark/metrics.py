@@ -7,6 +7,7 @@ Spark Connect too. The row never reaches the user's rows.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,71 +17,43 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-#: Counters that add up over shards.
-SUMS = (
-    "records_in",
-    "unique",
-    "duplicate",
-    "late",
-    "null_id",
-    "emitted",
-    "future",
-    "null_timestamp",
-    "returned_from_idle",
-    "filter_negative",
-    "filter_true_positive",
-    "filter_false_positive",
-    "live_ids",
-    "tail_ids",
-    "segments",
-    "state_bytes",
-    "filter_state_bytes",
-    "sidecar_bytes",
-    "segment_bytes",
-    "segments_written",
-    "ids_written",
-    "segments_merged",
-    "segments_expired",
-    "segments_deleted",
-    "segments_pending",
-    "segments_forgotten",
-    "views_built",
-    "bytes_fetched",
-    "bytes_written",
-    "filters_rebuilt",
-    "catalog_reads",
-    "orphan_files",
-    "orphans_deleted",
-    "foreign_files",
+from dedup.core.forecast import BANDS
+from dedup.core.metrics import (
+    COLUMNS,
+    EXPIRING,
+    MAXIMA,
+    SETTINGS,
+    STAGE_COLUMNS,
+    STAGES,
+    SUMS,
+    TEXTS,
+    BatchMetrics,
 )
-#: Stages of the group function, in microseconds, summed over shards.
-GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
-#: Of the micro-batch: pack, summed over map tasks, before them.
-STAGES = ("pack", *GROUP_STAGES)
-STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
-#: The greatest over shards.
-MAXIMA = ("buckets", "branches", "newest_ms", "now_ms", "low_watermark_ms", "late_watermark_ms")
-COLUMNS = (*SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms")
 
-DDL = ", ".join([*(f"{name} bigint" for name in COLUMNS), "shard_index int", "gc_source string"])
+DDL = ", ".join(
+    [
+        *(f"{name} bigint" for name in COLUMNS),
+        "shard_index int",
+        *(f"{name} string" for name in TEXTS),
+    ]
+)
 
 
 def observations() -> list[Column]:
     """Aggregates for `DataFrame.observe` over the group function's output."""
-    sums = [F.sum(name).alias(name) for name in (*SUMS, *STAGE_COLUMNS)]
-    maxima = [F.max(name).alias(name) for name in MAXIMA]
-    holder = F.min(
-        F.when(
-            F.col("shard_index").isNotNull(),
-            F.struct("gc_watermark_ms", "shard_index", "gc_source"),
-        )
-    )
+    sums = [F.sum(name).alias(name) for name in (*SUMS, *STAGE_COLUMNS, *EXPIRING)]
+    maxima = [F.max(name).alias(name) for name in (*MAXIMA, *SETTINGS)]
+    is_shard = F.col("shard_index").isNotNull()
+    holder = F.min(F.when(is_shard, F.struct("gc_watermark_ms", "shard_index", *TEXTS)))
+    fullest = F.max(F.when(is_shard, F.struct("live_ids", "shard_index")))
     return [
         *sums,
         *maxima,
         F.min("gc_watermark_ms").alias("gc_watermark_ms"),
         holder["shard_index"].alias("gc_shard"),
-        holder["gc_source"].alias("gc_source"),
+        *(holder[name].alias(name) for name in TEXTS),
+        fullest["shard_index"].alias("fullest_shard"),
+        fullest["live_ids"].alias("fullest_shard_ids"),
         F.count("shard_index").alias("shards"),
     ]
 
@@ -111,103 +84,6 @@ class Stopwatch:
         now_ns = time.perf_counter_ns()
         self.us[stage] += (now_ns - self.last_ns) // 1000
         self.last_ns = now_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchMetrics:
-    """One micro-batch, summed over shards.
-
-    ``records_in == unique + duplicate + late + null_id`` holds in every micro-batch, and
-    ``filter_negative + filter_true_positive + filter_false_positive`` is the number of distinct
-    IDs that the exact tail did not settle. Bytes and IDs are after the micro-batch. Timestamps
-    are milliseconds since the epoch, None before the first.
-
-    ``returned_from_idle`` counts late records of source partitions that were idle, or that the
-    query does not know (idle ones are forgotten once the GC watermark has passed them).
-
-    Parameters
-    ----------
-    stage_us : dict of stage name to microseconds
-        Time in the group function, summed over shards; ``pack`` is that of the first pass,
-        summed over map tasks (attempts that were repeated count again).
-    branches
-        Other runs that went on from a state of this query's history: a copied or older checkpoint
-        was started on the same catalog. Nothing is deleted until ``dedup catalog vacuum`` is told
-        which checkpoint is in use.
-    gc_shard, gc_source
-        The shard with the lowest GC watermark, and the source partition that holds it there.
-    """
-
-    query_id: str
-    run_id: str
-    query_name: str | None
-    batch_id: int
-    batch_ms: int
-    shards: int
-    records_in: int
-    unique: int
-    duplicate: int
-    late: int
-    null_id: int
-    emitted: int
-    future: int
-    null_timestamp: int
-    returned_from_idle: int
-    filter_negative: int
-    filter_true_positive: int
-    filter_false_positive: int
-    live_ids: int
-    tail_ids: int
-    buckets: int
-    segments: int
-    state_bytes: int
-    filter_state_bytes: int
-    sidecar_bytes: int
-    segment_bytes: int
-    segments_written: int
-    ids_written: int
-    segments_merged: int
-    segments_expired: int
-    segments_deleted: int
-    segments_pending: int
-    segments_forgotten: int
-    views_built: int
-    bytes_fetched: int
-    bytes_written: int
-    filters_rebuilt: int
-    catalog_reads: int
-    orphan_files: int
-    orphans_deleted: int
-    foreign_files: int
-    branches: int
-    now_ms: int | None
-    newest_ms: int | None
-    low_watermark_ms: int | None
-    late_watermark_ms: int | None
-    gc_watermark_ms: int | None
-    gc_shard: int | None
-    gc_source: str | None
-    stage_us: dict[str, int]
-
-    @property
-    def gc_lag_newest_ms(self) -> int | None:
-        """How far the GC watermark is behind the newest timestamp."""
-        return _difference(self.newest_ms, self.gc_watermark_ms)
-
-    @property
-    def gc_lag_now_ms(self) -> int | None:
-        """How far the GC watermark is behind the micro-batch's time."""
-        return _difference(self.now_ms, self.gc_watermark_ms)
-
-    @property
-    def filter_fpr(self) -> float | None:
-        """The false-positive rate that the filters really had, None if none was asked."""
-        unknown = self.filter_negative + self.filter_false_positive
-        return self.filter_false_positive / unknown if unknown else None
-
-
-def _difference(later: int | None, earlier: int | None) -> int | None:
-    return None if later is None or earlier is None else later - earlier
 
 
 def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
@@ -272,6 +148,18 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         branches=int(observed["branches"]),
         gc_shard=observed["gc_shard"],
         gc_source=observed["gc_source"],
+        slowest_sources=tuple(
+            (name, time_ms, idle) for name, time_ms, idle in json.loads(observed["slowest_sources"])
+        ),
+        fullest_shard=int(observed["fullest_shard"]),
+        fullest_shard_ids=int(observed["fullest_shard_ids"]),
+        expiring=tuple(
+            (int(observed[f"expiring_ids_{band}"]), int(observed[f"expiring_bytes_{band}"]))
+            for band in range(BANDS)
+        ),
+        horizon_ms=int(observed["horizon_ms"]),
+        lateness_ms=int(observed["lateness_ms"]),
+        target_fpr=int(observed["fpr_ppb"]) / 1e9,
         **{field: int(observed[field]) for field in SUMS},
         **{field: observed[field] for field in (*MAXIMA[2:], "gc_watermark_ms")},
     )

@@ -39,7 +39,7 @@ _FETCHES_ONLY = ("sidecar.fetch.after",)
 #: Visited while a query is born, and never again.
 BIRTH = ("certificate.put.before", "certificate.put.after")
 #: So many segments expire, and are kept for so long, that their names leave the state.
-MANY_EXPIRED = {"bucket_length": "2 seconds", "keep_expired": "60 seconds"}
+MANY_EXPIRED = {"bucket_length": "2 seconds", "keep_expired": "300 seconds"}
 #: Two executors on hosts of their own; a task that stands still is started again beside itself.
 SPECULATION = {
     "spark.speculation": "true",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from support import (
     Query,
@@ -16,7 +18,10 @@ from support import (
 )
 
 from dedup import BatchMetrics, DedupListener
+from dedup.monitor.metrics_log import QueryLog, read_logs
 from dedup.spark.metrics import from_progress
+
+HOUR = 3_600_000
 
 
 def test_metrics_reach_a_listener(spark: SparkSession, tmp_path: Path) -> None:
@@ -85,3 +90,55 @@ def test_metrics_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> N
     assert from_progress(json.loads(progress.json)) == metrics
     assert from_progress(json.loads(progress.json), "another") is None
     assert from_progress(progress, "another") is None
+
+
+def test_the_metrics_log_holds_every_micro_batch_and_the_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
+    spark.streams.addListener(listener)
+    try:
+        query = Query(
+            spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "bucket_length": "1 hour",
+                              "fpr": 0.003, "lateness": "2 hours"},
+        )  # fmt: skip
+        run = query.add("a@0", "b@1", "c@1", "a@1").add("d@2").run()
+        deadline = time.monotonic() + 30
+        logs: list[QueryLog] = []
+        while not (logs and logs[0].ended) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            logs = read_logs(tmp_path / "metrics")
+    finally:
+        spark.streams.removeListener(listener)
+    (log,) = logs
+    assert [batch for _, batch in log.batches] == run.metrics
+    assert log.ended == "the query was stopped"
+    last = run.metrics[-1]
+    assert (last.horizon_ms, last.lateness_ms, last.target_fpr) == (8 * HOUR, 2 * HOUR, 0.003)
+    # The GC watermark is ten hours behind hour 2; the buckets end at hours 1, 2 and 3.
+    assert last.gc_watermark_ms is not None
+    assert last.newest_ms == last.gc_watermark_ms + 10 * HOUR
+    assert [ids for ids, _ in last.expiring] == [0, 0, 0, 0, 0, 0, 0, 4]
+    assert last.fullest_shard_ids >= 2
+    assert last.slowest_sources == (("", last.newest_ms, False),)
+
+
+def test_the_log_tells_why_a_query_failed(spark: SparkSession, tmp_path: Path) -> None:
+    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
+    spark.streams.addListener(listener)
+    try:
+        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"}).add("a@0")
+        query.run()
+        shutil.rmtree(tmp_path / "catalog")
+        with pytest.raises(StreamingQueryException):
+            query.add("b@0").run()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            (log,) = read_logs(tmp_path / "metrics")
+            if log.ended and "CatalogError" in log.ended:
+                break
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(listener)
+    assert log.ended is not None
+    assert "CatalogError" in log.ended, log.ended

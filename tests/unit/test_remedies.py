@@ -135,7 +135,7 @@ def test_options_in_the_page_exist() -> None:
     from inspect import signature
 
     from dedup import dedup_by_id
-    from dedup.spark.metrics import BatchMetrics
+    from dedup.core.metrics import BatchMetrics
 
     command: Any = get_command(app)
     every = [*command.commands.values(), *command.commands["catalog"].commands.values()]

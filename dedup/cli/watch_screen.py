@@ -1,0 +1,151 @@
+"""The screen of `dedup watch`: one query whole, the others a line each, in 80 x 24 or more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from dedup.cli.figures import iso, size
+from dedup.core.duration import span
+from dedup.core.health import Status
+from dedup.core.watched import Watched
+
+#: From the least to the most that someone has to look at it, with exit code and colour.
+STATUSES = {
+    Status.OK: (0, "green"),
+    Status.LAGGING: (10, "yellow"),
+    Status.STALLED: (11, "magenta"),
+    Status.STOPPED: (12, "red"),
+    Status.REWOUND: (13, "red"),
+}
+WIDTH = 80
+_BAR = 20
+_LABEL = 17
+
+
+def worst(watched: Sequence[Watched]) -> Watched:
+    """The query that needs someone most."""
+    order = list(STATUSES)
+    return max(watched, key=lambda one: order.index(one.health.status))
+
+
+def screen(watched: Sequence[Watched], *, height: int = 24) -> list[Text]:
+    """Lines of the screen, none longer than 80: the worst query whole, then the others.
+
+    Parameters
+    ----------
+    watched : sequence of Watched
+        At least one.
+    height : int
+        Lines that there are.
+    """
+    first = worst(watched)
+    others = [_badge(one) for one in watched if one is not first]
+    lines = list(_query(first))
+    rest = height - len(lines) - len(others)
+    sources = _sources(first, rest)
+    lines += sources + others
+    for line in lines:
+        line.truncate(WIDTH, overflow="ellipsis")
+    return lines[:height]
+
+
+def _query(one: Watched) -> Iterator[Text]:
+    yield _badge(one)
+    last = one.last
+    if last is None:
+        return
+    gaps = one.gaps()
+    yield Text()
+    yield _line("newest timestamp", iso(last.newest_ms), f"{span(gaps['source'])} behind the clock")
+    held = f": {last.gc_source}" if last.gc_source else ""
+    yield _line(
+        "low watermark",
+        iso(last.low_watermark_ms),
+        f"{span(gaps['watermark'])} behind{held}",
+    )
+    asked = f"{span(last.horizon_ms + last.lateness_ms)} behind by horizon and lateness"
+    more = f", {span(gaps['excess'])} more" if (gaps["excess"] or 0) > 0 else ""
+    yield _line("GC watermark", iso(last.gc_watermark_ms), asked + more)
+    yield Text()
+    rates = one.rates()
+    yield _line(
+        "records/s",
+        _rate(rates["records_in"]),
+        f"unique {_rate(rates['unique'])}  duplicate {_rate(rates['duplicate'])}  "
+        f"late {_rate(rates['late'])}",
+    )
+    fpr = one.filter_fpr()
+    yield _line(
+        "false positives",
+        "-" if fpr is None else f"{fpr:.2%}",
+        f"target {last.target_fpr:.2%}; {_rate(rates['catalog_reads'])} catalog reads/s",
+    )
+    mean = last.live_ids / last.shards
+    yield _line(
+        "live IDs",
+        f"{last.live_ids:,}",
+        f"{last.buckets} buckets; shard {last.fullest_shard} has "
+        f"{last.fullest_shard_ids / mean if mean else 1:.2f}x the mean",
+    )
+    yield _line(
+        "bytes",
+        size(last.state_bytes + last.segment_bytes + last.sidecar_bytes),
+        f"state {size(last.state_bytes)}, filters {size(last.sidecar_bytes)}",
+    )
+    yield Text()
+    yield from _expiry(one)
+
+
+def _expiry(one: Watched) -> Iterator[Text]:
+    bands = one.expiry()
+    most = max((ids for _, ids, _ in bands), default=0) or 1
+    yield Text("leaves when the GC watermark has gone on by", style="bold")
+    # Two eighths of the horizon a line.
+    for (_, ids, size_bytes), (within_ms, more_ids, more_bytes) in zip(
+        bands[::2], bands[1::2], strict=True
+    ):
+        ids, size_bytes = ids + more_ids, size_bytes + more_bytes
+        bar = "#" * min(_BAR, round(_BAR * ids / (2 * most)))
+        what = (
+            f"{span(within_ms):>{_LABEL - 1}} {bar:<{_BAR}} {ids:>14,} IDs {size(size_bytes):>10}"
+        )
+        yield Text(what)
+
+
+def _sources(one: Watched, room: int) -> list[Text]:
+    last = one.last
+    named = [] if last is None else [s for s in last.slowest_sources if s[0]]
+    if last is None or not named or room < 2:
+        return []
+    lines = [Text("slowest source partitions", style="bold")]
+    for name, time_ms, idle in named[: room - 1]:
+        behind_ms = None if last.newest_ms is None else last.newest_ms - time_ms
+        why = "  idle, nobody waits" if idle else ""
+        lines.append(Text(f"{span(behind_ms):>{_LABEL - 1}} {name}{why}"))
+    return lines
+
+
+def _badge(one: Watched) -> Text:
+    health = one.health
+    _, colour = STATUSES[health.status]
+    line = Text()
+    line.append(f" {health.status} ", style=f"reverse bold {colour}")
+    line.append(f" {one.name or one.query_id}", style="bold")
+    evidence = f" ({health.evidence} of {health.window} micro-batches)"
+    line.append(f": {health.reason}{evidence if health.evidence < health.window else ''}")
+    return line
+
+
+def _line(label: str, value: str | None, more: str) -> Text:
+    line = Text(f"{label:<{_LABEL}}")
+    line.append(f"{value or '-':<21}", style="bold")
+    line.append(more)
+    return line
+
+
+def _rate(per_second: float | None) -> str:
+    if per_second is None:
+        return "-"
+    return f"{per_second:,.0f}" if per_second >= 10 or per_second == 0 else f"{per_second:.1f}"

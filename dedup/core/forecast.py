@@ -1,0 +1,52 @@
+"""What is about to be forgotten: IDs and bytes by how far the GC watermark has to go until then."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dedup.core.clocks import NEVER_MS
+from dedup.core.policy import Policy
+from dedup.core.state import ShardState
+
+#: Parts of the horizon that the forecast tells apart; the last one takes all that is beyond.
+BANDS = 8
+
+
+def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
+    """Return IDs and bytes (segments and sidecars) that leave as the GC watermark advances.
+
+    Entry ``k`` is what leaves once it has advanced by more than ``k`` and at most ``k + 1`` eighths
+    of the horizon. The tail's IDs count, its bytes do not: it never leaves the state row.
+    """
+    ids, sizes = [0] * BANDS, [0] * BANDS
+    clocks = state.clocks
+    early_ms = clocks.late_watermark_ms if policy.forgets_at_late else clocks.gc_watermark_ms
+
+    def band(end_ms: int, clamped: bool) -> int:
+        ahead_ms = end_ms - (clocks.gc_watermark_ms if clamped else early_ms)
+        return min(max(0, ahead_ms * BANDS - 1) // policy.horizon_ms, BANDS - 1)
+
+    for bucket in state.manifest.buckets:
+        at = band(bucket.end_ms, bucket.clamped)
+        ids[at] += bucket.ids
+        sizes[at] += sum(s.sst_bytes + s.filter_bytes for s in bucket.segments)
+    if len(state.tail):
+        # The few of them that are clamped leave a little later.
+        starts, counts = np.unique(state.tail.bucket_starts(state.bucket_ms), return_counts=True)
+        for start_ms, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            ids[band(start_ms + state.bucket_ms, clamped=False)] += count
+    return list(zip(ids, sizes, strict=True))
+
+
+def slowest_sources(state: ShardState, policy: Policy, most: int) -> list[tuple[str, int, bool]]:
+    """Return the source partitions with the lowest clocks: name, time in ms, whether idle.
+
+    Those that hold the low watermark come first, idle ones last.
+    """
+    idle = state.clocks.idle_sources(policy)
+    known = (
+        (name in idle, clock.time_ms, name)
+        for name, clock in state.clocks.sources.items()
+        if clock.time_ms != NEVER_MS
+    )
+    return [(name, time_ms, silent) for silent, time_ms, name in sorted(known)[:most]]

@@ -1,0 +1,157 @@
+"""How a query's forgetting keeps up: a verdict over its last micro-batches.
+
+Nobody sets a threshold: what counts is how the lag behaved over a window, as in Burrow's consumer
+lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from dedup.core.duration import span
+
+#: Micro-batches that are looked at.
+WINDOW = 10
+#: With fewer than these nothing is said of a lag.
+LEAST_EVIDENCE = 5
+#: Spark tells of an idle query every 10 s: less silence than this says nothing.
+LEAST_SILENCE_MS = 60_000
+
+
+class Status(StrEnum):
+    """What is said of a query."""
+
+    OK = "OK"
+    #: The GC watermark moves, and falls behind.
+    LAGGING = "LAGGING"
+    #: New records come, and the GC watermark stands.
+    STALLED = "STALLED"
+    #: The query has ended, or was silent for longer than its whole window took.
+    STOPPED = "STOPPED"
+    #: It went back: an older checkpoint was put back, or a copy goes on under its name.
+    REWOUND = "REWOUND"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one micro-batch showed; times in milliseconds since the epoch, None before the first.
+
+    Parameters
+    ----------
+    at_ms : int
+        When it was heard of, by the clock of who listens.
+    batch_id : int
+    newest_ms, low_watermark_ms, gc_watermark_ms : int or None
+        The newest timestamp and the watermarks after it.
+    source : str or None
+        The source partition that holds the watermarks.
+    """
+
+    at_ms: int
+    batch_id: int
+    newest_ms: int | None
+    low_watermark_ms: int | None
+    gc_watermark_ms: int | None
+    source: str | None = None
+
+    @property
+    def lag_ms(self) -> int | None:
+        """How far the GC watermark is behind the newest timestamp."""
+        if self.newest_ms is None or self.gc_watermark_ms is None:
+            return None
+        return self.newest_ms - self.gc_watermark_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A verdict, why, and on how many of the window's micro-batches it rests."""
+
+    status: Status
+    reason: str
+    evidence: int
+    window: int = WINDOW
+
+
+def judge(
+    samples: Sequence[Sample],
+    *,
+    now_ms: int,
+    heard_ms: int | None = None,
+    ended: str | None = None,
+) -> Health:
+    """Return the verdict on a query.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        Its micro-batches in the order in which they were heard of; the last `WINDOW` count.
+    now_ms : int
+        The listener's clock.
+    heard_ms : int, optional
+        Last sign of life, be it without a micro-batch; default: the last sample.
+    ended : str, optional
+        Why the query ended, where it did.
+    """
+    last = tuple(samples[-WINDOW:])
+    status, reason = _judge(last, now_ms, heard_ms, ended)
+    return Health(status, reason, len(last))
+
+
+def _judge(
+    last: tuple[Sample, ...], now_ms: int, heard_ms: int | None, ended: str | None
+) -> tuple[Status, str]:
+    back = _went_back(last)
+    if back is not None:
+        return Status.REWOUND, back
+    if ended is not None:
+        return Status.STOPPED, ended
+    if not last and heard_ms is None:
+        return Status.STOPPED, "no micro-batch was heard of"
+    heard_ms = max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
+    window_ms = last[-1].at_ms - last[0].at_ms if last else 0
+    if now_ms - heard_ms > max(window_ms, LEAST_SILENCE_MS):
+        return Status.STOPPED, f"silent for {span(now_ms - heard_ms)}"
+    if len(last) < LEAST_EVIDENCE:
+        return Status.OK, "too few micro-batches to tell more"
+    return _lag(last)
+
+
+def _went_back(last: tuple[Sample, ...]) -> str | None:
+    for before, after in pairwise(last):
+        if after.batch_id <= before.batch_id:
+            return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"
+        if (after.gc_watermark_ms or 0) < (before.gc_watermark_ms or 0):
+            return f"the GC watermark went back in micro-batch {after.batch_id}"
+    return None
+
+
+def _lag(last: tuple[Sample, ...]) -> tuple[Status, str]:
+    first, newest = last[0], last[-1]
+    if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
+        return Status.OK, "no newer timestamps"
+    held = f", held by source partition {newest.source}" if newest.source else ""
+    if first.gc_watermark_ms == newest.gc_watermark_ms:
+        ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
+        return Status.STALLED, (
+            f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
+        )
+    if (more_ms := _growth([one.lag_ms for one in last])) is not None:
+        return Status.LAGGING, f"its lag never fell, and grew by {span(more_ms)}{held}"
+    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in last]
+    if (more_ms := _growth(behind)) is not None:
+        return Status.LAGGING, (
+            f"the newest timestamp falls behind the clock, by {span(more_ms)} more: "
+            "records come faster than they are judged, or the source is slow"
+        )
+    return Status.OK, "the GC watermark keeps up"
+
+
+def _growth(lags_ms: Sequence[int | None]) -> int | None:
+    """By how much a lag grew that never fell; None where it fell, stood or is unknown."""
+    known = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
+    if len(known) < len(lags_ms) or known[-1] <= known[0]:
+        return None
+    return known[-1] - known[0] if all(b >= a for a, b in pairwise(known)) else None

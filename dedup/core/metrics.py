@@ -1,0 +1,201 @@
+"""What a micro-batch did, as numbers: their names, and `BatchMetrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from dedup.core.forecast import BANDS
+
+#: Counters that add up over shards.
+SUMS = (
+    "records_in",
+    "unique",
+    "duplicate",
+    "late",
+    "null_id",
+    "emitted",
+    "future",
+    "null_timestamp",
+    "returned_from_idle",
+    "filter_negative",
+    "filter_true_positive",
+    "filter_false_positive",
+    "live_ids",
+    "tail_ids",
+    "segments",
+    "state_bytes",
+    "filter_state_bytes",
+    "sidecar_bytes",
+    "segment_bytes",
+    "segments_written",
+    "ids_written",
+    "segments_merged",
+    "segments_expired",
+    "segments_deleted",
+    "segments_pending",
+    "segments_forgotten",
+    "views_built",
+    "bytes_fetched",
+    "bytes_written",
+    "filters_rebuilt",
+    "catalog_reads",
+    "orphan_files",
+    "orphans_deleted",
+    "foreign_files",
+)
+#: Stages of the group function, in microseconds, summed over shards.
+GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
+#: Of the micro-batch: pack, summed over map tasks, before them.
+STAGES = ("pack", *GROUP_STAGES)
+STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
+#: The greatest over shards.
+MAXIMA = ("buckets", "branches", "newest_ms", "now_ms", "low_watermark_ms", "late_watermark_ms")
+#: What leaves while the GC watermark advances by each eighth of the horizon, summed over shards.
+EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
+#: Options, the same in every shard.
+SETTINGS = ("horizon_ms", "lateness_ms", "fpr_ppb")
+COLUMNS = (*SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms", *EXPIRING, *SETTINGS)
+#: Of each shard, as text.
+TEXTS = ("gc_source", "slowest_sources")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMetrics:
+    """One micro-batch, summed over shards.
+
+    ``records_in == unique + duplicate + late + null_id`` holds in every micro-batch, and
+    ``filter_negative + filter_true_positive + filter_false_positive`` is the number of distinct
+    IDs that the exact tail did not settle. Bytes and IDs are after the micro-batch. Timestamps
+    are milliseconds since the epoch, None before the first.
+
+    ``returned_from_idle`` counts late records of source partitions that were idle, or that the
+    query does not know (idle ones are forgotten once the GC watermark has passed them).
+
+    Parameters
+    ----------
+    stage_us : dict of stage name to microseconds
+        Time in the group function, summed over shards; ``pack`` is that of the first pass,
+        summed over map tasks (attempts that were repeated count again).
+    branches
+        Other runs that went on from a state of this query's history: a copied or older checkpoint
+        was started on the same catalog. Nothing is deleted until ``dedup catalog vacuum`` is told
+        which checkpoint is in use.
+    gc_shard, gc_source
+        The shard with the lowest GC watermark, and the source partition that holds it there.
+    slowest_sources : tuple of (str, int, bool)
+        At most ten source partitions with the lowest clocks: name, time in milliseconds, and
+        whether it is idle, so that nobody waits for it; those come last.
+    fullest_shard, fullest_shard_ids
+        The shard with the most live IDs, and how many these are.
+    expiring : tuple of (int, int)
+        IDs and bytes at the catalog root that leave while the GC watermark advances by the first,
+        second, ... eighth of the horizon; the last entry takes what is further ahead.
+    horizon_ms, lateness_ms, target_fpr
+        Options in force.
+    """
+
+    query_id: str
+    run_id: str
+    query_name: str | None
+    batch_id: int
+    batch_ms: int
+    shards: int
+    records_in: int
+    unique: int
+    duplicate: int
+    late: int
+    null_id: int
+    emitted: int
+    future: int
+    null_timestamp: int
+    returned_from_idle: int
+    filter_negative: int
+    filter_true_positive: int
+    filter_false_positive: int
+    live_ids: int
+    tail_ids: int
+    buckets: int
+    segments: int
+    state_bytes: int
+    filter_state_bytes: int
+    sidecar_bytes: int
+    segment_bytes: int
+    segments_written: int
+    ids_written: int
+    segments_merged: int
+    segments_expired: int
+    segments_deleted: int
+    segments_pending: int
+    segments_forgotten: int
+    views_built: int
+    bytes_fetched: int
+    bytes_written: int
+    filters_rebuilt: int
+    catalog_reads: int
+    orphan_files: int
+    orphans_deleted: int
+    foreign_files: int
+    branches: int
+    now_ms: int | None
+    newest_ms: int | None
+    low_watermark_ms: int | None
+    late_watermark_ms: int | None
+    gc_watermark_ms: int | None
+    gc_shard: int | None
+    gc_source: str | None
+    slowest_sources: tuple[tuple[str, int, bool], ...]
+    fullest_shard: int
+    fullest_shard_ids: int
+    expiring: tuple[tuple[int, int], ...]
+    horizon_ms: int
+    lateness_ms: int
+    target_fpr: float
+    stage_us: dict[str, int]
+
+    @property
+    def gc_lag_newest_ms(self) -> int | None:
+        """How far the GC watermark is behind the newest timestamp."""
+        return _difference(self.newest_ms, self.gc_watermark_ms)
+
+    @property
+    def gc_lag_now_ms(self) -> int | None:
+        """How far the GC watermark is behind the micro-batch's time."""
+        return _difference(self.now_ms, self.gc_watermark_ms)
+
+    @property
+    def filter_fpr(self) -> float | None:
+        """The false-positive rate that the filters really had, None if none was asked."""
+        unknown = self.filter_negative + self.filter_false_positive
+        return self.filter_false_positive / unknown if unknown else None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as JSON can hold them; `from_json` reads it back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: object) -> BatchMetrics:
+        """The metrics that `to_json` gave; fields of a later release are passed over.
+
+        Raises
+        ------
+        ValueError
+            When it is no object, or a field is missing.
+        """
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{value!r:.80} is no micro-batch")
+        missing = _FIELDS - value.keys()
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        known: dict[str, Any] = {name: value[name] for name in _FIELDS}
+        for name in ("slowest_sources", "expiring"):
+            known[name] = tuple(tuple(entry) for entry in known[name])
+        return BatchMetrics(**known)
+
+
+_FIELDS = frozenset(field.name for field in fields(BatchMetrics))
+
+
+def _difference(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None else later - earlier

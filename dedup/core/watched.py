@@ -1,0 +1,143 @@
+"""What `dedup watch` shows of a query: its health, the three lines of time, rates and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dedup.core.forecast import BANDS
+from dedup.core.health import WINDOW, Health, Sample, judge
+from dedup.core.metrics import BatchMetrics
+
+#: Counted in each micro-batch and shown per second.
+RATES = ("records_in", "unique", "duplicate", "late", "null_id", "catalog_reads", "bytes_written")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One query at one moment.
+
+    Parameters
+    ----------
+    query_id, name : str, str or None
+    now_ms : int
+        The moment, by the clock of who watches.
+    health : Health
+    batches : tuple of (int, BatchMetrics)
+        The window: when each micro-batch was heard of, and what it did.
+    """
+
+    query_id: str
+    name: str | None
+    now_ms: int
+    health: Health
+    batches: tuple[tuple[int, BatchMetrics], ...]
+
+    @staticmethod
+    def of(
+        query_id: str,
+        name: str | None,
+        batches: Sequence[tuple[int, BatchMetrics]],
+        *,
+        now_ms: int,
+        heard_ms: int | None = None,
+        ended: str | None = None,
+    ) -> Watched:
+        """The query, given all micro-batches that are known of it, oldest first."""
+        window = tuple(batches[-WINDOW:])
+        samples = [sample(at_ms, batch) for at_ms, batch in window]
+        health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended)
+        return Watched(query_id, name, now_ms, health, window)
+
+    @property
+    def last(self) -> BatchMetrics | None:
+        """The newest micro-batch."""
+        return self.batches[-1][1] if self.batches else None
+
+    def rates(self) -> dict[str, float | None]:
+        """Counts per second over the window; None while it is a single micro-batch."""
+        if len(self.batches) < 2 or self.batches[-1][0] <= self.batches[0][0]:
+            return dict.fromkeys(RATES)
+        seconds = (self.batches[-1][0] - self.batches[0][0]) / 1000
+        # The first one only begins the time.
+        return {
+            name: sum(getattr(batch, name) for _, batch in self.batches[1:]) / seconds
+            for name in RATES
+        }
+
+    def filter_fpr(self) -> float | None:
+        """The false-positive rate that the filters had over the window."""
+        wrong = sum(batch.filter_false_positive for _, batch in self.batches)
+        asked = wrong + sum(batch.filter_negative for _, batch in self.batches)
+        return wrong / asked if asked else None
+
+    def gaps(self) -> dict[str, int | None]:
+        """Milliseconds between the clock, the newest timestamp and the watermarks.
+
+        ``source``: the clock against the newest timestamp. ``watermark``: the newest timestamp
+        against the low watermark, which waits for the slowest source partition. ``kept``: the low
+        watermark against the GC watermark, of which lateness and horizon are asked for; ``excess``
+        is the rest.
+        """
+        last = self.last
+        if last is None:
+            return dict.fromkeys(("source", "watermark", "kept", "excess"))
+        kept = _difference(last.low_watermark_ms, last.gc_watermark_ms)
+        asked = last.horizon_ms + last.lateness_ms
+        return {
+            "source": _difference(self.now_ms, last.newest_ms),
+            "watermark": _difference(last.newest_ms, last.low_watermark_ms),
+            "kept": kept,
+            "excess": None if kept is None else kept - asked,
+        }
+
+    def expiry(self) -> list[tuple[int, int, int]]:
+        """How far the GC watermark has to go (ms), and the IDs and bytes that leave by then."""
+        last = self.last
+        if last is None:
+            return []
+        return [
+            (last.horizon_ms * (band + 1) // BANDS, ids, size)
+            for band, (ids, size) in enumerate(last.expiring)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for scripts."""
+        last = self.last
+        body: dict[str, Any] = {
+            "query_id": self.query_id,
+            "name": self.name,
+            "status": str(self.health.status),
+            "reason": self.health.reason,
+            "evidence": self.health.evidence,
+            "window": self.health.window,
+            "at_ms": self.now_ms,
+            "heard_ms": self.batches[-1][0] if self.batches else None,
+            "gaps_ms": self.gaps(),
+            "per_second": self.rates(),
+            "filter_fpr": self.filter_fpr(),
+        }
+        if last is not None:
+            body["expiry"] = [
+                {"within_ms": within_ms, "ids": ids, "bytes": size}
+                for within_ms, ids, size in self.expiry()
+            ]
+            body["last"] = last.to_json()
+        return body
+
+
+def sample(at_ms: int, batch: BatchMetrics) -> Sample:
+    """A micro-batch as the verdict takes it."""
+    return Sample(
+        at_ms,
+        batch.batch_id,
+        batch.newest_ms,
+        batch.low_watermark_ms,
+        batch.gc_watermark_ms,
+        batch.gc_source or None,
+    )
+
+
+def _difference(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None else later - earlier

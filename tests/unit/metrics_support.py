@@ -1,0 +1,28 @@
+"""Made-up micro-batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dedup.core.forecast import BANDS
+from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
+
+QUERY, RUN = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "11111111-2222-4333-8444-555555555555"
+START_MS, HOUR_MS = 1_700_000_000_000, 3_600_000
+
+
+def batch(number: int, **fields: Any) -> BatchMetrics:
+    """A micro-batch, ten seconds after the one before; the GC watermark an hour behind."""
+    newest_ms = START_MS + 10_000 * number
+    values: dict[str, Any] = dict.fromkeys(SUMS, 0)
+    values |= dict.fromkeys(MAXIMA[2:], newest_ms)
+    values |= {
+        "query_id": QUERY, "run_id": RUN, "query_name": "orders", "batch_id": number,
+        "batch_ms": 800, "shards": 4, "records_in": 1000, "unique": 900, "duplicate": 100,
+        "emitted": 900, "filter_negative": 890, "filter_false_positive": 10, "buckets": 9,
+        "branches": 0, "gc_watermark_ms": newest_ms - HOUR_MS, "gc_shard": 0, "gc_source": None,
+        "slowest_sources": (), "fullest_shard": 1, "fullest_shard_ids": 700, "live_ids": 2400,
+        "expiring": tuple((n, 10 * n) for n in range(BANDS)), "horizon_ms": HOUR_MS,
+        "lateness_ms": 0, "target_fpr": 0.01, "stage_us": dict.fromkeys(STAGES, 5),
+    }  # fmt: skip
+    return BatchMetrics(**{**values, **fields})

@@ -1,0 +1,135 @@
+"""Verdicts on how a query's forgetting keeps up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.core.health import LEAST_EVIDENCE, LEAST_SILENCE_MS, WINDOW, Sample, Status, judge
+
+START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
+
+
+def samples(
+    lags_ms: Iterable[int], *, behind_ms: int = 500, stuck: bool = False, first: int = 0
+) -> list[Sample]:
+    """A micro-batch every ten seconds, whose low watermark is so far behind the newest."""
+    made = []
+    for n, lag_ms in enumerate(lags_ms):
+        at_ms = START_MS + n * STEP_MS
+        newest_ms = at_ms - behind_ms
+        low_ms = START_MS if stuck else newest_ms - lag_ms
+        made.append(Sample(at_ms, first + n, newest_ms, low_ms, low_ms - HORIZON_MS, "p7"))
+    return made
+
+
+def told(given: list[Sample], **options: object) -> tuple[Status, str]:
+    now_ms = options.pop("now_ms", given[-1].at_ms + 1000 if given else START_MS)
+    health = judge(given, now_ms=now_ms, **options)  # type: ignore[arg-type]
+    return health.status, health.reason
+
+
+def test_a_steady_lag_is_well_however_large() -> None:
+    status, reason = told(samples([86_400_000] * 20))
+    assert (status, reason) == (Status.OK, "the GC watermark keeps up")
+
+
+def test_a_lag_that_fell_once_is_no_trend() -> None:
+    assert told(samples([1, 2, 3, 4, 3, 6, 7, 8, 9, 10]))[0] is Status.OK
+
+
+def test_a_lag_that_never_fell_and_grew_is_lagging() -> None:
+    status, reason = told(samples([0, 0, 1000, 1000, 2000, 2000, 3000, 3000, 3000, 5000]))
+    assert status is Status.LAGGING
+    assert "grew by 00:00:05, held by source partition p7" in reason
+
+
+def test_falling_behind_the_clock_is_lagging() -> None:
+    slow = [
+        Sample(START_MS + n * STEP_MS, n, START_MS + n * 1000, START_MS + n * 1000, n, None)
+        for n in range(WINDOW)
+    ]
+    slow = [
+        Sample(s.at_ms, s.batch_id, s.newest_ms, s.low_watermark_ms, (s.newest_ms or 0) - 5)
+        for s in slow
+    ]
+    status, reason = told(slow)
+    assert status is Status.LAGGING
+    assert "falls behind the clock, by 00:01:21" in reason
+
+
+def test_a_watermark_that_stands_while_time_goes_on_is_stalled() -> None:
+    status, reason = told(samples([0] * WINDOW, stuck=True))
+    assert status is Status.STALLED
+    assert "stood while timestamps advanced by 00:01:30, held by source partition p7" in reason
+
+
+def test_nothing_newer_is_no_stall() -> None:
+    same = [Sample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
+    assert told(same) == (Status.OK, "no newer timestamps")
+
+
+def test_silence_longer_than_the_window_is_a_stop() -> None:
+    given = samples([0] * WINDOW)
+    window_ms = given[-1].at_ms - given[0].at_ms
+    assert told(given, now_ms=given[-1].at_ms + window_ms)[0] is Status.OK
+    status, reason = told(given, now_ms=given[-1].at_ms + window_ms + 1)
+    assert (status, reason) == (Status.STOPPED, "silent for 00:01:30")
+    # An idle query tells that it lives.
+    heard_ms = given[-1].at_ms + window_ms
+    assert told(given, now_ms=heard_ms + 1000, heard_ms=heard_ms)[0] is Status.OK
+
+
+def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:
+    given = samples([0, 0])
+    assert told(given, now_ms=given[-1].at_ms + LEAST_SILENCE_MS)[0] is Status.OK
+    assert told(given, now_ms=given[-1].at_ms + LEAST_SILENCE_MS + 1)[0] is Status.STOPPED
+
+
+def test_an_end_is_told_with_its_reason() -> None:
+    assert told(samples([0] * 3), ended="CatalogError: gone") == (
+        Status.STOPPED,
+        "CatalogError: gone",
+    )
+
+
+def test_nothing_heard() -> None:
+    assert told([])[0] is Status.STOPPED
+    health = judge([], now_ms=START_MS + 1, heard_ms=START_MS)
+    assert (health.status, health.evidence) == (Status.OK, 0)
+
+
+def test_going_back_is_told_before_all_else() -> None:
+    given = samples([0] * 6)
+    again = samples([0] * 3, first=4)
+    status, reason = told([*given, *again], ended="stopped")
+    assert (status, reason) == (Status.REWOUND, "micro-batch 4 came after micro-batch 5")
+    fell = [*given[:3], Sample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
+    assert told(fell) == (Status.REWOUND, "the GC watermark went back in micro-batch 3")
+    # It is told for as long as the window shows it.
+    later = samples([0] * WINDOW, first=4)
+    assert told([*given, *later])[0] is Status.OK
+
+
+def test_little_evidence_says_nothing_of_lag() -> None:
+    growing = samples(range(0, 1000 * (LEAST_EVIDENCE - 1), 1000))
+    assert told(growing) == (Status.OK, "too few micro-batches to tell more")
+    assert judge(growing, now_ms=growing[-1].at_ms).evidence == LEAST_EVIDENCE - 1
+
+
+@pytest.mark.parametrize("first", [None, 5])
+def test_watermarks_that_have_not_begun(first: int | None) -> None:
+    given = [Sample(START_MS + n, n, START_MS + n if n else first, None, None) for n in range(9)]
+    assert told(given)[0] is Status.STALLED
+
+
+@given(
+    st.lists(st.integers(0, 10**9), min_size=LEAST_EVIDENCE, max_size=30),
+    st.integers(0, 10**10),
+)
+def test_a_lag_larger_by_a_constant_gets_the_same_verdict(lags_ms: list[int], more_ms: int) -> None:
+    """Behaviour counts, not size."""
+    assert told(samples(lags_ms))[0] is told(samples([lag + more_ms for lag in lags_ms]))[0]

@@ -1,0 +1,181 @@
+"""`dedup watch`: what it shows of a log, in 80 x 24, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from metrics_support import HOUR_MS, QUERY, RUN, batch
+from typer.testing import CliRunner
+
+from dedup.cli.app import app
+from dedup.cli.watch_screen import STATUSES, WIDTH, screen, worst
+from dedup.core.health import WINDOW, Status
+from dedup.core.metrics import BatchMetrics
+from dedup.core.watched import Watched
+from dedup.monitor.metrics_log import MetricsLog
+
+STEP_MS = 10_000
+
+
+def batches(count: int = WINDOW, *, stuck: bool = False, **fields: Any) -> list[BatchMetrics]:
+    """Batches whose timestamps end now."""
+    now_ms = time.time_ns() // 1_000_000
+    made = []
+    for n in range(count):
+        newest_ms = now_ms - (count - 1 - n) * STEP_MS
+        low_ms = now_ms - count * STEP_MS if stuck else newest_ms - 2000
+        made.append(
+            batch(n, newest_ms=newest_ms, low_watermark_ms=low_ms, gc_watermark_ms=low_ms - HOUR_MS,
+                  **fields)
+        )  # fmt: skip
+    return made
+
+
+def watched(made: list[BatchMetrics], *, ended: str | None = None) -> Watched:
+    timed = [(one.newest_ms or 0, one) for one in made]
+    now_ms = timed[-1][0] + 500 if timed else 1
+    return Watched.of(QUERY, "orders", timed, now_ms=now_ms, ended=ended)
+
+
+def log(folder: Path, made: list[BatchMetrics]) -> MetricsLog:
+    written = MetricsLog(folder)
+    for one in made:
+        written.batch(one, one.newest_ms or 0)
+    return written
+
+
+def text(lines: list[Any]) -> str:
+    return "\n".join(line.plain for line in lines)
+
+
+def test_rates_are_per_second_over_the_window() -> None:
+    made = batches(5, records_in=500, unique=400, duplicate=100, catalog_reads=20)
+    rates = watched(made).rates()
+    assert rates["records_in"] == pytest.approx(50)
+    assert rates["duplicate"] == pytest.approx(10)
+    assert rates["catalog_reads"] == pytest.approx(2)
+    assert set(watched(made[:1]).rates().values()) == {None}
+    assert set(watched([]).rates().values()) == {None}
+
+
+def test_the_gaps_between_the_lines() -> None:
+    one = watched(batches(lateness_ms=60_000))
+    assert one.gaps() == {
+        "source": 500, "watermark": 2000, "kept": HOUR_MS, "excess": -60_000,
+    }  # fmt: skip
+    assert set(watched([]).gaps().values()) == {None}
+
+
+def test_the_false_positive_rate_is_that_of_the_window() -> None:
+    made = batches(4, filter_negative=90, filter_false_positive=10)
+    assert watched(made).filter_fpr() == pytest.approx(0.1)
+    assert watched(batches(2, filter_negative=0, filter_false_positive=0)).filter_fpr() is None
+
+
+def test_everything_is_on_a_screen_of_80_by_24() -> None:
+    sources = tuple((f'["topic",{n}]', 1_700_000_000_000 + n, n == 9) for n in range(10))
+    made = batches(
+        gc_source='["topic",0]', slowest_sources=sources, state_bytes=3 << 20,
+        segment_bytes=5 << 30, sidecar_bytes=200 << 20, live_ids=123_456_789_012,
+        fullest_shard=199, fullest_shard_ids=50_000_000_000, segments=1234,
+    )  # fmt: skip
+    lines = screen([watched(made)])
+    assert len(lines) <= 24
+    assert max(len(line.plain) for line in lines) <= WIDTH
+    shown = text(lines)
+    for what in (
+        " OK  orders: the GC watermark keeps up", "newest timestamp", "00:00:00 behind the clock",
+        "low watermark", '00:00:02 behind: ["topic",0]',
+        "01:00:00 behind by horizon and lateness", "target 1.00%", "123,456,789,012", "5.2 GiB",
+        "00:15:00", "01:00:00", "slowest source partitions", '["topic",4]',
+    ):  # fmt: skip
+        assert what in shown, what
+    taller = text(screen([watched(made)], height=40))
+    assert '["topic",9]  idle, nobody waits' in taller
+    assert "…" not in taller
+
+
+def test_the_forecast_has_a_bar_for_every_quarter_of_the_horizon() -> None:
+    expiring = ((0, 0), (0, 0), (40, 1024), (0, 0), (10, 0), (10, 0), (20, 1), (20, 1))
+    shown = text(screen([watched(batches(expiring=expiring))])).splitlines()
+    begin = next(n for n, line in enumerate(shown) if "leaves when" in line)
+    bars = [line.count("#") for line in shown[begin + 1 : begin + 5]]
+    assert bars == [0, 10, 5, 10]
+    assert "40 IDs    1.0 KiB" in shown[begin + 2]
+
+
+def test_the_worst_query_is_shown_whole_and_the_others_by_a_line() -> None:
+    well, stalled = watched(batches()), watched(batches(stuck=True))
+    stalled = replace(stalled, name="payments")
+    lines = text(screen([well, stalled])).splitlines()
+    assert lines[0].startswith(" STALLED  payments")
+    assert lines[-1].startswith(" OK  orders")
+    assert worst([well, stalled]) is stalled
+    assert list(STATUSES) == list(Status)
+
+
+def test_without_a_micro_batch_there_is_a_verdict_only() -> None:
+    assert text(screen([watched([])])).startswith(" STOPPED  orders: no micro-batch")
+
+
+@pytest.mark.parametrize(
+    ("make", "ended", "code", "status"),
+    [
+        (batches, None, 0, "OK"),
+        (lambda: batches(stuck=True), None, 11, "STALLED"),
+        (batches, "boom", 12, "STOPPED"),
+        (lambda: [*batches(6), *batches(6)[3:]], None, 13, "REWOUND"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(
+    tmp_path: Path,
+    make: Callable[[], list[BatchMetrics]],
+    ended: str | None,
+    code: int,
+    status: str,
+) -> None:
+    made = make()
+    written = log(tmp_path, made)
+    if ended:
+        written.ended(QUERY, RUN, ended, time.time_ns() // 1_000_000)
+    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--once", "--json"])
+    assert told.exit_code == code, told.output
+    body = json.loads(told.output)
+    assert (body["status"], body["exit_code"]) == (status, code)
+    assert body["queries"][0]["last"]["batch_id"] == made[-1].batch_id
+    shown = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert shown.exit_code == code
+    assert shown.output.startswith(f" {status}  orders")
+
+
+def test_lagging_has_a_code_of_its_own(tmp_path: Path) -> None:
+    made = [
+        replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 100 * n)
+        for n, one in enumerate(batches())
+    ]
+    log(tmp_path, made)
+    assert CliRunner().invoke(app, ["watch", str(tmp_path), "--once"]).exit_code == 10
+
+
+def test_one_query_of_several(tmp_path: Path) -> None:
+    log(tmp_path, batches())
+    log(tmp_path, batches(query_id="other", query_name="payments", stuck=True))
+    everything = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert everything.exit_code == 11
+    one = CliRunner().invoke(app, ["watch", str(tmp_path), "--once", "--query", "orders"])
+    assert (one.exit_code, "payments" in one.output) == (0, False)
+
+
+def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert told.exit_code == 2
+    assert "of no query yet" in told.output
+    told = CliRunner().invoke(app, ["watch", str(tmp_path / "nowhere"), "--once"])
+    assert told.exit_code == 2
+    assert "no folder of metrics logs" in told.output
