@@ -84,7 +84,11 @@ def explain(
 @app.command()
 def watch(
     where: Annotated[
-        str, typer.Argument(metavar="DIR", help="The metrics log: DedupListener(log=DIR).")
+        str,
+        typer.Argument(
+            metavar="DIR|URL",
+            help="DedupListener(log=DIR), or where DedupListener(prometheus_port=...) serves.",
+        ),
     ],
     query: Annotated[
         str | None, typer.Option(metavar="ID", help="Which query, by ID or name.")

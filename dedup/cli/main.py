@@ -7,7 +7,13 @@ import sys
 from dedup.errors import MissingExtraError
 
 #: Top-level modules of the extras that the command uses.
-_EXTRA_OF = {"typer": "cli", "rich": "cli", "pyspark": "spark", "py4j": "spark"}
+_EXTRA_OF = {
+    "typer": "cli",
+    "rich": "cli",
+    "prometheus_client": "metrics",
+    "pyspark": "spark",
+    "py4j": "spark",
+}
 
 
 def main() -> None:

@@ -21,32 +21,51 @@ Look = Callable[[], list[Watched]]
 
 
 def looker(where: str, query: str | None) -> Look:
-    """Return what looks at a folder of metrics logs.
+    """Return what looks at a folder of metrics logs, or at a Prometheus endpoint.
 
     Raises
     ------
     ConfigError
-        When it is no such folder; on every look, when it tells of no query, or not of that one.
+        On a look, when it is neither, or tells of no query, or not of that one.
+    MissingExtraError
+        For an endpoint, without prometheus-client.
     """
+    look_at_all = _endpoint(where) if where.startswith(("http://", "https://")) else _folder(where)
 
     def look() -> list[Watched]:
-        now_ms = time.time_ns() // 1_000_000
         found = [
-            Watched.of(
-                log.query_id, log.name, log.batches, now_ms=now_ms, heard_ms=log.heard_ms,
-                ended=log.ended,
-            )
-            for log in read_logs(where, query)
-        ]  # fmt: skip
+            one
+            for one in look_at_all(time.time_ns() // 1_000_000)
+            if query is None or query in (one.query_id, one.name)
+        ]
         if not found:
             told = f"nothing of query {query}" if query else "of no query yet"
             raise ConfigError(
-                f"{where} tells {told}: a log begins with the first micro-batch after "
+                f"{where} tells {told}: it begins with the first micro-batch after "
                 'spark.streams.addListener(DedupListener(log="..."))'
             )
         return found
 
     return look
+
+
+def _folder(where: str) -> Callable[[int], list[Watched]]:
+    def look(now_ms: int) -> list[Watched]:
+        return [
+            Watched.of(
+                log.query_id, log.name, log.batches, now_ms=now_ms, heard_ms=log.heard_ms,
+                ended=log.ended,
+            )
+            for log in read_logs(where)
+        ]  # fmt: skip
+
+    return look
+
+
+def _endpoint(where: str) -> Callable[[int], list[Watched]]:
+    from dedup.monitor.scrape import Endpoint
+
+    return Endpoint(where).look
 
 
 def once(look: Look, *, as_json: bool, height: int = 24) -> tuple[int, dict[str, Any]]:

@@ -169,8 +169,8 @@ class QueryLog:
         self.ended = (line["error"] or "the query was stopped") if event == "ended" else None
 
 
-def read_logs(folder: str | Path, query: str | None = None) -> list[QueryLog]:
-    """Read the end of every query's log in a folder, of one query where an ID or name is given.
+def read_logs(folder: str | Path) -> list[QueryLog]:
+    """Read the end of every query's log in a folder.
 
     Raises
     ------
@@ -182,8 +182,7 @@ def read_logs(folder: str | Path, query: str | None = None) -> list[QueryLog]:
         raise ConfigError(
             f"{folder} is no folder of metrics logs: give what DedupListener(log=...) was given"
         )
-    logs = [_read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
-    return [log for log in logs if query is None or query in (log.query_id, log.name)]
+    return [_read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
 
 def _read(path: Path) -> QueryLog:

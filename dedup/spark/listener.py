@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -19,6 +19,9 @@ from pyspark.sql.streaming.listener import (
 from dedup.core.metrics import BatchMetrics
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.metrics import from_progress
+
+if TYPE_CHECKING:
+    from dedup.monitor.prometheus import Exporter
 
 logger = logging.getLogger("dedup")
 
@@ -38,11 +41,16 @@ class DedupListener(StreamingQueryListener):
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.monitor.metrics_log`), which
         ``dedup watch`` reads. It is rotated and never grows beyond 64 MiB a query.
+    prometheus_port : int, optional
+        Serve the metrics under ``http://<driver>:<port>/metrics`` (needs ``dedup[metrics]``);
+        0: any free port, which the attribute `prometheus_port` then tells.
 
     Raises
     ------
     ConfigError
-        When the folder of the log cannot be made.
+        When the folder of the log cannot be made, or the port is taken.
+    MissingExtraError
+        When the port is given and prometheus-client is not installed.
     """
 
     def __init__(
@@ -51,10 +59,18 @@ class DedupListener(StreamingQueryListener):
         *,
         metrics: str = "dedup",
         log: str | Path | None = None,
+        prometheus_port: int | None = None,
     ) -> None:
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
         self.log = None if log is None else MetricsLog(log)
+        self.exporter: Exporter | None = None
+        self.prometheus_port = prometheus_port
+        if prometheus_port is not None:
+            from dedup.monitor.prometheus import Exporter, serve
+
+            self.exporter = Exporter()
+            self.prometheus_port = serve(self.exporter, prometheus_port)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing to do: whether it is a query of ours shows with its first micro-batch."""
@@ -64,8 +80,11 @@ class DedupListener(StreamingQueryListener):
         batch = from_progress(event.progress, self.metrics)
         if batch is None:
             return
+        now_ms = time.time_ns() // 1_000_000
         if self.log is not None:
-            self.log.batch(batch, _now_ms())
+            self.log.batch(batch, now_ms)
+        if self.exporter is not None:
+            self.exporter.batch(batch, now_ms)
         try:
             self.on_batch(batch)
         except Exception:
@@ -74,16 +93,15 @@ class DedupListener(StreamingQueryListener):
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
         if self.log is not None:
-            self.log.idle(str(event.id), str(event.runId), _now_ms())
+            self.log.idle(str(event.id), str(event.runId), time.time_ns() // 1_000_000)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of the run."""
         if self.log is not None:
-            self.log.ended(str(event.id), str(event.runId), event.exception, _now_ms())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+            now_ms = time.time_ns() // 1_000_000
+            self.log.ended(str(event.id), str(event.runId), event.exception, now_ms)
+        if self.exporter is not None:
+            self.exporter.ended(str(event.id))
 
 
 def log_batch(batch: BatchMetrics) -> None:

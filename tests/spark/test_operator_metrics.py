@@ -6,6 +6,8 @@ import json
 import logging
 import shutil
 import time
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,10 @@ from support import (
 )
 
 from dedup import BatchMetrics, DedupListener
+from dedup.core.health import Status
+from dedup.errors import ConfigError
 from dedup.monitor.metrics_log import QueryLog, read_logs
+from dedup.monitor.scrape import Endpoint
 from dedup.spark.metrics import from_progress
 
 HOUR = 3_600_000
@@ -142,3 +147,28 @@ def test_the_log_tells_why_a_query_failed(spark: SparkSession, tmp_path: Path) -
         spark.streams.removeListener(listener)
     assert log.ended is not None
     assert "CatalogError" in log.ended, log.ended
+
+
+def test_the_endpoint_serves_what_a_real_query_did(spark: SparkSession, tmp_path: Path) -> None:
+    listener = DedupListener(lambda _: None, prometheus_port=0)
+    url = f"http://127.0.0.1:{listener.prometheus_port}"
+    spark.streams.addListener(listener)
+    try:
+        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours"})
+        run = query.add("a@0", "b@1", "a@1").add("d@2", "d@2").run()
+        deadline = time.monotonic() + 30
+        status = None
+        while status is not Status.STOPPED and time.monotonic() < deadline:
+            time.sleep(0.05)
+            with suppress(ConfigError):
+                (watched,) = Endpoint(url).look(0)
+                status = watched.health.status
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            text = answer.read().decode()
+    finally:
+        spark.streams.removeListener(listener)
+    assert status is Status.STOPPED, "it says that the query is over"
+    (name,) = {metrics.query_name or metrics.query_id for metrics in run.metrics}
+    for verdict, count in (("unique", 3), ("duplicate", 2), ("late", 0)):
+        assert f'dedup_records_total{{query="{name}",verdict="{verdict}"}} {count}.0' in text
+    assert f'dedup_horizon_seconds{{query="{name}"}} 28800.0' in text

@@ -1,0 +1,124 @@
+"""An exporter's endpoint, read back: `dedup watch` from where the metrics log is not."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from typing import Any
+
+from dedup.core.forecast import BANDS
+from dedup.core.health import WINDOW
+from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
+from dedup.core.watched import Watched
+from dedup.errors import ConfigError, MissingExtraError
+from dedup.monitor.series import HEARD, RUNNING, SERIES
+
+try:
+    from prometheus_client.parser import text_string_to_metric_families
+except ModuleNotFoundError as error:
+    raise MissingExtraError("metrics", "Reading a Prometheus endpoint") from error
+
+_TIMEOUT_S = 5.0
+#: By exported name and the value of the label beside `query`.
+Scraped = dict[tuple[str, str], float]
+
+
+class Endpoint:
+    """Watches the queries of one exporter; each look at a new micro-batch adds to the window.
+
+    Parameters
+    ----------
+    url : str
+        With or without ``/metrics``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url if url.rstrip("/").endswith("/metrics") else url.rstrip("/") + "/metrics"
+        self._batches: defaultdict[str, list[tuple[int, BatchMetrics]]] = defaultdict(list)
+        self._before: dict[str, Scraped] = {}
+        self._running: dict[str, bool] = {}
+
+    def look(self, now_ms: int) -> list[Watched]:
+        """Scrape once and return every query that was seen so far.
+
+        Raises
+        ------
+        ConfigError
+            When the endpoint was never reached, or is none of ours.
+        """
+        try:
+            self._take(self._scrape())
+        except (OSError, ValueError) as error:
+            if not self._batches:
+                raise ConfigError(
+                    f"{self.url} gives no metrics of dedup ({error}): give the address that "
+                    "DedupListener(prometheus_port=...) serves"
+                ) from error
+        return [
+            Watched.of(
+                name,
+                name,
+                batches,
+                now_ms=now_ms,
+                ended=None if self._running[name] else "the query was stopped",
+            )
+            for name, batches in self._batches.items()
+        ]
+
+    def _scrape(self) -> dict[str, Scraped]:
+        try:
+            with urllib.request.urlopen(self.url, timeout=_TIMEOUT_S) as answer:
+                text = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            raise ValueError(str(error)) from error
+        queries: defaultdict[str, Scraped] = defaultdict(dict)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = dict(sample.labels)
+                if sample.name.startswith("dedup_") and "query" in labels:
+                    query = labels.pop("query")
+                    queries[query][sample.name, next(iter(labels.values()), "")] = sample.value
+        return dict(queries)
+
+    def _take(self, queries: dict[str, Scraped]) -> None:
+        for name, scraped in queries.items():
+            self._running[name] = scraped.get((RUNNING, ""), 1) > 0
+            at_ms = round(scraped[HEARD, ""] * 1000)
+            known = self._batches[name]
+            if known and known[-1][0] >= at_ms:
+                continue
+            known.append((at_ms, _micro_batch(name, scraped, self._before.get(name, {}))))
+            del known[:-WINDOW]
+            self._before[name] = scraped
+
+
+def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
+    """What was done since the look before as one micro-batch; what is not exported is 0 or None."""
+    values: dict[str, Any] = dict.fromkeys(SUMS, 0) | dict.fromkeys(MAXIMA[2:])
+    values |= {
+        "query_id": name, "run_id": "", "query_name": name, "batch_ms": 0, "gc_shard": None,
+        "gc_watermark_ms": None, "gc_source": None, "slowest_sources": (), "fullest_shard": 0,
+        "branches": 0, "target_fpr": 0.0, "stage_us": dict.fromkeys(STAGES, 0),
+    }  # fmt: skip
+    bands = [[0, 0] for _ in range(BANDS)]
+    for series in SERIES:
+        for label, field in series.fields.items():
+            value = scraped.get((series.exported, label))
+            if value is None:
+                continue
+            if series.kind == "counter":
+                last = before.get((series.exported, label), value if not before else 0.0)
+                # Counts begin anew with the driver.
+                value -= last if value >= last else 0.0
+            head, *rest = field.split(".")
+            exact = value / series.unit
+            if head == "stage_us":
+                values[head][rest[0]] = round(exact)
+            elif head == "expiring":
+                bands[int(rest[0])][int(rest[1])] = round(exact)
+            else:
+                values[head] = exact if head == "target_fpr" else round(exact)
+    values["expiring"] = tuple((ids, size) for ids, size in bands)
+    values["records_in"] = sum(values[v] for v in ("unique", "duplicate", "late", "null_id"))
+    return BatchMetrics(**values)

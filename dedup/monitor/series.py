@@ -1,0 +1,179 @@
+"""Which figures of a micro-batch are exported, under which names (Prometheus conventions).
+
+Base units and suffixes follow prometheus.io/docs/practices/naming. Times are exported as
+timestamps: a query computes the lag, and sees a target that is gone as well. A label never holds an
+ID or a source partition, so a query is a fixed number of series (`SERIES_PER_QUERY`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from dedup.core.forecast import BANDS
+from dedup.core.metrics import STAGES, BatchMetrics
+
+PREFIX = "dedup_"
+_MS, _US = 1e-3, 1e-6
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric.
+
+    Parameters
+    ----------
+    name : str
+        Without prefix, and for counters without ``_total``.
+    kind : {"counter", "gauge"}
+        Counters are summed over micro-batches; gauges are as of the last one.
+    about : str
+        The help text.
+    fields : dict of label value to field of BatchMetrics
+        A single one without label is under "".
+    label : str
+        Name of the label that tells the fields apart.
+    unit : float
+        What a field's one is in the exported unit.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    about: str
+    fields: dict[str, str]
+    label: str = ""
+    unit: float = 1
+
+    @property
+    def exported(self) -> str:
+        """Name as it is exported."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+
+def _counter(name: str, about: str, field: str, unit: float = 1) -> Series:
+    return Series(name, "counter", about, {"": field}, unit=unit)
+
+
+def _gauge(name: str, about: str, field: str, unit: float = 1) -> Series:
+    return Series(name, "gauge", about, {"": field}, unit=unit)
+
+
+SERIES = (
+    Series(
+        "records",
+        "counter",
+        "Records judged, by verdict.",
+        {name: name for name in ("unique", "duplicate", "late", "null_id")},
+        "verdict",
+    ),
+    _counter("records_emitted", "Records that went on.", "emitted"),
+    Series(
+        "records_flagged",
+        "counter",
+        "Records whose timestamp was in the future or null, or that came from an idle partition.",
+        {name: name for name in ("future", "null_timestamp", "returned_from_idle")},
+        "flag",
+    ),
+    Series(
+        "filter_probes",
+        "counter",
+        "Distinct IDs asked of the filters; false positives cost a read of the catalog.",
+        {
+            "negative": "filter_negative",
+            "true_positive": "filter_true_positive",
+            "false_positive": "filter_false_positive",
+        },
+        "result",
+    ),
+    _gauge("filter_target_ratio", "The false-positive rate that filters are sized for.",
+           "target_fpr"),
+    _counter("catalog_reads", "Blocks read from the exact catalog.", "catalog_reads"),
+    _counter("catalog_written_bytes", "Bytes written to the catalog root.", "bytes_written"),
+    _counter("catalog_fetched_bytes", "Bytes fetched from the catalog root.", "bytes_fetched"),
+    _counter("catalog_written_ids", "IDs written to segments, by merges as well.", "ids_written"),
+    _counter("filters_rebuilt", "Filters made anew from their segments.", "filters_rebuilt"),
+    _counter("segments_deleted", "Expired segments deleted.", "segments_deleted"),
+    _counter("batch_seconds", "Time in micro-batches.", "batch_ms", _MS),
+    Series(
+        "stage_seconds",
+        "counter",
+        "Time of tasks in each stage of the operator.",
+        {stage: f"stage_us.{stage}" for stage in STAGES},
+        "stage",
+        _US,
+    ),
+    _gauge("batch_id", "Number of the last micro-batch.", "batch_id"),
+    _gauge("shards", "Shards.", "shards"),
+    _gauge("buckets", "Buckets that hold IDs.", "buckets"),
+    _gauge("live_ids", "IDs that are remembered.", "live_ids"),
+    _gauge("tail_ids", "IDs that are remembered in Spark state alone.", "tail_ids"),
+    _gauge("fullest_shard_ids", "IDs in the shard that has the most.", "fullest_shard_ids"),
+    Series(
+        "segments",
+        "gauge",
+        "Segments: live, expired and not deleted yet, given up.",
+        {"live": "segments", "pending": "segments_pending", "forgotten": "segments_forgotten"},
+        "state",
+    ),
+    Series(
+        "stored_bytes",
+        "gauge",
+        "Bytes that remember IDs, by place.",
+        {"state": "state_bytes", "segments": "segment_bytes", "filters": "sidecar_bytes"},
+        "place",
+    ),
+    Series(
+        "stray_files",
+        "gauge",
+        "Files at the catalog root that no manifest names, and such that are not ours.",
+        {"orphan": "orphan_files", "foreign": "foreign_files"},
+        "kind",
+    ),
+    _gauge("branches", "Runs that went on from another state of this query's history.", "branches"),
+    Series(
+        "expiring_ids",
+        "gauge",
+        "IDs that leave as the GC watermark advances by each eighth of the horizon.",
+        {str(band + 1): f"expiring.{band}.0" for band in range(BANDS)},
+        "eighth",
+    ),
+    Series(
+        "expiring_bytes",
+        "gauge",
+        "Bytes at the catalog root that leave with them.",
+        {str(band + 1): f"expiring.{band}.1" for band in range(BANDS)},
+        "eighth",
+    ),
+    _gauge("newest_timestamp_seconds", "The newest record timestamp.", "newest_ms", _MS),
+    _gauge("low_watermark_timestamp_seconds", "The lowest clock of an active source partition.",
+           "low_watermark_ms", _MS),
+    _gauge("late_watermark_timestamp_seconds", "Records behind it are late.",
+           "late_watermark_ms", _MS),
+    _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.",
+           "gc_watermark_ms", _MS),
+    _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms", _MS),
+    _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
+           "lateness_ms", _MS),
+)  # fmt: skip
+
+#: Beside these: when the last micro-batch was heard of, and whether the query runs.
+HEARD = f"{PREFIX}last_batch_timestamp_seconds"
+RUNNING = f"{PREFIX}query_running"
+SERIES_PER_QUERY = sum(len(series.fields) for series in SERIES) + 2
+
+
+def values(series: Series, batch: BatchMetrics) -> Iterator[tuple[str, float]]:
+    """Label value and value in the exported unit, for each field that is known."""
+    for label, field in series.fields.items():
+        value = _field(batch, field)
+        if value is not None:
+            yield label, value * series.unit
+
+
+def _field(batch: BatchMetrics, name: str) -> float | None:
+    head, *rest = name.split(".")
+    value = getattr(batch, head)
+    for key in rest:
+        value = value[int(key)] if key.isdigit() else value.get(key, 0)
+    return None if value is None else float(value)

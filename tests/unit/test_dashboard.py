@@ -1,0 +1,108 @@
+"""The dashboard, the alert rules and their page: only what is exported, in queries that parse."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+import dedup.monitor
+from dedup.core.health import LEAST_EVIDENCE, WINDOW
+from dedup.monitor.metrics_log import FILE_BYTES, FILES
+from dedup.monitor.prometheus import MAX_QUERIES
+from dedup.monitor.series import HEARD, RUNNING, SERIES
+
+FOLDER = Path(dedup.monitor.__file__).parent
+#: Label names of each metric, and their values where these are known.
+EXPORTED: dict[str, dict[str, set[str]]] = {
+    **{s.exported: {s.label: set(s.fields)} if s.label else {} for s in SERIES},
+    HEARD: {},
+    RUNNING: {},
+}
+
+
+def panels() -> list[dict[str, Any]]:
+    return json.loads((FOLDER / "grafana.json").read_text())["panels"]
+
+
+def alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
+    return group["rules"]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    for panel in panels():
+        for target in panel.get("targets", ()):
+            text = target["expr"].replace("$__rate_interval", "5m").replace("$query", ".*")
+            yield panel["title"], text
+    for rule in alerts():
+        yield rule["alert"], rule["expr"]
+
+
+@pytest.mark.parametrize(("where", "query"), list(queries()))
+def test_queries_parse_and_name_what_is_exported(where: str, query: str) -> None:
+    promql_parser.parse(query)
+    names = set(re.findall(r"\bdedup_\w+", query))
+    assert names
+    assert names <= set(EXPORTED), where
+    labels = {label for name in names for label in EXPORTED[name]} | {"query"}
+    for label, _, value in re.findall(r"(\w+)(=~|=)\"([^\"]*)\"", query):
+        assert label in labels, f"{where}: {label}"
+        known = {v for name in names for v in EXPORTED[name].get(label, ())}
+        if label != "query":
+            assert set(value.split("|")) <= known, f"{where}: {value}"
+    for grouped in re.findall(r"by \(([^)]*)\)", query):
+        assert set(re.split(r",\s*", grouped)) <= labels, where
+
+
+def test_every_metric_is_shown_or_told_of() -> None:
+    page = (FOLDER / "README.md").read_text()
+    assert set(re.findall(r"`(dedup_\w+)`", page)) == set(EXPORTED)
+    shown = {name for _, query in queries() for name in re.findall(r"\bdedup_\w+", query)}
+    # Not on the dashboard: parts of what is.
+    assert set(EXPORTED) - shown <= {
+        "dedup_buckets", "dedup_tail_ids", "dedup_late_watermark_timestamp_seconds",
+        "dedup_expiring_bytes", "dedup_filters_rebuilt_total", "dedup_segments_deleted_total",
+        "dedup_catalog_written_ids_total", "dedup_records_emitted_total",
+    }  # fmt: skip
+
+
+def test_panels_do_not_overlap_and_say_what_they_show() -> None:
+    taken: set[tuple[int, int]] = set()
+    ids = [panel["id"] for panel in panels()]
+    assert len(ids) == len(set(ids))
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+        assert panel["type"] == "row" or panel["description"]
+        for target in panel.get("targets", ()):
+            assert target["datasource"]["uid"] == "${datasource}"
+
+
+def test_alerts_say_what_to_do() -> None:
+    for rule in alerts():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert "$labels.query" in rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+
+
+def test_the_page_says_the_numbers_of_the_code() -> None:
+    page = (FOLDER / "README.md").read_text()
+    words = {4: "four", 5: "five", 10: "ten", 100: "a hundred"}
+    assert f"the last {words[WINDOW]} micro-batches" in page
+    assert f"fewer than {words[LEAST_EVIDENCE]} micro-batches" in page
+    assert f"rotated at {FILE_BYTES >> 20} MiB, {words[FILES]} files kept" in page
+    assert f"at most {words[MAX_QUERIES]} queries" in page

@@ -1,0 +1,190 @@
+"""What is exported: parsed by Prometheus's own parser, by conventions, and read back."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+import urllib.request
+from dataclasses import fields, replace
+
+import pytest
+from metrics_support import HOUR_MS, QUERY, START_MS, batch
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from dedup.cli.app import app
+from dedup.core.health import WINDOW, Status
+from dedup.core.metrics import BatchMetrics
+from dedup.errors import ConfigError
+from dedup.monitor.prometheus import MAX_QUERIES, Exporter, serve
+from dedup.monitor.scrape import Endpoint
+from dedup.monitor.series import SERIES, SERIES_PER_QUERY
+
+
+def samples(exporter: Exporter) -> dict[tuple[str, tuple[str, ...]], float]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(exporter)
+    return {
+        (sample.name, (sample.labels.pop("query"), *sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def test_counters_add_up_and_gauges_are_the_last() -> None:
+    exporter = Exporter()
+    exporter.batch(batch(0, duplicate=100, live_ids=5), START_MS)
+    exporter.batch(batch(1, duplicate=11, live_ids=7), START_MS + 1500)
+    told = samples(exporter)
+    assert told["dedup_records_total", ("orders", "duplicate")] == 111
+    assert told["dedup_records_total", ("orders", "unique")] == 1800
+    assert told["dedup_live_ids", ("orders",)] == 7
+    assert told["dedup_batch_seconds_total", ("orders",)] == pytest.approx(1.6)
+    assert told["dedup_stage_seconds_total", ("orders", "probe")] == pytest.approx(10e-6)
+    assert told["dedup_filter_target_ratio", ("orders",)] == pytest.approx(0.01)
+    assert told["dedup_expiring_bytes", ("orders", "3")] == 20
+    newest_s = (START_MS + 10_000) / 1000
+    assert told["dedup_newest_timestamp_seconds", ("orders",)] == pytest.approx(newest_s)
+    assert told["dedup_gc_watermark_timestamp_seconds", ("orders",)] == newest_s - HOUR_MS / 1000
+    assert told["dedup_last_batch_timestamp_seconds", ("orders",)] == START_MS / 1000 + 1.5
+    assert told["dedup_query_running", ("orders",)] == 1
+
+
+def test_what_is_unknown_is_not_exported() -> None:
+    exporter = Exporter()
+    exporter.batch(batch(0, gc_watermark_ms=None), START_MS)
+    assert not [name for name, _ in samples(exporter) if "gc_watermark" in name]
+
+
+def test_a_query_that_ended_says_so_and_goes_on_later() -> None:
+    exporter = Exporter()
+    exporter.batch(batch(0), START_MS)
+    exporter.ended("another")
+    assert samples(exporter)["dedup_query_running", ("orders",)] == 1
+    exporter.ended(QUERY)
+    assert samples(exporter)["dedup_query_running", ("orders",)] == 0
+    exporter.batch(batch(1), START_MS)
+    assert samples(exporter)["dedup_query_running", ("orders",)] == 1
+
+
+def test_names_and_units_are_as_the_conventions_have_them() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    exporter = Exporter()
+    exporter.batch(batch(0), START_MS)
+    registry.register(exporter)
+    families = list(parse_strictly(open_metrics(registry).decode()))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)) == len(SERIES) + 2
+    for family in families:
+        assert re.fullmatch(r"dedup_[a-z]+(_[a-z]+)*", family.name)
+        assert family.documentation.endswith(".")
+        assert not re.search(r"_(ms|us|millis|kib|mib|percent)(_|$)", family.name)
+    counters = {f.name for f in families if f.type == "counter"}
+    assert counters == {f"dedup_{s.name}" for s in SERIES if s.kind == "counter"}
+
+
+def test_every_field_that_is_exported_is_one() -> None:
+    known = {field.name for field in fields(BatchMetrics)}
+    for series in SERIES:
+        for field in series.fields.values():
+            assert field.partition(".")[0] in known, field
+        assert (series.label == "") == (set(series.fields) == {""}), series.name
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    """No ID, source partition or shard is a label, and old queries go."""
+    exporter = Exporter()
+    sources = tuple((f"p{n}", n, False) for n in range(10))
+    for n in range(MAX_QUERIES + 20):
+        one = batch(0, query_id=f"q{n}", query_name=None, slowest_sources=sources, gc_source="p0")
+        exporter.batch(one, START_MS)
+    told = samples(exporter)
+    assert len(told) == MAX_QUERIES * SERIES_PER_QUERY
+    labels = {value for _, values in told for value in values}
+    assert not labels & {"p0", "p1", "q0", "q19"}
+    assert {"q20", f"q{MAX_QUERIES + 19}"} <= labels
+
+
+def test_another_query_of_the_same_name_takes_its_place() -> None:
+    exporter = Exporter()
+    exporter.batch(batch(0), START_MS)
+    exporter.batch(batch(0, query_id="another"), START_MS)
+    assert samples(exporter)["dedup_records_total", ("orders", "unique")] == 900
+
+
+@pytest.fixture
+def served() -> tuple[Exporter, str]:
+    exporter = Exporter()
+    return exporter, f"http://127.0.0.1:{serve(exporter, 0, '127.0.0.1')}"
+
+
+def test_it_is_served_and_read_back(served: tuple[Exporter, str]) -> None:
+    exporter, url = served
+    endpoint = Endpoint(url)
+    made = [batch(n, unique=100 * n, records_in=100 * n + 100) for n in range(1, 5)]
+    for one in made:
+        exporter.batch(one, START_MS + one.batch_id)
+        (watched,) = endpoint.look(START_MS + 10)
+        # A second look at the same micro-batch adds nothing.
+        endpoint.look(START_MS + 10)
+    assert [at_ms for at_ms, _ in watched.batches] == [START_MS + n for n in range(1, 5)]
+    # Nobody knows how much of the first count is its last micro-batch's.
+    assert [one.unique for _, one in watched.batches] == [0, 200, 300, 400]
+    last = made[-1]
+    unknown = {
+        "query_id", "run_id", "gc_shard", "fullest_shard", "now_ms", "filter_state_bytes",
+        "segments_written", "segments_merged", "segments_expired", "orphans_deleted", "views_built",
+    }  # fmt: skip
+    told = watched.batches[-1][1]
+    assert replace(last, **{n: getattr(told, n) for n in unknown}) == told
+
+
+def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Exporter, str]) -> None:
+    exporter, url = served
+    endpoint = Endpoint(url + "/metrics")
+    for n in range(WINDOW):
+        exporter.batch(batch(n, gc_watermark_ms=START_MS), START_MS + n)
+        (watched,) = endpoint.look(START_MS + n)
+    assert watched.health.status is Status.STALLED
+    exporter.ended(QUERY)
+    assert endpoint.look(START_MS + WINDOW)[0].health.status is Status.STOPPED
+
+
+def test_counts_that_begin_anew_are_no_negative_rate(served: tuple[Exporter, str]) -> None:
+    exporter, url = served
+    endpoint = Endpoint(url)
+    exporter.batch(batch(0, unique=500), START_MS)
+    endpoint.look(START_MS)
+    exporter._queries.clear()
+    exporter.batch(batch(1, unique=70), START_MS + 1)
+    (watched,) = endpoint.look(START_MS + 1)
+    assert watched.batches[-1][1].unique == 70
+
+
+def test_the_command_watches_an_endpoint(served: tuple[Exporter, str]) -> None:
+    exporter, url = served
+    now_ms = time.time_ns() // 1_000_000
+    exporter.batch(batch(0, newest_ms=now_ms), now_ms)
+    told = CliRunner().invoke(app, ["watch", url, "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.output)["queries"][0]["evidence"] == 1
+    none = CliRunner().invoke(app, ["watch", url, "--json", "--query", "payments"])
+    assert none.exit_code == 2
+    with urllib.request.urlopen(url + "/metrics") as answer:
+        assert "text/plain" in answer.headers["Content-Type"]
+
+
+def test_what_is_no_endpoint_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="gives no metrics of dedup"):
+            Endpoint(f"http://127.0.0.1:{port}").look(0)
+        taken.listen()
+        with pytest.raises(ConfigError, match="give another port"):
+            serve(Exporter(), port, "127.0.0.1")
