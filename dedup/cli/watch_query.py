@@ -50,16 +50,7 @@ def looker(where: str, query: str | None) -> Look:
 
 
 def _folder(where: str) -> Callable[[int], list[Watched]]:
-    def look(now_ms: int) -> list[Watched]:
-        return [
-            Watched.of(
-                log.query_id, log.name, log.batches, now_ms=now_ms, heard_ms=log.heard_ms,
-                ended=log.ended,
-            )
-            for log in read_logs(where)
-        ]  # fmt: skip
-
-    return look
+    return lambda now_ms: [log.watched(now_ms) for log in read_logs(where)]
 
 
 def _endpoint(where: str) -> Callable[[int], list[Watched]]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics
+from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 
 FORMAT = 1
@@ -38,6 +39,8 @@ IDLE_EVERY_MS = 30_000
 READ_BYTES = 1 << 20
 _ERROR_CHARS = 500
 _OURS = "dedup.errors."
+#: Why a run ended that did not fail.
+STOPPED = "the query was stopped"
 
 logger = logging.getLogger("dedup")
 
@@ -101,10 +104,9 @@ class MetricsLog:
             self._write(query_id, "idle", at_ms, run_id=run_id, name=None)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
-        """Note the end of a run; nothing where the query never told of a micro-batch."""
+        """Note the end of a run and its cause; nothing where no micro-batch was ever told of."""
         if query_id in self._runs or self._path(query_id).exists():
-            text = _cause(error) if error else None
-            self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=text)
+            self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=error)
 
     def close(self) -> None:
         """Close all files."""
@@ -128,7 +130,7 @@ class MetricsLog:
         )
 
 
-def _cause(error: str) -> str:
+def cause_of(error: str) -> str:
     """The line that tells an error of ours, else the first one: Spark's have hundreds."""
     lines = [line for line in map(str.strip, error.splitlines()) if line] or [error]
     ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
@@ -166,7 +168,18 @@ class QueryLog:
         if event == "batch":
             self.batches.append((at_ms, BatchMetrics.from_json(line["batch"])))
         self.heard_ms, self.name = at_ms, line["name"] or self.name
-        self.ended = (line["error"] or "the query was stopped") if event == "ended" else None
+        self.ended = (line["error"] or STOPPED) if event == "ended" else None
+
+    def watched(self, now_ms: int) -> Watched:
+        """The query at a moment, by the clock of who watches."""
+        return Watched.of(
+            self.query_id,
+            self.name,
+            self.batches,
+            now_ms=now_ms,
+            heard_ms=self.heard_ms,
+            ended=self.ended,
+        )
 
 
 def read_logs(folder: str | Path) -> list[QueryLog]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.monitor.series import HEARD, RUNNING, SERIES, values
+from dedup.monitor.series import HEARD, MAX_QUERIES, RUNNING, SERIES, values
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -21,9 +21,6 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-#: Queries that are exported; of more, those heard of last.
-MAX_QUERIES = 100
 
 
 @dataclass

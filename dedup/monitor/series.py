@@ -160,6 +160,8 @@ SERIES = (
 #: Beside these: when the last micro-batch was heard of, and whether the query runs.
 HEARD = f"{PREFIX}last_batch_timestamp_seconds"
 RUNNING = f"{PREFIX}query_running"
+#: Queries that are told of; of more, those heard of last.
+MAX_QUERIES = 100
 SERIES_PER_QUERY = sum(len(series.fields) for series in SERIES) + 2
 
 

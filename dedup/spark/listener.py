@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from dedup.core.health import WINDOW
 from dedup.core.metrics import BatchMetrics
-from dedup.monitor.metrics_log import MetricsLog
+from dedup.core.watched import Watched
+from dedup.monitor.metrics_log import STOPPED, MetricsLog, QueryLog, cause_of
+from dedup.monitor.series import MAX_QUERIES
 from dedup.spark.metrics import from_progress
 
 if TYPE_CHECKING:
@@ -64,6 +68,7 @@ class DedupListener(StreamingQueryListener):
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
         self.log = None if log is None else MetricsLog(log)
+        self._logs: OrderedDict[str, QueryLog] = OrderedDict()
         self.exporter: Exporter | None = None
         self.prometheus_port = prometheus_port
         if prometheus_port is not None:
@@ -71,6 +76,14 @@ class DedupListener(StreamingQueryListener):
 
             self.exporter = Exporter()
             self.prometheus_port = serve(self.exporter, prometheus_port)
+
+    def watched(self) -> list[Watched]:
+        """Every query as it is now: its health, rates and sizes, as ``dedup watch`` shows them.
+
+        ``listener.watched()[0].health.status`` is the verdict; `to_json` gives all of it.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        return [log.watched(now_ms) for log in list(self._logs.values())]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing to do: whether it is a query of ours shows with its first micro-batch."""
@@ -81,6 +94,7 @@ class DedupListener(StreamingQueryListener):
         if batch is None:
             return
         now_ms = time.time_ns() // 1_000_000
+        self._remember(batch, now_ms)
         if self.log is not None:
             self.log.batch(batch, now_ms)
         if self.exporter is not None:
@@ -92,16 +106,30 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
+        now_ms = time.time_ns() // 1_000_000
+        if str(event.id) in self._logs:
+            self._logs[str(event.id)].heard_ms = now_ms
         if self.log is not None:
-            self.log.idle(str(event.id), str(event.runId), time.time_ns() // 1_000_000)
+            self.log.idle(str(event.id), str(event.runId), now_ms)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of the run."""
+        now_ms = time.time_ns() // 1_000_000
+        cause = cause_of(event.exception) if event.exception else None
+        if str(event.id) in self._logs:
+            self._logs[str(event.id)].ended = cause or STOPPED
         if self.log is not None:
-            now_ms = time.time_ns() // 1_000_000
-            self.log.ended(str(event.id), str(event.runId), event.exception, now_ms)
+            self.log.ended(str(event.id), str(event.runId), cause, now_ms)
         if self.exporter is not None:
             self.exporter.ended(str(event.id))
+
+    def _remember(self, batch: BatchMetrics, now_ms: int) -> None:
+        log = self._logs.setdefault(batch.query_id, QueryLog(batch.query_id))
+        log.batches = [*log.batches[1 - WINDOW :], (now_ms, batch)]
+        log.name, log.heard_ms, log.ended = batch.query_name, now_ms, None
+        self._logs.move_to_end(batch.query_id)
+        while len(self._logs) > MAX_QUERIES:
+            self._logs.popitem(last=False)
 
 
 def log_batch(batch: BatchMetrics) -> None:

@@ -118,6 +118,9 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     (log,) = logs
     assert [batch for _, batch in log.batches] == run.metrics
     assert log.ended == "the query was stopped"
+    (watched,) = listener.watched()
+    assert watched.health.status is Status.STOPPED
+    assert [batch for _, batch in watched.batches] == run.metrics
     last = run.metrics[-1]
     assert (last.horizon_ms, last.lateness_ms, last.target_fpr) == (8 * HOUR, 2 * HOUR, 0.003)
     # The GC watermark is ten hours behind hour 2; the buckets end at hours 1, 2 and 3.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -40,6 +41,10 @@ def test_python(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
     assert re.search(r"^\d+ [1-9]\d* \d+$", done.stdout, re.MULTILINE), "the listener reported"
     assert (tmp_path / "orders" / "catalog").is_dir()
+    watch = [sys.executable, "-m", "dedup.cli.main", "watch", "metrics", "--json"]
+    told = json.loads(run(watch, tmp_path).stdout)
+    assert told["queries"][0]["last"]["records_in"] > 0
+    assert told["status"] in ("OK", "STOPPED")
 
 
 def test_shell(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import yaml
 import dedup.monitor
 from dedup.core.health import LEAST_EVIDENCE, WINDOW
 from dedup.monitor.metrics_log import FILE_BYTES, FILES
-from dedup.monitor.prometheus import MAX_QUERIES
-from dedup.monitor.series import HEARD, RUNNING, SERIES
+from dedup.monitor.series import HEARD, MAX_QUERIES, RUNNING, SERIES
 
 FOLDER = Path(dedup.monitor.__file__).parent
 #: Label names of each metric, and their values where these are known.

@@ -21,9 +21,9 @@ from dedup.cli.app import app
 from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
-from dedup.monitor.prometheus import MAX_QUERIES, Exporter, serve
+from dedup.monitor.prometheus import Exporter, serve
 from dedup.monitor.scrape import Endpoint
-from dedup.monitor.series import SERIES, SERIES_PER_QUERY
+from dedup.monitor.series import MAX_QUERIES, SERIES, SERIES_PER_QUERY
 
 
 def samples(exporter: Exporter) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,3 +189,50 @@ def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["watch", str(tmp_path / "nowhere"), "--once"])
     assert told.exit_code == 2
     assert "no folder of metrics logs" in told.output
+
+
+def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
+    """What the live command writes within a second or so, and its exit code after Ctrl-C."""
+    command = [sys.executable, "-m", "dedup.cli.main", "watch", str(folder), "--every", "0.1"]
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    if terminal:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        command, stdout=theirs, stdin=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(theirs)
+    told, deadline = b"", time.monotonic() + 60
+    while b"keeps up" not in told and time.monotonic() < deadline:
+        told += os.read(ours, 65536)
+    log(folder, batches(stuck=True))
+    while b"STALLED" not in told and time.monotonic() < deadline:
+        told += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    # A terminal's end is an error, a pipe's is nothing.
+    with suppress(OSError):
+        while more := os.read(ours, 65536):
+            told += more
+    os.close(ours)
+    return told, process.wait(30)
+
+
+def test_a_terminal_gets_a_screen_that_renews_itself(tmp_path: Path) -> None:
+    log(tmp_path, batches())
+    told, code = follow(tmp_path, terminal=True)
+    assert code == 0
+    assert told.count(b"newest timestamp") >= 2
+    # The alternate screen is entered and left, so the shell's own text is there again.
+    assert told.index(b"\x1b[?1049h") < told.rindex(b"\x1b[?1049l")
+    frames = told.replace(b"\x1b[H", b"\n")
+    lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", frames).splitlines()
+    assert max(len(line.decode()) for line in lines) <= WIDTH
+
+
+def test_a_pipe_gets_a_line_for_every_new_verdict(tmp_path: Path) -> None:
+    log(tmp_path, batches())
+    told, code = follow(tmp_path, terminal=False)
+    assert code == 0
+    first, *_, last = told.decode().splitlines()
+    assert first.endswith("orders OK: the GC watermark keeps up")
+    assert " orders STALLED: " in last
+    assert len(told.splitlines()) <= 3, "while it is written, it may look rewound"
