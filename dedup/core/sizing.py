@@ -1,9 +1,10 @@
-"""How large a split-block Bloom filter must be for a false-positive rate."""
+"""How large a split-block Bloom filter must be for a false-positive rate, and how to check that."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -55,6 +56,52 @@ def blocks_for(n: int, fpr: float) -> int:
             "use more shards or buckets, or a higher fpr"
         )
     return z
+
+
+def bits_per_id(fpr: float) -> float:
+    """Return the bits of a large filter per distinct key at a false-positive rate.
+
+    Raises
+    ------
+    ConfigError
+        When ``fpr`` is not between 0 and 1.
+    """
+    many = 1_000_000
+    return 256 * blocks_for(many, fpr) / many
+
+
+def least_bits_per_id(fpr: float) -> float:
+    """Return the bits per key that no filter can do without: log2(1 / fpr).
+
+    Carter, Floyd, Gill, Markowsky, Wegman: Exact and approximate membership testers (STOC 1978).
+    """
+    return -math.log2(fpr)
+
+
+def union_fpr(rates: Iterable[float]) -> float:
+    """Return the chance that at least one of several independent filters is wrong."""
+    return -math.expm1(math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in rates))
+
+
+def interval(wrong: int, asked: int, z: float = 1.96) -> tuple[float, float]:
+    """Return between which rates the true one lies, having been wrong so often (95 % by default).
+
+    Wilson's score interval (JASA 22, 1927): unlike the textbook one it holds for rates near 0, and
+    with no error at all.
+
+    Parameters
+    ----------
+    wrong, asked : int
+        0 <= wrong <= asked; of nothing asked, everything may be true.
+    z : float
+        Standard deviations on either side.
+    """
+    if not asked:
+        return 0.0, 1.0
+    rate, slack = wrong / asked, z * z / asked
+    middle = (rate + slack / 2) / (1 + slack)
+    half = z / (1 + slack) * math.sqrt(rate * (1 - rate) / asked + slack / (4 * asked))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _fpr_of_load(load: float) -> float:
