@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from dedup.catalog.advisory import read_advisory, write_adopted
+from dedup.catalog.advisory import read_advisory, write_adopted, write_advisory
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import Root
-from dedup.catalog.runs import forget_runs, list_runs
+from dedup.catalog.runs import forget_runs, list_runs, read_lineage
 from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
@@ -45,7 +45,7 @@ class Adoption:
     unknown_shards: int
 
 
-def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
+def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) -> Adoption:
     """Make a new checkpoint that goes on with a query's catalog; its old one must never run again.
 
     Parameters
@@ -56,11 +56,15 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
         Whose memory.
     checkpoint : Root
         Folder of the new checkpoint, empty or not there yet.
+    sole : bool
+        The user's word that what the copies tell is what the sink holds, though the query's history
+        has branched.
 
     Raises
     ------
     ConfigError
-        When the folder is in use, or there is nothing to adopt.
+        When the folder is in use, there is nothing to adopt, or the history has branched and the
+        word is not given.
     CatalogError
         When segments are missing, nothing tells of a shard that has some, or storage fails.
     """
@@ -81,15 +85,22 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
             remedy="lost-checkpoint",
         )
     _check_complete(root, query_id, files, known)
-    # Every shard hears every clock: the newest copy knows where all of them were.
-    newest = max(known.values(), key=lambda state: state.epoch)
+    if not sole:
+        _check_one_line(root, query_id, known)
+    # Every shard hears every clock, and clocks only advance; micro-batches may have begun anew.
+    newest = max(known.values(), key=_how_far)
+    there = {file.says.segment for file in files if file.says.kind == "grave"}
     for shard, state in told.items():
-        write_adopted(root, query_id, shard, _reborn(state or ShardState(), newest))
+        begin = _reborn(state or ShardState(), newest, there)
+        write_adopted(root, query_id, shard, begin)
+        if state is not None:
+            # Its micro-batches are numbered anew, and so are those that the copy tells of.
+            write_advisory(root, query_id, shard, begin)
     forget_runs(root, query_id, list_runs(root, query_id), Lineage(()))
     checkpoint.put_bytes("metadata", json.dumps({"id": query_id}).encode())
     return Adoption(
         query_id,
-        newest.epoch,
+        max(state.epoch for state in known.values()),
         sum(state.manifest.ids for state in known.values()),
         sum(1 for state in known.values() for _ in state.manifest.segments()),
         len(told),
@@ -97,8 +108,16 @@ def adopt(root: Root, query_id: str, checkpoint: Root) -> Adoption:
     )
 
 
-def _reborn(state: ShardState, newest: ShardState) -> ShardState:
-    """The state before micro-batch 0 of the new checkpoint."""
+def _how_far(state: ShardState) -> tuple[int, int, int, int]:
+    clocks = state.clocks
+    return clocks.gc_watermark_ms, clocks.newest_ms, clocks.now_ms, state.epoch
+
+
+def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> ShardState:
+    """The state before micro-batch 0 of the new checkpoint.
+
+    Graves that were emptied since the copy was written are not there, and not named any more.
+    """
     manifest = state.manifest
     return replace(
         state,
@@ -108,12 +127,12 @@ def _reborn(state: ShardState, newest: ShardState) -> ShardState:
         manifest=Manifest(
             manifest.buckets,
             tuple(replace(entry, epoch=-1) for entry in manifest.expired),
-            tuple(replace(grave, epoch=-1) for grave in manifest.graves),
+            tuple(replace(grave, epoch=-1) for grave in manifest.graves if grave.name in there),
         ),
         stray_files=(0, 0),
         run_began=0,
         branches=0,
-        forgotten_before_ms=newest.forgotten_before_ms,
+        forgotten_before_ms=max(state.forgotten_before_ms, newest.forgotten_before_ms),
     )
 
 
@@ -125,9 +144,32 @@ def _check_told(root: Root, query_id: str, files: list[CatalogFile], untold: set
                 f"the advisory manifest of shard {file.says.shard} is missing or damaged, though "
                 f"{root.url(file.name)} is there: its IDs would all come through again. Restore "
                 f"{shard_path(query_id, file.says.shard or 0, MANIFEST_FILE)} from a copy of the "
-                "catalog; or, where the shard never committed a segment, delete what it left.",
+                "catalog. A shard writes it in the micro-batch after the first that made a "
+                "segment: if the query never came so far, delete the shard's folder, and the IDs "
+                "in it are forgotten.",
                 remedy="lost-checkpoint",
             )
+
+
+def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> None:
+    """Refuse copies that tell of micro-batches which another state of the query undid."""
+    runs = list_runs(root, query_id)
+    if not runs:
+        return
+    lines = (read_lineage(root, query_id, run) for run in reversed(runs))
+    for line in lines:
+        if line is None or line.branches(runs):
+            continue
+        if all(s.epoch < 0 or line.made(s.clocks.run_id, s.epoch) for s in known.values()):
+            return
+    raise ConfigError(
+        f"query {query_id} went on from more than one state: a checkpoint was copied or put back, "
+        "and what the advisory manifests remember may be what the other one saw. Records that "
+        "only that one let through would be dropped as duplicates. If the sink holds all that was "
+        f"let through up to micro-batch {max(s.epoch for s in known.values())}, say so with "
+        "--sole; else restore the catalog of an earlier day together with the sink.",
+        remedy="branched-history",
+    )
 
 
 def _check_complete(

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 
 from dedup import faults
 from dedup.catalog.root import Root
-from dedup.catalog.runs import list_runs, mark_through, read_lineage, write_lineage
+from dedup.catalog.runs import (
+    forget_runs,
+    list_runs,
+    mark_through,
+    read_lineage,
+    write_lineage,
+)
 from dedup.catalog.sweep import find_stray, others_work, sweepable
 from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
@@ -68,6 +74,8 @@ def look_round(
     known = list_runs(root, visit.query_id)
     # A list without one's own run was cut short, and may lack a branch as well.
     told = lineage.told_by(known)
+    if begins and visit.shard == 0 and told:
+        forget_runs(root, visit.query_id, lineage.outlived(known), lineage)
     branches = len(lineage.branches(known)) if told else base.branches
     swept = []
     if told and not branches and stray.complete:

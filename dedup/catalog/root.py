@@ -105,6 +105,11 @@ class Root:
         info = self._at("look up", name, lambda fs, path: fs.get_file_info(path))
         return int(info.size) if info.type == pafs.FileType.File else None
 
+    def modified_ms(self, name: str) -> int | None:
+        """Return when an object came, by the storage's clock; None where it does not say."""
+        info = self._at("look up", name, lambda fs, path: fs.get_file_info(path))
+        return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+
     def exists(self, name: str) -> bool:
         """Tell whether there is an object of this name."""
         return self.size(name) is not None

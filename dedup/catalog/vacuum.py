@@ -106,6 +106,15 @@ def plan_vacuum(
                 remedy="damaged-grave",
             )
         orphans += stray.orphans
+    elsewhere = others_work(orphans, lineage)
+    if elsewhere and not sole:
+        names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in elsewhere)
+        raise ConfigError(
+            f"query {query_id} went on behind the state of this checkpoint: {names}. It is a copy, "
+            "or was put back; what is an orphan here may be alive there. If no other checkpoint "
+            "of this query is in use, say so with --sole.",
+            remedy="branched-history",
+        )
     files = list_catalog(root, query_id)
     orphans += [file for file in files if file.says.kind == "temp"]
     # Of branches that are over: no micro-batch under way wrote them, whatever their age.

@@ -161,6 +161,10 @@ def adopt(
         str, typer.Option(metavar="DIR", help="Where the new checkpoint is to be.")
     ],
     query: _QUERY = None,
+    sole: Annotated[
+        bool,
+        typer.Option("--sole", help="The sink holds all that is told of, though history branched."),
+    ] = False,
     as_json: _JSON = False,
 ) -> None:
     """Make a new checkpoint that goes on with a catalog whose own is lost.
@@ -171,7 +175,7 @@ def adopt(
     from dedup.cli import catalog_upkeep
 
     def work() -> tuple[int, dict[str, Any]]:
-        body = catalog_upkeep.adopt(root, checkpoint, query)
+        body = catalog_upkeep.adopt(root, checkpoint, query, sole=sole)
         if not as_json:
             Console().print(
                 f"{body['ids']:,} IDs in {body['segments']:,} segments as of micro-batch "

@@ -12,7 +12,7 @@ from dedup.catalog.inspect import CatalogFile, SegmentReport, list_catalog, veri
 from dedup.catalog.inspect import forget as write_tombstone
 from dedup.catalog.objects import ObjectProblem, verify_objects
 from dedup.catalog.root import Root
-from dedup.cli.catalog_memory import ORPHAN, Memory, Segment, memory_of, segments_of
+from dedup.cli.catalog_memory import EXPIRED, ORPHAN, Memory, Segment, memory_of, segments_of
 from dedup.cli.figures import iso
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
@@ -132,8 +132,13 @@ def verify(
     return [
         (s, verify_segment(root, s.query_id, s.shard, s.name, s.ref))
         for s in segments(root, known, query_id)
-        if s.standing != ORPHAN
+        if s.standing != ORPHAN and not _is_on_its_way(s)
     ]
+
+
+def _is_on_its_way(segment: Segment) -> bool:
+    """Whether its file may well be missing: it is half written, or half deleted."""
+    return segment.sst_bytes is None and (segment.standing == EXPIRED or segment.ref is None)
 
 
 def verify_others(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +31,7 @@ def vacuum(
         root,
         known.query_id,
         known.states,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=_storage_now_ms(root),
         older_than_ms=older_than_ms,
         sole=sole,
     )
@@ -48,15 +49,30 @@ def vacuum(
     }
 
 
-def adopt(where: str, checkpoint: str, query_id: str | None) -> dict[str, Any]:
+def _storage_now_ms(root: Root) -> int:
+    """The time by the storage's clock, which dates its objects; this machine's may be off."""
+    probe = f"probe-{uuid.uuid4()}"
+    root.put_bytes(probe, b"")
+    try:
+        storage_ms = root.modified_ms(probe)
+    finally:
+        root.delete([probe])
+    own_ms = time.time_ns() // 1_000_000
+    return own_ms if storage_ms is None else min(own_ms, storage_ms)
+
+
+def adopt(
+    where: str, checkpoint: str, query_id: str | None, *, sole: bool = False
+) -> dict[str, Any]:
     """Make a new checkpoint that goes on with a catalog; return what it begins with.
 
     Raises
     ------
     ConfigError
-        If there is no catalog, or it does not say of which query, or the folder is in use.
+        If there is no catalog, or it does not say of which query, or the folder is in use, or the
+        query's history has branched.
     """
     root = open_root(where)
     new = Root(checkpoint)
-    done = adopt_catalog(root, query_id or only_query(root), new)
+    done = adopt_catalog(root, query_id or only_query(root), new, sole=sole)
     return {"root": root.url(), "checkpoint": new.url(), **asdict(done)}

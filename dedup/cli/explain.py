@@ -23,6 +23,7 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 from dedup.core.state import ShardState
+from dedup.errors import ConfigError, SegmentDamaged
 
 if TYPE_CHECKING:
     from dedup.spark.state_reader import Snapshot
@@ -90,6 +91,7 @@ def explain(
         "shard": shard,
         "as_of": None if state is None else state.epoch,
         "certain": known is not None,
+        "stable_timestamps": certificate.stable_timestamps,
         "seen": [
             {
                 "at": _time(found.time_ms),
@@ -112,6 +114,7 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
         yield (
             f"  let through at {found['at']}, kept in {found['where']}; forgotten when the GC "
             f"watermark reaches {found['bucket_end']}"
+            + (" (with late='drop': the late watermark)" if body["stable_timestamps"] else "")
         )
     if not body["seen"]:
         yield "  not remembered: never let through, or forgotten"
@@ -126,6 +129,10 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _certificate(root: Root, known: Snapshot | None, query_id: str | None) -> Certificate:
+    if known is not None and query_id not in (None, known.query_id):
+        raise ConfigError(
+            f"--checkpoint is that of query {known.query_id}, not of --query {query_id}."
+        )
     wanted = query_id or (known.query_id if known is not None else only_query(root))
     return certificate_of(root, wanted)
 
@@ -165,7 +172,12 @@ def _in_segments(
         for segment in state.manifest.segments():
             if segment.within(hashes) != slice(0, 1):
                 continue
-            time_ms = int(store.lookup(segment, keys, hashes)[0])
+            try:
+                time_ms = int(store.lookup(segment, keys, hashes)[0])
+            except SegmentDamaged:
+                if not store.forgotten(segment):
+                    raise
+                continue
             # A merge under way keeps an ID in an input and in an output.
             if time_ms != ABSENT_MS and (segment.start_ms, time_ms) not in found:
                 found.add((segment.start_ms, time_ms))

@@ -129,7 +129,8 @@ def check_unfinished(options: RunOptions, record: Record) -> None:
         Naming the option and both values.
     """
     begun, done = (_last_number(options.checkpoint / log) for log in ("offsets", "commits"))
-    if begun == done or begun not in published_batches(options.output):
+    folders = [folder for folder in (options.output, options.duplicates) if folder is not None]
+    if begun == done or not any(begun in published_batches(folder) for folder in folders):
         return
     for name, value in options.rules().items():
         if record.rules.get(name) != value:

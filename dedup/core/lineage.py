@@ -49,6 +49,11 @@ class Lineage:
         """Whether a run is one of them."""
         return any(run.run_id == run_id for run in self.runs)
 
+    def made(self, run_id: str, epoch: int) -> bool:
+        """Whether a micro-batch of a run is part of this history."""
+        ends = {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
+        return self.holds(run_id) and epoch < ends.get(run_id, epoch + 1)
+
     def beyond(self, run_id: str, epoch: int) -> Run | None:
         """The run of the lineage that was still at work when its successor had long begun.
 
@@ -72,10 +77,10 @@ class Lineage:
         """Those of all known runs that committed a micro-batch which is not part of this history.
 
         A run of the lineage did so if it went on after its successor had begun; a run that
-        committed nothing did no harm and needs nothing. Runs before the oldest of a full lineage
-        are not judged.
+        committed nothing did no harm and needs nothing. Runs that ended before the oldest of a full
+        lineage began are not judged.
         """
-        first = self.runs[0].began_epoch if len(self.runs) == MAX_RUNS else 0
+        first = self._first_epoch()
         ends = {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
         own = self.runs[-1].run_id if self.runs else None
         return tuple(
@@ -83,6 +88,16 @@ class Lineage:
             for run in known
             if run.through_epoch is not None
             and run.run_id != own
-            and run.began_epoch >= first
+            and run.through_epoch >= first
             and run.through_epoch >= ends.get(run.run_id, run.began_epoch)
         )
+
+    def outlived(self, known: Iterable[Run]) -> tuple[Run, ...]:
+        """Those of all known runs that ended before the oldest of a full lineage began."""
+        first = self._first_epoch()
+        return tuple(
+            run for run in known if run.through_epoch is not None and run.through_epoch < first
+        )
+
+    def _first_epoch(self) -> int:
+        return self.runs[0].began_epoch if len(self.runs) == MAX_RUNS else 0

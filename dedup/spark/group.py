@@ -73,7 +73,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     )
     watch.lap("read")
     faults.point("group.read")
-    if wrote_last(base):
+    if is_news(base, task.run_id):
         faults.point("advisory.put.before")
         write_advisory(plan.root, task.query_id, shard, base)
         faults.point("advisory.put.after")
@@ -110,8 +110,16 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     return _output(plan, inbox, outcome, shard, counts, watch)
 
 
-def wrote_last(base: ShardState) -> bool:
-    """Whether the micro-batch that made the state changed which segments there are."""
+def is_news(base: ShardState, run_id: str) -> bool:
+    """Whether the advisory copy may tell anything else than this committed state.
+
+    The micro-batch that made it changed which segments there are, or this run begins with it: the
+    run before may have been undone by a checkpoint that was put back, and its copies with it.
+    """
+    if base.epoch < 0:
+        return False
+    if base.clocks.run_id != run_id:
+        return True
     prefix = f"{base.epoch:012d}-"
     return any(entry.epoch == base.epoch for entry in base.manifest.expired) or any(
         segment.name.startswith(prefix) for segment in base.manifest.segments()

@@ -16,6 +16,9 @@ from dedup.catalog.certificate import (
     load_certificate,
     slot_keys,
 )
+from dedup.catalog.layout import parse
+from dedup.catalog.root import Root
+from dedup.catalog.runs import list_runs
 from dedup.errors import CatalogError, StateError
 from dedup.spark.identity import ENCODING
 from dedup.spark.plan import Plan
@@ -118,15 +121,25 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
         shards = plan.shards or task.partitions
         return Layout(slot_keys(shards, task.partitions), shard_key, filter_key)
     certificate = _certificate(plan, task, has_state)
-    if has_state is False and task.epoch > certificate.birth_batch:
+    born = task.epoch <= certificate.birth_batch
+    if has_state is False and not born and not _just_adopted(plan.root, task):
         raise StateError(
             f"Micro-batch {task.epoch} found no Spark state although catalog "
             f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in "
-            "the checkpoint is lost. Restore the checkpoint with its state, or start with a new "
-            "checkpoint and a new catalog.",
+            "the checkpoint is lost. Restore the checkpoint with its state, or adopt the catalog "
+            "with a new one.",
             remedy="damaged-state",
         )
     return Layout(certificate.slot_keys, shard_key, filter_key)
+
+
+def _just_adopted(root: Root, task: Task) -> bool:
+    """Whether nothing was committed since an adoption, but micro-batches without rows."""
+    adopted = any(parse(found.name).kind == "adopted" for found in root.list(task.query_id))
+    return adopted and all(
+        run.began_epoch >= task.epoch and run.through_epoch is None
+        for run in list_runs(root, task.query_id)
+    )
 
 
 def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:

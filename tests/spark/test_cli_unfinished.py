@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from spark_support import Job
 
@@ -37,6 +39,19 @@ def test_other_rules_wait_until_it_is_finished(
     job.files.text("2.csv", "id,x\na,2\nc,2\n")
     job(**({"horizon": "1 day"} | options))
     assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
+
+
+def test_a_side_output_that_is_published_alone_counts_as_well(job: Job) -> None:
+    """A kill between the two publications: under other rules the rows would be in neither."""
+    duplicates = job.output.with_name("duplicates")
+    job.files.text("1.csv", "id,x\na,1\na,2\n,3\n,4\n")
+    job(horizon="1 day", duplicates=duplicates)
+    lose_last_commit(job)
+    shutil.rmtree(job.output / "batch=0")
+    failure = job.fails(horizon="1 day", duplicates=duplicates, null_ids="drop")
+    assert "--null-ids is drop now and was emit" in failure.message
+    job(horizon="1 day", duplicates=duplicates)
+    assert len(job.rows()) == 3
 
 
 def test_a_column_that_the_output_folders_would_hide(job: Job) -> None:

@@ -242,3 +242,28 @@ def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path)
     on = made.run()
     assert {m.branches for m in on.metrics} == {0}
     assert max(m.orphan_files for m in on.metrics) == 0
+
+
+def test_an_adopted_query_may_begin_with_a_micro_batch_without_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An empty file, Kafka read from its end: Spark asks no task, so there is no state after it."""
+    given = tables(6)
+    old = query(spark, tmp_path / "old", given[:5])
+    before = old.run()
+    assert command("adopt", str(old.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
+    again = Query(spark, tmp_path / "new", OPTIONS | {"catalog": str(old.catalog)})
+    shutil.move(tmp_path / "c", again.checkpoint)
+    (again.input / "00000.parquet").touch()
+    again._stamp(again.input / "00000.parquet")
+    again.add_table(given[5])
+    run = again.run()
+    assert [len(run.rows[batch]) for batch in (0, 1)] == [0, given[5].num_rows]
+    known = {row["id"] for row in before.all_rows()}
+    verdicts = {row["verdict"] for row in run.rows[1] if row["id"] in known}
+    assert "duplicate" in verdicts, "the adopted memory is there"
+    # State that is lost later is missed as before.
+    shutil.rmtree(again.checkpoint / "state")
+    again.add_table(given[5])
+    with pytest.raises(StreamingQueryException):
+        again.run()

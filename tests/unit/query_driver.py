@@ -1,0 +1,141 @@
+"""Micro-batches of a whole query as the group function does them: core and catalog, no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dedup import kernel
+from dedup.catalog.advisory import read_adopted, write_advisory
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import (
+    Certificate,
+    create_or_check,
+    derive_keys,
+    filter_key_id,
+    shards_of,
+    slot_keys,
+)
+from dedup.catalog.housekeeping import Visit, look_round
+from dedup.catalog.root import Root
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.catalog.view import OpenViews
+from dedup.core.arrival import Verdict
+from dedup.core.clocks import Heard
+from dedup.core.keys import Keys
+from dedup.core.policy import Policy
+from dedup.core.shard import Epoch, Records, process
+from dedup.core.state import ShardState
+from dedup.spark.group import is_news
+from dedup.spark.identity import ENCODING
+
+QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+SHARD_KEY, HASH_KEY = derive_keys(QUERY)
+KEY_ID = filter_key_id(QUERY)
+
+#: An ID and its timestamp.
+Rec = tuple[bytes, int]
+
+
+@dataclass
+class QueryDriver:
+    """A query and its checkpoint: `rows` are the state rows, `history` those before each epoch."""
+
+    folder: Path
+    policy: Policy
+    shards: int = 1
+    now_ms: int = 1_800_000_000_000
+    run_id: str = "run-1"
+    epoch: int = 0
+    rows: list[bytes] = field(default_factory=list)
+    history: dict[int, list[bytes]] = field(default_factory=dict)
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self.root = Root(self.folder / "root")
+        self.rows = self.rows or [b""] * self.shards
+        create_or_check(
+            self.root,
+            Certificate(
+                query_id=QUERY,
+                id_columns=(("id", "string"),),
+                encoding=ENCODING,
+                timestamp_source="column ts timestamp",
+                stable_timestamps=self.policy.stable_timestamps,
+                shards=self.shards,
+                slot_keys=slot_keys(self.shards, self.shards),
+                hash_key_id=KEY_ID,
+                birth_batch=0,
+            ),
+        )
+
+    def batch(self, recs: list[Rec], policies: dict[int, Policy] | None = None) -> list[str]:
+        """Run and commit a micro-batch; its verdicts by name, in order."""
+        self.history[self.epoch] = list(self.rows)
+        keys = Keys.from_list([name for name, _ in recs])
+        shard_of = shards_of(kernel.hash64(keys.data, keys.offsets, SHARD_KEY), self.shards)
+        heard = {"": Heard(max(at for _, at in recs), len(recs))} if recs else {}
+        told = np.full(len(recs), 255, np.uint8)
+        for shard in range(self.shards):
+            mine = np.flatnonzero(shard_of == shard)
+            records = Records(
+                keys=keys.take(mine),
+                times_ms=np.array([recs[n][1] for n in mine], np.int64),
+                flags=np.zeros(len(mine), np.uint8),
+                heard=heard,
+                tie_rank=np.copy,
+            )
+            told[mine] = self._shard(shard, records, (policies or {}).get(shard, self.policy))
+        self.epoch += 1
+        return [Verdict(v).name for v in told]
+
+    def _shard(self, shard: int, records: Records, policy: Policy) -> np.ndarray:
+        self.attempts += 1
+        base = (
+            self.state(shard)
+            if self.rows[shard]
+            else read_adopted(self.root, QUERY, shard) or ShardState()
+        )
+        if is_news(base, self.run_id):
+            write_advisory(self.root, QUERY, shard, base)
+        visit = Visit(QUERY, self.run_id, shard, self.epoch, self.now_ms)
+        base, _ = look_round(self.root, visit, base, policy)
+        views = OpenViews(8)
+        store = ShardStore(
+            self.root,
+            LocalCache(QUERY, self.folder / "cache"),
+            query_id=QUERY,
+            shard=shard,
+            attempt=Attempt(self.epoch, self.run_id, self.attempts),
+            open_views=views,
+        )
+        epoch = Epoch(
+            number=self.epoch,
+            run_id=self.run_id,
+            now_ms=self.now_ms,
+            worker_now_ms=self.now_ms,
+            shard=shard,
+            hash_key=HASH_KEY,
+        )
+        outcome = process(base, records, policy, store, epoch)
+        views.close_all()
+        self.rows[shard] = outcome.state.to_bytes()
+        return outcome.verdicts
+
+    def state(self, shard: int = 0) -> ShardState:
+        return ShardState.from_bytes(self.rows[shard], hash_key_id=KEY_ID)
+
+    def states(self) -> dict[int, ShardState]:
+        return {shard: self.state(shard) for shard in range(self.shards)}
+
+    def go_on(self, run_id: str, *, from_epoch: int | None = None) -> None:
+        """Start again, from an older checkpoint where an epoch is given."""
+        if from_epoch is not None:
+            self.rows, self.epoch = list(self.history[from_epoch]), from_epoch
+        self.run_id = run_id
+
+    def begin_adopted(self, run_id: str) -> None:
+        """Start with the empty checkpoint that an adoption made."""
+        self.rows, self.epoch, self.run_id = [b""] * self.shards, 0, run_id

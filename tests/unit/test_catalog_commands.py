@@ -1,0 +1,147 @@
+"""`explain`, `verify` and `vacuum` on a catalog without Spark: what they say is so."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from query_driver import QUERY, QueryDriver
+from test_lost_checkpoint import DAY_MS, POLICY, records
+
+from dedup.catalog import inspect as files
+from dedup.catalog.advisory import read_advisory
+from dedup.cli import catalog, catalog_upkeep
+from dedup.cli.explain import explain, sentences
+from dedup.cli.id_text import id_key
+from dedup.errors import ConfigError, SegmentDamaged
+from dedup.spark.state_reader import Snapshot
+
+
+def encoded(text: str) -> bytes:
+    return bytes(id_key((("id", "string"),), [text])[0])
+
+
+def run(query: QueryDriver, batches: int) -> None:
+    for number in range(batches):
+        query.now_ms += 60_000
+        query.batch([(encoded(name.decode()), at_ms) for name, at_ms in records(number)])
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> QueryDriver:
+    made = QueryDriver(tmp_path, POLICY)
+    run(made, 20)
+    return made
+
+
+def known(query: QueryDriver) -> Snapshot:
+    return Snapshot(QUERY, query.states())
+
+
+def in_a_segment(query: QueryDriver) -> str:
+    """An ID that is in no tail."""
+    tail = set(query.state().tail.keys)
+    names = (name.decode() for name, _ in records(0))
+    return next(name for name in names if encoded(name) not in tail)
+
+
+def test_a_checkpoint_of_another_query_explains_nothing(query: QueryDriver) -> None:
+    with pytest.raises(ConfigError, match="not of --query 0d4a1185"):
+        explain(query.root, ["id-000001"], known(query), "0d4a1185-0000-4d01-b42d-00cf4fc964ff")
+    assert explain(query.root, ["id-000001"], known(query), QUERY)["seen"]
+
+
+def test_what_was_given_up_is_passed_over(query: QueryDriver) -> None:
+    name = in_a_segment(query)
+    (seen,) = explain(query.root, [name], known(query))["seen"]
+    (path,) = (query.folder / "root").rglob(f"{seen['where']}.sst")
+    path.unlink()
+    with pytest.raises(SegmentDamaged):
+        explain(query.root, [name], None)
+    files.forget(query.root, QUERY, 0, seen["where"])
+    assert explain(query.root, [name], None)["seen"] == []
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_stable_timestamps_may_be_forgotten_earlier(tmp_path: Path, stable: bool) -> None:
+    made = QueryDriver(tmp_path, replace(POLICY, stable_timestamps=stable))
+    run(made, 3)
+    text = "\n".join(sentences(explain(made.root, ["id-000001"], known(made))))
+    assert "forgotten when the GC watermark reaches" in text
+    assert ("with late='drop': the late watermark" in text) == stable
+
+
+def expiring(tmp_path: Path) -> QueryDriver:
+    """A query with an expired segment that waits for its deletion."""
+    made = QueryDriver(
+        tmp_path, replace(POLICY, horizon_ms=600_000, bucket_ms=60_000, lateness_ms=0)
+    )
+    for _ in range(30):
+        made.now_ms += 60_000
+        made.batch([(b"%d-%d" % (made.epoch, n), made.now_ms) for n in range(700)])
+        told = read_advisory(made.root, QUERY, 0)
+        if told is not None and told.manifest.expired:
+            return made
+    raise AssertionError("nothing expired")
+
+
+def half_deleted(query: QueryDriver) -> None:
+    """As a kill between the deletions of segments and sidecars leaves it."""
+    name = query.state().manifest.expired[0].name
+    for path in (query.folder / "root").rglob(f"{name}.sst"):
+        path.unlink()
+
+
+def half_written(query: QueryDriver) -> None:
+    """As a kill between a sidecar and its segment leaves it."""
+    folder = next((query.folder / "root").rglob("*.sst")).parent
+    sidecar = next(folder.glob("*.filter"))
+    (folder / "000000000099-run-1-7-0000.filter").write_bytes(sidecar.read_bytes())
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+@pytest.mark.parametrize("leave", [half_deleted, half_written])
+def test_what_a_kill_leaves_is_no_damage(
+    tmp_path: Path, leave: Callable[[QueryDriver], None], with_checkpoint: bool
+) -> None:
+    query = expiring(tmp_path)
+    leave(query)
+    reports = catalog.verify(query.root, known(query) if with_checkpoint else None)
+    assert reports
+    bad = [(s.name, r) for s, r in reports if r.problems]
+    assert not bad
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_a_live_segment_that_is_missing_is_damage(
+    query: QueryDriver, with_checkpoint: bool
+) -> None:
+    name = next(query.state().manifest.segments()).name
+    (path,) = (query.folder / "root").rglob(f"{name}.sst")
+    path.unlink()
+    reports = catalog.verify(query.root, known(query) if with_checkpoint else None)
+    assert [s.name for s, r in reports if r.problems] == [name]
+
+
+def test_vacuum_goes_by_the_storages_clock(
+    query: QueryDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An orphan of this moment is no two days old because somebody's clock says so."""
+    source = next((query.folder / "root").rglob("*.sst"))
+    orphan = source.with_name("000000000020-run-1-7-0000.sst")
+    orphan.write_bytes(source.read_bytes())
+    monkeypatch.setattr(catalog_upkeep, "snapshot", lambda *_: known(query))
+    ahead_ns = time.time_ns() + 2 * DAY_MS * 1_000_000
+    monkeypatch.setattr(catalog_upkeep.time, "time_ns", lambda: ahead_ns)
+    where = str(query.folder / "root")
+    told = catalog_upkeep.vacuum(where, "c", older_than="1 day", sole=False, dry_run=False)
+    assert (told["files"], told["young"]) == ([], 1)
+    os.utime(orphan, ns=(0, 0))
+    told = catalog_upkeep.vacuum(where, "c", older_than="1 day", sole=False, dry_run=False)
+    assert [Path(name).name for name in told["files"]] == [orphan.name]
+    assert not orphan.exists()
+    assert not [p for p in Path(where).iterdir() if p.name.startswith("probe-")]
