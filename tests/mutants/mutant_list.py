@@ -64,6 +64,8 @@ UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
 MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
 DAMAGE, PARTITIONS = "unit/test_catalog_damage.py", "unit/test_core_partitions.py"
 
+LOST = "unit/test_lost_checkpoint.py"
+
 _BELIEVES = (
     "from dedup.catalog.view import OpenViews, Views\n",
     "from dedup.catalog.view import OpenViews, Views\n\nSEEN = {}\n",
@@ -336,6 +338,42 @@ MUTANTS = (
         "and run.through_epoch >= ends.get(",
         "and run.through_epoch > ends.get(",
         "unit/test_core_lineage.py",
+    ),
+    # --- a checkpoint that is lost, put back or copied
+    _mutant(
+        "the copy of an undone history stays",
+        "spark/group.py",
+        "if base.clocks.run_id != run_id:\n        return True",
+        "if False:\n        return True",
+        LOST,
+    ),
+    _mutant(
+        "what another checkpoint saw is adopted",
+        "catalog/adopt.py",
+        "    if not sole:\n        _check_one_line(",
+        "    if False:\n        _check_one_line(",
+        LOST,
+    ),
+    _mutant(
+        "an adopted query begins with clocks of long ago",
+        "catalog/adopt.py",
+        "newest = max(known.values(), key=_how_far)",
+        "newest = min(known.values(), key=_how_far)",
+        LOST,
+    ),
+    _mutant(
+        "vacuum takes what a copy's original made for orphans",
+        "catalog/vacuum.py",
+        "if elsewhere and not sole:",
+        "if False:",
+        LOST,
+    ),
+    _mutant(
+        "a branch that began long ago is forgotten",
+        "core/lineage.py",
+        "and run.through_epoch >= first",
+        "and run.began_epoch >= first",
+        LOST,
     ),
     # --- damage
     _mutant(
