@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.figures import Figures
 from dedup.cli.file_log import files_taken
 from dedup.cli.progress import Reporter
+from dedup.core.metrics import check_together
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -50,7 +51,13 @@ class Watch:
         )
 
     def look(self, query: StreamingQuery) -> None:
-        """Take in what the query has completed since the last look."""
+        """Take in what the query has completed since the last look.
+
+        Raises
+        ------
+        StateError
+            When a shard went on from a state that is older than that of others.
+        """
         from dedup.spark.metrics import from_progress
 
         last = query.lastProgress
@@ -59,6 +66,7 @@ class Watch:
                 self._done.add(progress.batchId)
                 metrics = from_progress(progress)
                 if metrics is not None:
+                    check_together(metrics)
                     self._batches[metrics.batch_id] = metrics
             self._files = self._files_done(query.lastProgress)
         self.reporter.update(self.figures, max(self._total, self._files))

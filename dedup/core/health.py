@@ -31,7 +31,7 @@ class Status(StrEnum):
     STALLED = "STALLED"
     #: The query has ended, or was silent for longer than its whole window took.
     STOPPED = "STOPPED"
-    #: It went back: an older checkpoint was put back, or a copy goes on under its name.
+    #: It went back, or a shard did: state files or a checkpoint were put back, or a copy goes on.
     REWOUND = "REWOUND"
 
 
@@ -48,6 +48,8 @@ class Sample:
         The newest timestamp and the watermarks after it.
     source : str or None
         The source partition that holds the watermarks.
+    epochs_apart : int
+        How far the shards' states are apart, in micro-batches.
     """
 
     at_ms: int
@@ -56,6 +58,7 @@ class Sample:
     low_watermark_ms: int | None
     gc_watermark_ms: int | None
     source: str | None = None
+    epochs_apart: int = 0
 
     @property
     def lag_ms(self) -> int | None:
@@ -120,6 +123,12 @@ def _judge(
 
 
 def _went_back(last: tuple[Sample, ...]) -> str | None:
+    for sample in last:
+        if sample.epochs_apart:
+            return (
+                f"in micro-batch {sample.batch_id} the state of a shard was older than that of "
+                "others: dedup remedies damaged-state"
+            )
     for before, after in pairwise(last):
         if after.batch_id <= before.batch_id:
             return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"

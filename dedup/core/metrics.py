@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dedup.core.forecast import BANDS
+from dedup.errors import StateError
 
 #: Counters that add up over shards.
 SUMS = (
@@ -56,7 +57,9 @@ MAXIMA = ("buckets", "branches", "newest_ms", "now_ms", "low_watermark_ms", "lat
 EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
 #: Options, the same in every shard.
 SETTINGS = ("horizon_ms", "lateness_ms", "fpr_ppb")
-COLUMNS = (*SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms", *EXPIRING, *SETTINGS)
+COLUMNS = (
+    *SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms", *EXPIRING, *SETTINGS, "base_epoch",
+)  # fmt: skip
 #: Of each shard, as text.
 TEXTS = ("gc_source", "slowest_sources")
 
@@ -92,6 +95,10 @@ class BatchMetrics:
     expiring : tuple of (int, int)
         IDs and bytes at the catalog root that leave while the GC watermark advances by the first,
         second, ... eighth of the horizon; the last entry takes what is further ahead.
+    epochs_apart
+        How many micro-batches the oldest of the shards' states, as this micro-batch found them, is
+        behind the newest. Above 0 state files of Spark are not those that it wrote: IDs of that
+        shard are forgotten.
     horizon_ms, lateness_ms, target_fpr
         Options in force.
     """
@@ -149,6 +156,7 @@ class BatchMetrics:
     fullest_shard: int
     fullest_shard_ids: int
     expiring: tuple[tuple[int, int], ...]
+    epochs_apart: int
     horizon_ms: int
     lateness_ms: int
     target_fpr: float
@@ -192,6 +200,28 @@ class BatchMetrics:
         for name in ("slowest_sources", "expiring"):
             known[name] = tuple(tuple(entry) for entry in known[name])
         return BatchMetrics(**known)
+
+
+def check_together(batch: BatchMetrics) -> None:
+    """Refuse to go on behind a micro-batch in which a shard's state was older than that of others.
+
+    Every shard takes part in every micro-batch, so Spark's own files tell of different ones: one
+    was put back, or another partition's is in its place. They do not say whose they are, so this
+    shows when it has happened.
+
+    Raises
+    ------
+    StateError
+        Naming the micro-batch.
+    """
+    if batch.epochs_apart:
+        raise StateError(
+            f"In micro-batch {batch.batch_id} the state of a shard was {batch.epochs_apart} "
+            "micro-batches older than that of others: Spark's state files in the checkpoint are "
+            "not those that it wrote last. IDs of that shard are forgotten, and duplicates of them "
+            "may have passed. Restore the state, and take back that micro-batch.",
+            remedy="damaged-state",
+        )
 
 
 _FIELDS = frozenset(field.name for field in fields(BatchMetrics))

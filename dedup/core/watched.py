@@ -136,6 +136,7 @@ def sample(at_ms: int, batch: BatchMetrics) -> Sample:
         batch.low_watermark_ms,
         batch.gc_watermark_ms,
         batch.gc_source or None,
+        batch.epochs_apart,
     )
 
 

@@ -99,7 +99,7 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
     values |= {
         "query_id": name, "run_id": "", "query_name": name, "batch_ms": 0, "gc_shard": None,
         "gc_watermark_ms": None, "gc_source": None, "slowest_sources": (), "fullest_shard": 0,
-        "branches": 0, "target_fpr": 0.0, "stage_us": dict.fromkeys(STAGES, 0),
+        "branches": 0, "epochs_apart": 0, "target_fpr": 0.0, "stage_us": dict.fromkeys(STAGES, 0),
     }  # fmt: skip
     bands = [[0, 0] for _ in range(BANDS)]
     for series in SERIES:

@@ -152,6 +152,8 @@ SERIES = (
            "late_watermark_ms", _MS),
     _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.",
            "gc_watermark_ms", _MS),
+    _gauge("shard_epochs_apart", "Above 0 a shard's state is older than that of others: damage.",
+           "epochs_apart"),
     _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms", _MS),
     _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
            "lateness_ms", _MS),

@@ -73,6 +73,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     )
     watch.lap("read")
     faults.point("group.read")
+    base_epoch = base.epoch
     if is_news(base, task.run_id):
         faults.point("advisory.put.before")
         write_advisory(plan.root, task.query_id, shard, base)
@@ -106,6 +107,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "catalog_reads": done.blocks_read,
         "orphans_deleted": swept,
         "state_bytes": len(row),
+        "base_epoch": base_epoch,
     }
     return _output(plan, inbox, outcome, shard, counts, watch)
 

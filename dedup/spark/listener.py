@@ -18,8 +18,9 @@ from pyspark.sql.streaming.listener import (
 )
 
 from dedup.core.health import WINDOW
-from dedup.core.metrics import BatchMetrics
+from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.watched import Watched
+from dedup.errors import StateError
 from dedup.monitor.metrics_log import STOPPED, MetricsLog, QueryLog, cause_of
 from dedup.monitor.series import MAX_QUERIES
 from dedup.spark.metrics import from_progress
@@ -94,6 +95,10 @@ class DedupListener(StreamingQueryListener):
         if batch is None:
             return
         now_ms = time.time_ns() // 1_000_000
+        try:
+            check_together(batch)
+        except StateError as error:
+            logger.error("query %s: %s", batch.query_name or batch.query_id, error)
         self._remember(batch, now_ms)
         if self.log is not None:
             self.log.batch(batch, now_ms)

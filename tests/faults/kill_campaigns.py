@@ -153,7 +153,7 @@ class Campaign:
 
 MIXED = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
 MANY_GRAVES = Campaign(
-    0, graves=True, points=_GRAVES_ONLY, per_point=3, visits_between=0, random_kill_s=0
+    0, batches=32, graves=True, points=_GRAVES_ONLY, per_point=3, visits_between=0, random_kill_s=0
 )
 #: So many IDs that their filters leave the state; the lost cache makes it fetch them.
 FETCHES = Campaign(

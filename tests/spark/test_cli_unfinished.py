@@ -7,7 +7,7 @@ import shutil
 import pytest
 from spark_support import Job
 
-from dedup.cli.failures import FAILED
+from dedup.cli.failures import DAMAGE, FAILED
 
 
 def lose_last_commit(job: Job) -> None:
@@ -59,3 +59,19 @@ def test_a_column_that_the_output_folders_would_hide(job: Job) -> None:
     failure = job.fails()
     assert "INPUT has a column 'batch'" in failure.message
     assert failure.exit_code != FAILED
+
+
+def test_a_shard_that_went_back_stops_the_run(job: Job) -> None:
+    """Another partition's state file is in the place of the newest one: Spark cannot tell."""
+    for number in range(3):
+        job.files.text(f"{number}.csv", "id\n" + "".join(f"{number}-{n}\n" for n in range(40)))
+        if number < 2:
+            job(shards=2)
+    state = job.output / "_checkpoint" / "state" / "0"
+    one, other = (next((state / shard).glob("2.[dc]*")) for shard in "01")
+    one.with_name(f".{one.name}.crc").unlink(missing_ok=True)
+    shutil.copyfile(other, one)
+    failure = job.fails(shards=2)
+    assert failure.exit_code == DAMAGE
+    assert failure.remedy == "damaged-state"
+    assert "micro-batches older than that of others" in failure.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,14 @@ def test_going_back_is_told_before_all_else() -> None:
     # It is told for as long as the window shows it.
     later = samples([0] * WINDOW, first=4)
     assert told([*given, *later])[0] is Status.OK
+
+
+def test_a_shard_that_went_back_is_told() -> None:
+    given = samples([0] * 6)
+    given[4] = replace(given[4], epochs_apart=2)
+    status, reason = told(given)
+    assert status is Status.REWOUND
+    assert reason.startswith("in micro-batch 4 the state of a shard was older")
 
 
 def test_little_evidence_says_nothing_of_lag() -> None:

@@ -38,6 +38,14 @@ def test_the_first_of_keys_that_share_a_hash() -> None:
     assert first.tolist() == [0, 1, 0, 3, 1]
 
 
+@SEALED_OR_NOT
+def test_a_copy_whose_time_lies_in_the_future_now_is_found_under_it(budget: int) -> None:
+    """It was the record's own before the driver's clock was set back."""
+    driver = drive(state_budget_bytes=budget, stable_timestamps=True)
+    assert driver.named([Rec(b"x", 1040)], 1000) == ["UNIQUE"]
+    assert driver.named([Rec(b"x", 1040)], 400) == ["DUPLICATE"]
+
+
 def test_every_flipped_bit_of_a_certificate_is_damage() -> None:
     """Another ID column of the same type would silently drop unique rows (invariant 14)."""
     whole = Certificate(
