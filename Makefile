@@ -92,7 +92,7 @@ sanitize: $(VENV)/.ready-test ## kernel tests under the address and undefined-be
 	@PYTHON="$(abspath $(PY))" sh native/sanitize.sh
 
 .PHONY: damage
-damage: $(VENV)/.ready-test ## damage every kind of file in every way and print what came of it (15 minutes)
+damage: $(VENV)/.ready-test ## damage every kind of file in every way and print what came of it (3 minutes)
 	@DAMAGE_TABLE=1 $(PY) -m pytest tests/damage -m "slow or not slow" --ignore=tests/damage/test_damage_end_to_end.py $(DAMAGE_ARGS)
 
 .PHONY: fuzz
