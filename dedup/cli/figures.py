@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dedup.core.duration import span
+from dedup.core.metrics import RECORDS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,18 +17,7 @@ if TYPE_CHECKING:
 
 #: Counted in each micro-batch; a run has their sum.
 COUNTS = (
-    "records_in",
-    "unique",
-    "duplicate",
-    "late",
-    "null_id",
-    "emitted",
-    "future",
-    "null_timestamp",
-    "returned_from_idle",
-    "filter_negative",
-    "filter_true_positive",
-    "filter_false_positive",
+    *RECORDS,
     "segments_written",
     "segments_merged",
     "segments_expired",

@@ -19,6 +19,8 @@ WINDOW = 10
 LEAST_EVIDENCE = 5
 #: Spark tells of an idle query every 10 s: less silence than this says nothing.
 LEAST_SILENCE_MS = 60_000
+#: Nor less than this where nobody knows yet how far apart micro-batches are.
+UNKNOWN_SILENCE_MS = 3_600_000
 
 
 class Status(StrEnum):
@@ -29,7 +31,7 @@ class Status(StrEnum):
     LAGGING = "LAGGING"
     #: New records come, and the GC watermark stands.
     STALLED = "STALLED"
-    #: The query has ended, or was silent for longer than its whole window took.
+    #: The query has ended, or was silent for longer than it is used to.
     STOPPED = "STOPPED"
     #: It went back, or a shard did: state files or a checkpoint were put back, or a copy goes on.
     REWOUND = "REWOUND"
@@ -114,12 +116,19 @@ def _judge(
     if not last and heard_ms is None:
         return Status.STOPPED, "no micro-batch was heard of"
     heard_ms = max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
-    window_ms = last[-1].at_ms - last[0].at_ms if last else 0
-    if now_ms - heard_ms > max(window_ms, LEAST_SILENCE_MS):
+    if now_ms - heard_ms > _patience_ms(last):
         return Status.STOPPED, f"silent for {span(now_ms - heard_ms)}"
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "too few micro-batches to tell more"
     return _lag(last)
+
+
+def _patience_ms(last: tuple[Sample, ...]) -> int:
+    """The silence that is usual: that of the whole window, and twice the longest in it."""
+    if len(last) < 2:
+        return UNKNOWN_SILENCE_MS
+    longest_ms = max(after.at_ms - before.at_ms for before, after in pairwise(last))
+    return max(last[-1].at_ms - last[0].at_ms, 2 * longest_ms, LEAST_SILENCE_MS)
 
 
 def _went_back(last: tuple[Sample, ...]) -> str | None:

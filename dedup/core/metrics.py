@@ -9,8 +9,8 @@ from typing import Any
 from dedup.core.forecast import BANDS
 from dedup.errors import StateError
 
-#: Counters that add up over shards.
-SUMS = (
+#: What became of the records, and of their distinct IDs.
+RECORDS = (
     "records_in",
     "unique",
     "duplicate",
@@ -23,6 +23,10 @@ SUMS = (
     "filter_negative",
     "filter_true_positive",
     "filter_false_positive",
+)
+#: Counters that add up over shards.
+SUMS = (
+    *RECORDS,
     "live_ids",
     "tail_ids",
     "segments",

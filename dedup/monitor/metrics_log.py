@@ -40,7 +40,7 @@ READ_BYTES = 1 << 20
 _ERROR_CHARS = 500
 _OURS = "dedup.errors."
 #: Why a run ended that did not fail.
-STOPPED = "the query was stopped"
+STOPPED = "the run has ended"
 
 logger = logging.getLogger("dedup")
 

@@ -61,7 +61,7 @@ class Endpoint:
                 name,
                 batches,
                 now_ms=now_ms,
-                ended=None if self._running[name] else "the query was stopped",
+                ended=None if self._running[name] else "the run has ended",
             )
             for name, batches in self._batches.items()
         ]

@@ -117,7 +117,7 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
         spark.streams.removeListener(listener)
     (log,) = logs
     assert [batch for _, batch in log.batches] == run.metrics
-    assert log.ended == "the query was stopped"
+    assert log.ended == "the run has ended"
     (watched,) = listener.watched()
     assert watched.health.status is Status.STOPPED
     assert [batch for _, batch in watched.batches] == run.metrics

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.core.health import LEAST_EVIDENCE, LEAST_SILENCE_MS, WINDOW, Sample, Status, judge
+from dedup.core.health import (
+    LEAST_EVIDENCE,
+    LEAST_SILENCE_MS,
+    UNKNOWN_SILENCE_MS,
+    WINDOW,
+    Sample,
+    Status,
+    judge,
+)
 
 START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
 
@@ -88,6 +96,16 @@ def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:
     given = samples([0, 0])
     assert told(given, now_ms=given[-1].at_ms + LEAST_SILENCE_MS)[0] is Status.OK
     assert told(given, now_ms=given[-1].at_ms + LEAST_SILENCE_MS + 1)[0] is Status.STOPPED
+
+
+def test_a_trigger_of_ten_minutes_is_no_stop_between_two_micro_batches() -> None:
+    step_ms = 600_000
+    given = [replace(s, at_ms=START_MS + n * step_ms) for n, s in enumerate(samples([0] * 2))]
+    assert told(given, now_ms=given[-1].at_ms + 2 * step_ms)[0] is Status.OK
+    assert told(given, now_ms=given[-1].at_ms + 2 * step_ms + 1)[0] is Status.STOPPED
+    # Of the first one nobody knows when the next is due.
+    assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS)[0] is Status.OK
+    assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS + 1)[0] is Status.STOPPED
 
 
 def test_an_end_is_told_with_its_reason() -> None:

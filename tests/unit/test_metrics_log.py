@@ -55,7 +55,7 @@ def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
     log.ended(QUERY, RUN, None, START_MS + 1)
-    assert read_logs(tmp_path)[0].ended == "the query was stopped"
+    assert read_logs(tmp_path)[0].ended == "the run has ended"
     log.ended(QUERY, RUN, "CatalogError: gone", START_MS + 2)
     assert read_logs(tmp_path)[0].ended == "CatalogError: gone"
     log.batch(batch(1, run_id="another"), START_MS + 3)
