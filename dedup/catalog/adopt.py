@@ -15,7 +15,7 @@ from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs, read_lineage
-from dedup.core.lineage import Lineage
+from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
@@ -156,12 +156,23 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
     runs = list_runs(root, query_id)
     if not runs:
         return
-    lines = (read_lineage(root, query_id, run) for run in reversed(runs))
-    for line in lines:
-        if line is None or line.branches(runs):
+    newest = max(state.epoch for state in known.values())
+    unread = []
+    for run in reversed(runs):
+        line = read_lineage(root, query_id, run)
+        if line is None:
+            unread.append(run.run_id)
             continue
-        if all(s.epoch < 0 or line.made(s.clocks.run_id, s.epoch) for s in known.values()):
+        told = all(s.epoch < 0 or line.made(s.clocks.run_id, s.epoch) for s in known.values())
+        if told and not line.branches(runs) and not _tried(line, runs, newest):
             return
+    if unread:
+        raise ConfigError(
+            f"what run {unread[0]} of query {query_id} descends from cannot be read: its object in "
+            f"{root.url(query_id)}/runs is missing or damaged, so nobody can tell whether the "
+            "history has branched. If no checkpoint was copied or put back, say so with --sole.",
+            remedy="branched-history",
+        )
     raise ConfigError(
         f"query {query_id} went on from more than one state: a checkpoint was copied or put back, "
         "and what the advisory manifests remember may be what the other one saw. Records that "
@@ -169,6 +180,18 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
         f"let through up to micro-batch {max(s.epoch for s in known.values())}, say so with "
         "--sole; else restore the catalog of an earlier day together with the sink.",
         remedy="branched-history",
+    )
+
+
+def _tried(line: Lineage, runs: list[Run], newest: int) -> bool:
+    """Whether a run that is not of this line began before what the copies tell of.
+
+    A start that failed is followed by one that begins at the same micro-batch.
+    """
+    began = {run.began_epoch for run in line.runs}
+    return any(
+        not line.holds(run.run_id) and run.began_epoch <= newest and run.began_epoch not in began
+        for run in runs
     )
 
 

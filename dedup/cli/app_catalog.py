@@ -177,10 +177,11 @@ def adopt(
     def work() -> tuple[int, dict[str, Any]]:
         body = catalog_upkeep.adopt(root, checkpoint, query, sole=sole)
         if not as_json:
+            as_of = "adopted before" if body["epoch"] < 0 else f"of micro-batch {body['epoch']}"
             Console().print(
-                f"{body['ids']:,} IDs in {body['segments']:,} segments as of micro-batch "
-                f"{body['epoch']}. Start the query with checkpoint {body['checkpoint']}; newer IDs "
-                "are unknown and may be emitted once more.",
+                f"{body['ids']:,} IDs in {body['segments']:,} segments as {as_of}. Start the query "
+                f"with checkpoint {body['checkpoint']}; newer IDs are unknown and may be emitted "
+                "once more.",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,

@@ -31,7 +31,7 @@ def vacuum(
         root,
         known.query_id,
         known.states,
-        now_ms=_storage_now_ms(root),
+        now_ms=_own_now_ms() if dry_run else _storage_now_ms(root),
         older_than_ms=older_than_ms,
         sole=sole,
     )
@@ -57,8 +57,11 @@ def _storage_now_ms(root: Root) -> int:
         storage_ms = root.modified_ms(probe)
     finally:
         root.delete([probe])
-    own_ms = time.time_ns() // 1_000_000
-    return own_ms if storage_ms is None else min(own_ms, storage_ms)
+    return _own_now_ms() if storage_ms is None else min(_own_now_ms(), storage_ms)
+
+
+def _own_now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def adopt(

@@ -59,13 +59,14 @@ def _endpoint(where: str) -> Callable[[int], list[Watched]]:
     return Endpoint(where).look
 
 
-def once(look: Look, *, as_json: bool, height: int = 24) -> tuple[int, dict[str, Any]]:
+def once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     """Look once, print the screen unless JSON is wanted; the exit code is the worst verdict."""
     watched = look()
     status = worst(watched).health.status
     if not as_json:
         console = Console(width=max(WIDTH, Console().width))
-        for line in screen(watched, height=height):
+        # What goes into a file need not fit a screen.
+        for line in screen(watched, height=console.height if console.is_terminal else 1000):
             console.print(line, no_wrap=True)
     code, _ = STATUSES[status]
     return code, {"status": str(status), "queries": [one.to_json() for one in watched]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
 from rich.text import Text
 
 from dedup.cli.figures import iso, size
@@ -26,8 +27,11 @@ _LABEL = 17
 
 def worst(watched: Sequence[Watched]) -> Watched:
     """The query that needs someone most."""
-    order = list(STATUSES)
-    return max(watched, key=lambda one: order.index(one.health.status))
+    return max(watched, key=_urgency)
+
+
+def _urgency(one: Watched) -> int:
+    return list(STATUSES).index(one.health.status)
 
 
 def screen(watched: Sequence[Watched], *, height: int = 24) -> list[Text]:
@@ -40,19 +44,23 @@ def screen(watched: Sequence[Watched], *, height: int = 24) -> list[Text]:
     height : int
         Lines that there are.
     """
-    first = worst(watched)
-    others = [_badge(one) for one in watched if one is not first]
+    first, *others = sorted(watched, key=_urgency, reverse=True)
     lines = list(_query(first))
-    rest = height - len(lines) - len(others)
-    sources = _sources(first, rest)
-    lines += sources + others
+    room = max(1, height - len(lines))
+    badges = [_badge(one) for one in others[:room]]
+    if len(others) > room:
+        hidden = others[room - 1 :]
+        unwell = sum(one.health.status is not Status.OK for one in hidden)
+        badges[-1] = Text(f"... and {len(hidden)} more, {unwell} of them not OK")
+    lines += _sources(first, room - len(badges)) + badges
     for line in lines:
         line.truncate(WIDTH, overflow="ellipsis")
-    return lines[:height]
+    return lines
 
 
 def _query(one: Watched) -> Iterator[Text]:
-    yield _badge(one)
+    # What to do stands at the end of the reason.
+    yield from _badge(one).wrap(Console(width=WIDTH), WIDTH)
     last = one.last
     if last is None:
         return
@@ -132,7 +140,7 @@ def _badge(one: Watched) -> Text:
     _, colour = STATUSES[health.status]
     line = Text()
     line.append(f" {health.status} ", style=f"reverse bold {colour}")
-    line.append(f" {one.name or one.query_id}", style="bold")
+    line.append(" " + " ".join((one.name or one.query_id).split()), style="bold")
     evidence = f" ({health.evidence} of {health.window} micro-batches)"
     line.append(f": {health.reason}{evidence if health.evidence < health.window else ''}")
     return line

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 import numpy as np
 
 from dedup.core.clocks import NEVER_MS
@@ -10,6 +12,8 @@ from dedup.core.state import ShardState
 
 #: Parts of the horizon that the forecast tells apart; the last one takes all that is beyond.
 BANDS = 8
+#: Characters of a source partition's name.
+MAX_NAME = 200
 
 
 def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
@@ -49,4 +53,5 @@ def slowest_sources(state: ShardState, policy: Policy, most: int) -> list[tuple[
         for name, clock in state.clocks.sources.items()
         if clock.time_ms != NEVER_MS
     )
-    return [(name, time_ms, silent) for silent, time_ms, name in sorted(known)[:most]]
+    slowest = nsmallest(most, known)
+    return [(name[:MAX_NAME], time_ms, silent) for silent, time_ms, name in slowest]

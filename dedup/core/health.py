@@ -13,12 +13,14 @@ from itertools import pairwise
 
 from dedup.core.duration import span
 
-#: Micro-batches that are looked at.
-WINDOW = 10
+#: Micro-batches that are looked at, at least; more, where they took less than a minute.
+WINDOW, WINDOW_MS = 10, 60_000
+#: Micro-batches that are enough for a window of a minute, kept by who feeds `judge`.
+HISTORY = 100
 #: With fewer than these nothing is said of a lag.
 LEAST_EVIDENCE = 5
-#: Spark tells of an idle query every 10 s: less silence than this says nothing.
-LEAST_SILENCE_MS = 60_000
+#: One micro-batch may take long, without a word: less silence than this says nothing.
+LEAST_SILENCE_MS = 600_000
 #: Nor less than this where nobody knows yet how far apart micro-batches are.
 UNKNOWN_SILENCE_MS = 3_600_000
 
@@ -52,6 +54,8 @@ class Sample:
         The source partition that holds the watermarks.
     epochs_apart : int
         How far the shards' states are apart, in micro-batches.
+    begins : bool
+        It is the first micro-batch of a checkpoint, which may have adopted a catalog.
     """
 
     at_ms: int
@@ -61,6 +65,7 @@ class Sample:
     gc_watermark_ms: int | None
     source: str | None = None
     epochs_apart: int = 0
+    begins: bool = False
 
     @property
     def lag_ms(self) -> int | None:
@@ -92,7 +97,7 @@ def judge(
     Parameters
     ----------
     samples : sequence of Sample
-        Its micro-batches in the order in which they were heard of; the last `WINDOW` count.
+        Its micro-batches in the order in which they were heard of, the last `HISTORY` or more.
     now_ms : int
         The listener's clock.
     heard_ms : int, optional
@@ -100,15 +105,31 @@ def judge(
     ended : str, optional
         Why the query ended, where it did.
     """
-    last = tuple(samples[-WINDOW:])
-    status, reason = _judge(last, now_ms, heard_ms, ended)
-    return Health(status, reason, len(last))
+    last = _window(samples)
+    status, reason = _judge(last, samples, now_ms, heard_ms, ended)
+    return Health(status, reason, min(len(last), WINDOW))
+
+
+def _window(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """The last ones, as many as it takes, of one checkpoint."""
+    first = len(samples)
+    while first and not (
+        len(samples) - first >= WINDOW and samples[-1].at_ms - samples[first].at_ms >= WINDOW_MS
+    ):
+        first -= 1
+        if samples[first].begins:
+            break
+    return tuple(samples[first:])
 
 
 def _judge(
-    last: tuple[Sample, ...], now_ms: int, heard_ms: int | None, ended: str | None
+    last: tuple[Sample, ...],
+    samples: Sequence[Sample],
+    now_ms: int,
+    heard_ms: int | None,
+    ended: str | None,
 ) -> tuple[Status, str]:
-    back = _went_back(last)
+    back = _forgot(samples) or _went_back(last)
     if back is not None:
         return Status.REWOUND, back
     if ended is not None:
@@ -120,6 +141,8 @@ def _judge(
         return Status.STOPPED, f"silent for {span(now_ms - heard_ms)}"
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "too few micro-batches to tell more"
+    if last[-1].at_ms - last[0].at_ms < WINDOW_MS:
+        return Status.OK, "too little time to tell more"
     return _lag(last)
 
 
@@ -131,17 +154,22 @@ def _patience_ms(last: tuple[Sample, ...]) -> int:
     return max(last[-1].at_ms - last[0].at_ms, 2 * longest_ms, LEAST_SILENCE_MS)
 
 
-def _went_back(last: tuple[Sample, ...]) -> str | None:
-    for sample in last:
+def _forgot(samples: Sequence[Sample]) -> str | None:
+    for sample in samples:
         if sample.epochs_apart:
             return (
                 f"in micro-batch {sample.batch_id} the state of a shard was older than that of "
                 "others: dedup remedies damaged-state"
             )
+    return None
+
+
+def _went_back(last: tuple[Sample, ...]) -> str | None:
     for before, after in pairwise(last):
         if after.batch_id <= before.batch_id:
             return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"
-        if (after.gc_watermark_ms or 0) < (before.gc_watermark_ms or 0):
+        old_ms, new_ms = before.gc_watermark_ms, after.gc_watermark_ms
+        if old_ms is not None and new_ms is not None and new_ms < old_ms:
             return f"the GC watermark went back in micro-batch {after.batch_id}"
     return None
 
@@ -151,12 +179,16 @@ def _lag(last: tuple[Sample, ...]) -> tuple[Status, str]:
     if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
         return Status.OK, "no newer timestamps"
     held = f", held by source partition {newest.source}" if newest.source else ""
-    if first.gc_watermark_ms == newest.gc_watermark_ms:
+    # A longer horizon lets the GC watermark stand, and the low one goes on.
+    if (first.gc_watermark_ms, first.low_watermark_ms) == (
+        newest.gc_watermark_ms, newest.low_watermark_ms,
+    ):  # fmt: skip
         ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
         return Status.STALLED, (
             f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
         )
-    if (more_ms := _growth([one.lag_ms for one in last])) is not None:
+    more_ms = _growth([one.lag_ms for one in last])
+    if more_ms is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
         return Status.LAGGING, f"its lag never fell, and grew by {span(more_ms)}{held}"
     behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in last]
     if (more_ms := _growth(behind)) is not None:

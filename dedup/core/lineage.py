@@ -96,7 +96,11 @@ class Lineage:
         """Those of all known runs that ended before the oldest of a full lineage began."""
         first = self._first_epoch()
         return tuple(
-            run for run in known if run.through_epoch is not None and run.through_epoch < first
+            run
+            for run in known
+            if run.began_epoch < first
+            and (run.through_epoch or 0) < first
+            and not self.holds(run.run_id)
         )
 
     def _first_epoch(self) -> int:

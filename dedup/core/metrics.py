@@ -99,6 +99,8 @@ class BatchMetrics:
     expiring : tuple of (int, int)
         IDs and bytes at the catalog root that leave while the GC watermark advances by the first,
         second, ... eighth of the horizon; the last entry takes what is further ahead.
+    begins
+        Whether this is the first micro-batch of the checkpoint.
     epochs_apart
         How many micro-batches the oldest of the shards' states, as this micro-batch found them, is
         behind the newest. Above 0 state files of Spark are not those that it wrote: IDs of that
@@ -160,6 +162,7 @@ class BatchMetrics:
     fullest_shard: int
     fullest_shard_ids: int
     expiring: tuple[tuple[int, int], ...]
+    begins: bool
     epochs_apart: int
     horizon_ms: int
     lateness_ms: int

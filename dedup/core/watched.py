@@ -46,7 +46,7 @@ class Watched:
     ) -> Watched:
         """The query, given all micro-batches that are known of it, oldest first."""
         window = tuple(batches[-WINDOW:])
-        samples = [sample(at_ms, batch) for at_ms, batch in window]
+        samples = [sample(at_ms, batch) for at_ms, batch in batches]
         health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended)
         return Watched(query_id, name, now_ms, health, window)
 
@@ -137,6 +137,7 @@ def sample(at_ms: int, batch: BatchMetrics) -> Sample:
         batch.gc_watermark_ms,
         batch.gc_source or None,
         batch.epochs_apart,
+        batch.begins,
     )
 
 

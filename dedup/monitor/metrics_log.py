@@ -34,7 +34,7 @@ SUFFIX = ".metrics.jsonl"
 #: A query's log is at most so many files of this size.
 FILES, FILE_BYTES = 4, 16 << 20
 #: An idle query says so at most this often.
-IDLE_EVERY_MS = 30_000
+IDLE_EVERY_MS = 300_000
 #: Of a log's end: some hundred micro-batches.
 READ_BYTES = 1 << 20
 _ERROR_CHARS = 500
@@ -97,9 +97,11 @@ class MetricsLog:
         self._write(metrics.query_id, "batch", at_ms, **about, batch=metrics.to_json())
 
     def idle(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Note that a query lives; nothing where it has told of no micro-batch."""
+        """Note that a query lives; nothing where no micro-batch of it was ever told of."""
         since_ms = at_ms - self._idle_ms.get(query_id, 0)
-        if self._runs.get(query_id) == run_id and since_ms >= IDLE_EVERY_MS:
+        known = query_id in self._runs or self._path(query_id).exists()
+        if known and (since_ms >= IDLE_EVERY_MS or self._runs.get(query_id) != run_id):
+            self._runs[query_id] = run_id
             self._idle_ms[query_id] = at_ms
             self._write(query_id, "idle", at_ms, run_id=run_id, name=None)
 
@@ -107,6 +109,9 @@ class MetricsLog:
         """Note the end of a run and its cause; nothing where no micro-batch was ever told of."""
         if query_id in self._runs or self._path(query_id).exists():
             self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=error)
+            self._writers.pop(query_id).close()
+            self._runs.pop(query_id, None)
+            self._idle_ms.pop(query_id, None)
 
     def close(self) -> None:
         """Close all files."""

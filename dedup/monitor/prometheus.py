@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.monitor.series import HEARD, MAX_QUERIES, RUNNING, SERIES, values
+from dedup.monitor.series import HEARD, LAST_BATCH, MAX_QUERIES, RUNNING, SERIES, values
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class _Query:
     last: BatchMetrics
     at_ms: int
+    heard_ms: int = 0
     running: bool = True
     #: Of counters, by exported name and label value.
     totals: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
@@ -46,7 +47,7 @@ class Exporter(Collector):
             if name in self._queries and self._queries[name].last.query_id != metrics.query_id:
                 del self._queries[name]  # another one had the name, and its counts are not ours
             query = self._queries.setdefault(name, _Query(metrics, at_ms))
-            query.last, query.at_ms, query.running = metrics, at_ms, True
+            query.last, query.at_ms, query.heard_ms, query.running = metrics, at_ms, at_ms, True
             for series in SERIES:
                 if series.kind == "counter":
                     for label, value in values(series, metrics):
@@ -54,6 +55,13 @@ class Exporter(Collector):
             self._queries.move_to_end(name)
             while len(self._queries) > MAX_QUERIES:
                 self._queries.popitem(last=False)
+
+    def lives(self, query_id: str, at_ms: int) -> None:
+        """Take in a sign of life of a query that may have nothing to do."""
+        with self._lock:
+            for query in self._queries.values():
+                if query.last.query_id == query_id:
+                    query.heard_ms, query.running = at_ms, True
 
     def ended(self, query_id: str) -> None:
         """Take in the end of a query."""
@@ -77,11 +85,19 @@ class Exporter(Collector):
                             value = query.totals[series.exported, label]
                         metric.add_metric([name, *([label] if series.label else [])], value)
                 yield metric
-            heard = GaugeMetricFamily(HEARD, "When a micro-batch was heard of.", labels=["query"])
-            running = GaugeMetricFamily(RUNNING, "1 while the query runs.", labels=["query"])
+            done, heard, running = (
+                GaugeMetricFamily(name, about, labels=["query"])
+                for name, about in (
+                    (LAST_BATCH, "When a micro-batch was done."),
+                    (HEARD, "When the query gave a sign of life."),
+                    (RUNNING, "1 while the query runs."),
+                )
+            )
             for name, query in queries:
-                heard.add_metric([name], query.at_ms / 1000)
+                done.add_metric([name], query.at_ms / 1000)
+                heard.add_metric([name], query.heard_ms / 1000)
                 running.add_metric([name], float(query.running))
+            yield done
             yield heard
             yield running
 

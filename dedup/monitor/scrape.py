@@ -5,14 +5,15 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from http.client import HTTPException
 from typing import Any
 
 from dedup.core.forecast import BANDS
-from dedup.core.health import WINDOW
+from dedup.core.health import HISTORY
 from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.monitor.series import HEARD, RUNNING, SERIES
+from dedup.monitor.series import HEARD, LAST_BATCH, RUNNING, SERIES
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -38,6 +39,7 @@ class Endpoint:
         self._batches: defaultdict[str, list[tuple[int, BatchMetrics]]] = defaultdict(list)
         self._before: dict[str, Scraped] = {}
         self._running: dict[str, bool] = {}
+        self._heard_ms: dict[str, int] = {}
 
     def look(self, now_ms: int) -> list[Watched]:
         """Scrape once and return every query that was seen so far.
@@ -49,7 +51,7 @@ class Endpoint:
         """
         try:
             self._take(self._scrape())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, HTTPException) as error:
             if not self._batches:
                 raise ConfigError(
                     f"{self.url} gives no metrics of dedup ({error}): give the address that "
@@ -61,6 +63,7 @@ class Endpoint:
                 name,
                 batches,
                 now_ms=now_ms,
+                heard_ms=self._heard_ms[name],
                 ended=None if self._running[name] else "the run has ended",
             )
             for name, batches in self._batches.items()
@@ -84,12 +87,13 @@ class Endpoint:
     def _take(self, queries: dict[str, Scraped]) -> None:
         for name, scraped in queries.items():
             self._running[name] = scraped.get((RUNNING, ""), 1) > 0
-            at_ms = round(scraped[HEARD, ""] * 1000)
+            at_ms = round(scraped[LAST_BATCH, ""] * 1000)
+            self._heard_ms[name] = round(scraped[HEARD, ""] * 1000)
             known = self._batches[name]
             if known and known[-1][0] >= at_ms:
                 continue
             known.append((at_ms, _micro_batch(name, scraped, self._before.get(name, {}))))
-            del known[:-WINDOW]
+            del known[:-HISTORY]
             self._before[name] = scraped
 
 
@@ -99,7 +103,8 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
     values |= {
         "query_id": name, "run_id": "", "query_name": name, "batch_ms": 0, "gc_shard": None,
         "gc_watermark_ms": None, "gc_source": None, "slowest_sources": (), "fullest_shard": 0,
-        "branches": 0, "epochs_apart": 0, "target_fpr": 0.0, "stage_us": dict.fromkeys(STAGES, 0),
+        "branches": 0, "epochs_apart": 0, "begins": False, "target_fpr": 0.0,
+        "stage_us": dict.fromkeys(STAGES, 0),
     }  # fmt: skip
     bands = [[0, 0] for _ in range(BANDS)]
     for series in SERIES:

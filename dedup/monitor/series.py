@@ -92,6 +92,9 @@ SERIES = (
     _counter("catalog_written_bytes", "Bytes written to the catalog root.", "bytes_written"),
     _counter("catalog_fetched_bytes", "Bytes fetched from the catalog root.", "bytes_fetched"),
     _counter("catalog_written_ids", "IDs written to segments, by merges as well.", "ids_written"),
+    _counter("shard_epochs_lost",
+             "Micro-batches by which a shard's state was older than that of others: damage.",
+             "epochs_apart"),
     _counter("filters_rebuilt", "Filters made anew from their segments.", "filters_rebuilt"),
     _counter("segments_deleted", "Expired segments deleted.", "segments_deleted"),
     _counter("batch_seconds", "Time in micro-batches.", "batch_ms", _MS),
@@ -152,19 +155,19 @@ SERIES = (
            "late_watermark_ms", _MS),
     _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.",
            "gc_watermark_ms", _MS),
-    _gauge("shard_epochs_apart", "Above 0 a shard's state is older than that of others: damage.",
-           "epochs_apart"),
     _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms", _MS),
     _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
            "lateness_ms", _MS),
 )  # fmt: skip
 
-#: Beside these: when the last micro-batch was heard of, and whether the query runs.
-HEARD = f"{PREFIX}last_batch_timestamp_seconds"
+#: Beside these: when the last micro-batch, and the last sign of life, was heard of, and whether the
+#: query runs.
+LAST_BATCH = f"{PREFIX}last_batch_timestamp_seconds"
+HEARD = f"{PREFIX}last_heard_timestamp_seconds"
 RUNNING = f"{PREFIX}query_running"
 #: Queries that are told of; of more, those heard of last.
 MAX_QUERIES = 100
-SERIES_PER_QUERY = sum(len(series.fields) for series in SERIES) + 2
+SERIES_PER_QUERY = sum(len(series.fields) for series in SERIES) + 3
 
 
 def values(series: Series, batch: BatchMetrics) -> Iterator[tuple[str, float]]:

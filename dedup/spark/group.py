@@ -17,10 +17,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from dedup import faults
-from dedup.catalog.advisory import read_adopted, write_advisory
+from dedup.catalog.advisory import read_adopted, read_advisory, write_advisory
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.housekeeping import Visit, look_round
+from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import expiry_bands, slowest_sources
@@ -74,7 +75,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     watch.lap("read")
     faults.point("group.read")
     base_epoch = base.epoch
-    if is_news(base, task.run_id):
+    if tells_news(plan.root, task.query_id, shard, base, task.run_id):
         faults.point("advisory.put.before")
         write_advisory(plan.root, task.query_id, shard, base)
         faults.point("advisory.put.after")
@@ -112,16 +113,23 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     return _output(plan, inbox, outcome, shard, counts, watch)
 
 
-def is_news(base: ShardState, run_id: str) -> bool:
-    """Whether the advisory copy may tell anything else than this committed state.
+def tells_news(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
+    """Whether the shard's advisory copy is to be replaced by this committed state.
 
-    The micro-batch that made it changed which segments there are, or this run begins with it: the
-    run before may have been undone by a checkpoint that was put back, and its copies with it.
+    The micro-batch that made it changed which segments there are, or was the first of its run: the
+    copy of a run before may tell of what a checkpoint that was put back undid. A run that has
+    committed nothing yet replaces no copy of a later micro-batch: it may be tried and given up.
     """
-    if base.epoch < 0:
+    if base.epoch < 0 or not (base.epoch == base.run_began or _made_segments(base)):
         return False
-    if base.clocks.run_id != run_id:
+    if base.clocks.run_id == run_id:
         return True
+    told = read_advisory(root, query_id, shard)
+    return told is None or told.epoch <= base.epoch
+
+
+def _made_segments(base: ShardState) -> bool:
+    """Whether the micro-batch that made the state changed which segments there are."""
     prefix = f"{base.epoch:012d}-"
     return any(entry.epoch == base.epoch for entry in base.manifest.expired) or any(
         segment.name.startswith(prefix) for segment in base.manifest.segments()

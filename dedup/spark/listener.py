@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from dedup.core.health import WINDOW
+from dedup.core.health import HISTORY
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.watched import Watched
 from dedup.errors import StateError
@@ -87,7 +87,8 @@ class DedupListener(StreamingQueryListener):
         return [log.watched(now_ms) for log in list(self._logs.values())]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to do: whether it is a query of ours shows with its first micro-batch."""
+        """Note that a known query runs again; one of ours shows by its first micro-batch."""
+        self._lives(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Hand on the micro-batch's metrics."""
@@ -111,11 +112,7 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
-        now_ms = time.time_ns() // 1_000_000
-        if str(event.id) in self._logs:
-            self._logs[str(event.id)].heard_ms = now_ms
-        if self.log is not None:
-            self.log.idle(str(event.id), str(event.runId), now_ms)
+        self._lives(str(event.id), str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of the run."""
@@ -128,9 +125,18 @@ class DedupListener(StreamingQueryListener):
         if self.exporter is not None:
             self.exporter.ended(str(event.id))
 
+    def _lives(self, query_id: str, run_id: str) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        if query_id in self._logs:
+            self._logs[query_id].heard_ms, self._logs[query_id].ended = now_ms, None
+        if self.log is not None:
+            self.log.idle(query_id, run_id, now_ms)
+        if self.exporter is not None:
+            self.exporter.lives(query_id, now_ms)
+
     def _remember(self, batch: BatchMetrics, now_ms: int) -> None:
         log = self._logs.setdefault(batch.query_id, QueryLog(batch.query_id))
-        log.batches = [*log.batches[1 - WINDOW :], (now_ms, batch)]
+        log.batches = [*log.batches[1 - HISTORY :], (now_ms, batch)]
         log.name, log.heard_ms, log.ended = batch.query_name, now_ms, None
         self._logs.move_to_end(batch.query_id)
         while len(self._logs) > MAX_QUERIES:

@@ -51,6 +51,7 @@ def observations() -> list[Column]:
         *maxima,
         F.min("gc_watermark_ms").alias("gc_watermark_ms"),
         (F.max("base_epoch") - F.min("base_epoch")).alias("epochs_apart"),
+        F.max("base_epoch").alias("base_epoch"),
         holder["shard_index"].alias("gc_shard"),
         *(holder[name].alias(name) for name in TEXTS),
         fullest["shard_index"].alias("fullest_shard"),
@@ -158,6 +159,7 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
             (int(observed[f"expiring_ids_{band}"]), int(observed[f"expiring_bytes_{band}"]))
             for band in range(BANDS)
         ),
+        begins=observed["base_epoch"] < 0,
         epochs_apart=int(observed["epochs_apart"]),
         horizon_ms=int(observed["horizon_ms"]),
         lateness_ms=int(observed["lateness_ms"]),

@@ -343,8 +343,15 @@ MUTANTS = (
     _mutant(
         "the copy of an undone history stays",
         "spark/group.py",
-        "if base.clocks.run_id != run_id:\n        return True",
-        "if False:\n        return True",
+        "not (base.epoch == base.run_began or _made_segments(base))",
+        "not _made_segments(base)",
+        LOST,
+    ),
+    _mutant(
+        "a checkpoint that is only tried replaces the copies",
+        "spark/group.py",
+        "return told is None or told.epoch <= base.epoch",
+        "return True",
         LOST,
     ),
     _mutant(

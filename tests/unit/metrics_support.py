@@ -22,7 +22,7 @@ def batch(number: int, **fields: Any) -> BatchMetrics:
         "emitted": 900, "filter_negative": 890, "filter_false_positive": 10, "buckets": 9,
         "branches": 0, "gc_watermark_ms": newest_ms - HOUR_MS, "gc_shard": 0, "gc_source": None,
         "slowest_sources": (), "fullest_shard": 1, "fullest_shard_ids": 700, "live_ids": 2400,
-        "epochs_apart": 0,
+        "begins": False, "epochs_apart": 0,
         "expiring": tuple((n, 10 * n) for n in range(BANDS)), "horizon_ms": HOUR_MS,
         "lateness_ms": 0, "target_fpr": 0.01, "stage_us": dict.fromkeys(STAGES, 5),
     }  # fmt: skip

@@ -28,7 +28,7 @@ from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.state import ShardState
-from dedup.spark.group import is_news
+from dedup.spark.group import tells_news
 from dedup.spark.identity import ENCODING
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -98,7 +98,7 @@ class QueryDriver:
             if self.rows[shard]
             else read_adopted(self.root, QUERY, shard) or ShardState()
         )
-        if is_news(base, self.run_id):
+        if tells_news(self.root, QUERY, shard, base, self.run_id):
             write_advisory(self.root, QUERY, shard, base)
         visit = Visit(QUERY, self.run_id, shard, self.epoch, self.now_ms)
         base, _ = look_round(self.root, visit, base, policy)

@@ -82,14 +82,15 @@ def test_nothing_newer_is_no_stall() -> None:
 
 
 def test_silence_longer_than_the_window_is_a_stop() -> None:
-    given = samples([0] * WINDOW)
+    given = [replace(s, at_ms=START_MS + 100_000 * n) for n, s in enumerate(samples([0] * WINDOW))]
     window_ms = given[-1].at_ms - given[0].at_ms
-    assert told(given, now_ms=given[-1].at_ms + window_ms)[0] is Status.OK
+    assert window_ms > LEAST_SILENCE_MS
+    assert told(given, now_ms=given[-1].at_ms + window_ms)[0] is not Status.STOPPED
     status, reason = told(given, now_ms=given[-1].at_ms + window_ms + 1)
-    assert (status, reason) == (Status.STOPPED, "silent for 00:01:30")
+    assert (status, reason) == (Status.STOPPED, "silent for 00:15:00")
     # An idle query tells that it lives.
     heard_ms = given[-1].at_ms + window_ms
-    assert told(given, now_ms=heard_ms + 1000, heard_ms=heard_ms)[0] is Status.OK
+    assert told(given, now_ms=heard_ms + 1000, heard_ms=heard_ms)[0] is not Status.STOPPED
 
 
 def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:
@@ -133,10 +134,48 @@ def test_going_back_is_told_before_all_else() -> None:
     assert told([*given, *later])[0] is Status.OK
 
 
+def every_second(count: int, *, low_every: int) -> list[Sample]:
+    """A micro-batch a second; the low watermark follows a source that speaks now and then."""
+    made = []
+    for n in range(count):
+        at_ms = START_MS + 1000 * n
+        low_ms = START_MS + 1000 * (n - n % low_every)
+        made.append(Sample(at_ms, n, at_ms, low_ms, low_ms - HORIZON_MS, "p1"))
+    return made
+
+
+def test_a_source_that_speaks_twice_a_minute_is_no_stall() -> None:
+    given = every_second(300, low_every=30)
+    assert {told(given[:n])[0] for n in range(1, 300)} == {Status.OK}
+    assert told(every_second(300, low_every=1000))[0] is Status.STALLED
+
+
+def test_a_longer_horizon_lets_the_gc_watermark_stand() -> None:
+    given = [replace(s, gc_watermark_ms=START_MS - HORIZON_MS) for s in samples([0] * 20)]
+    assert told(given) == (Status.OK, "the GC watermark keeps up")
+
+
+def test_a_new_checkpoint_begins_anew() -> None:
+    """Adopting a catalog numbers micro-batches from 0 again: nothing went back."""
+    again = samples([0] * 3)
+    again[0] = replace(again[0], begins=True)
+    assert told([*samples([0] * 20), *again]) == (
+        Status.OK, "too few micro-batches to tell more",
+    )  # fmt: skip
+
+
+def test_watermarks_of_before_1970_do_not_go_back() -> None:
+    given = samples([0] * 4)
+    given[2] = replace(given[2], gc_watermark_ms=None)
+    given[3] = replace(given[3], gc_watermark_ms=-5)
+    assert told(given[2:])[0] is Status.OK
+
+
 def test_a_shard_that_went_back_is_told() -> None:
     given = samples([0] * 6)
     given[4] = replace(given[4], epochs_apart=2)
-    status, reason = told(given)
+    # IDs are forgotten for good, so it is told for as long as anybody knows.
+    status, reason = told([*given, *samples([0] * 50, first=6)])
     assert status is Status.REWOUND
     assert reason.startswith("in micro-batch 4 the state of a shard was older")
 
@@ -149,7 +188,10 @@ def test_little_evidence_says_nothing_of_lag() -> None:
 
 @pytest.mark.parametrize("first", [None, 5])
 def test_watermarks_that_have_not_begun(first: int | None) -> None:
-    given = [Sample(START_MS + n, n, START_MS + n if n else first, None, None) for n in range(9)]
+    given = [
+        Sample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
+        for n in range(9)
+    ]
     assert told(given)[0] is Status.STALLED
 
 

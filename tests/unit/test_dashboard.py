@@ -15,13 +15,14 @@ import yaml
 import dedup.monitor
 from dedup.core.health import LEAST_EVIDENCE, WINDOW
 from dedup.monitor.metrics_log import FILE_BYTES, FILES
-from dedup.monitor.series import HEARD, MAX_QUERIES, RUNNING, SERIES
+from dedup.monitor.series import HEARD, LAST_BATCH, MAX_QUERIES, RUNNING, SERIES
 
 FOLDER = Path(dedup.monitor.__file__).parent
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
     **{s.exported: {s.label: set(s.fields)} if s.label else {} for s in SERIES},
     HEARD: {},
+    LAST_BATCH: {},
     RUNNING: {},
 }
 

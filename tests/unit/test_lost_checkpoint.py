@@ -54,11 +54,43 @@ def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
     run(query, range(6, 8))
     told = read_advisory(query.root, QUERY, 0)
     assert told is not None
-    assert told.epoch == 5
+    assert told.epoch == 6
     done = adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
-    assert done.epoch == 5
+    assert done.epoch == 6
     query.begin_adopted("run-3")
     assert set(run(query, range(8, 12))) == {"UNIQUE"}
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
+    tmp_path: Path, committed: int
+) -> None:
+    """The copies still tell of the later micro-batches, and adopting them takes a word."""
+    query = QueryDriver(tmp_path, POLICY)
+    run(query, range(15))
+    query.go_on("run-2")
+    run(query, range(15, 30))
+    told = read_advisory(query.root, QUERY, 0)
+    assert told is not None
+    query.go_on("tried", from_epoch=5)
+    run(query, range(5, 5 + max(committed, 1)))
+    again = read_advisory(query.root, QUERY, 0)
+    assert again is not None
+    assert again.epoch == told.epoch
+    with pytest.raises(ConfigError, match=f"up to micro-batch {told.epoch}, say so with --sole"):
+        adopt(query.root, QUERY, Root(tmp_path / "new"))
+    done = adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
+    assert (done.epoch, done.ids) == (told.epoch, told.manifest.ids)
+
+
+def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    query = QueryDriver(tmp_path, POLICY)
+    run(query, range(12))
+    (path,) = (tmp_path / "root").rglob("*run-1.json")
+    path.write_bytes(b"{}")
+    with pytest.raises(ConfigError, match=r"what run run-1 .* descends from cannot be read"):
+        adopt(query.root, QUERY, Root(tmp_path / "new"))
+    assert adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True).ids
 
 
 def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
@@ -184,6 +216,16 @@ def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
     assert [known.run_id for known in list_runs(query.root, QUERY)][-4:] == [
         f"run-{n}" for n in range(8, 12)
     ]
+    assert len(list_runs(query.root, QUERY)) <= 5
+    # Starts that committed nothing go as well.
+    for start in range(20):
+        rows, epoch = list(query.rows), query.epoch
+        query.go_on(f"failed-{start}")
+        run(query, range(90, 91))
+        query.rows, query.epoch = rows, epoch
+    for start in range(12, 18):
+        query.go_on(f"run-{start}")
+        run(query, range(2 * start, 2 * start + 2))
     assert len(list_runs(query.root, QUERY)) <= 5
     assert query.state().branches == 0
 

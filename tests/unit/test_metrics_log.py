@@ -177,3 +177,25 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         MetricsLog(tmp_path / "file")
     with pytest.raises(ConfigError, match="no folder of metrics logs"):
         read_logs(tmp_path / "nowhere")
+
+
+def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    log.batch(batch(0), START_MS)
+    log.ended(QUERY, RUN, None, START_MS + 1)
+    assert not log._writers, "its file is closed"
+    # In the same process or in another one.
+    for n, again in enumerate((log, MetricsLog(tmp_path))):
+        again.idle(QUERY, f"run-{n + 2}", START_MS + 2)
+        (read,) = read_logs(tmp_path)
+        assert (read.ended, read.heard_ms) == (None, START_MS + 2)
+        again.ended(QUERY, f"run-{n + 2}", None, START_MS + 2)
+
+
+def test_a_weekend_without_input_leaves_the_last_micro_batches_in_sight(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    for n in range(20):
+        log.batch(batch(n), START_MS + n)
+    for ms in range(0, 3 * 86_400_000, 10_000):
+        log.idle(QUERY, RUN, START_MS + ms)
+    assert len(read_logs(tmp_path)[0].batches) == 20

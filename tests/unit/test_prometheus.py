@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 import time
 import urllib.request
 from dataclasses import fields, replace
@@ -24,6 +25,9 @@ from dedup.errors import ConfigError
 from dedup.monitor.prometheus import Exporter, serve
 from dedup.monitor.scrape import Endpoint
 from dedup.monitor.series import MAX_QUERIES, SERIES, SERIES_PER_QUERY
+
+#: Of an exporter that has the prefix as well.
+OTHERS = b'dedup_jobs{query="x"} 1\n'
 
 
 def samples(exporter: Exporter) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -79,7 +83,7 @@ def test_names_and_units_are_as_the_conventions_have_them() -> None:
     registry.register(exporter)
     families = list(parse_strictly(open_metrics(registry).decode()))
     names = [family.name for family in families]
-    assert len(names) == len(set(names)) == len(SERIES) + 2
+    assert len(names) == len(set(names)) == len(SERIES) + 3
     for family in families:
         assert re.fullmatch(r"dedup_[a-z]+(_[a-z]+)*", family.name)
         assert family.documentation.endswith(".")
@@ -148,11 +152,45 @@ def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Exporter, str]) ->
     exporter, url = served
     endpoint = Endpoint(url + "/metrics")
     for n in range(WINDOW):
-        exporter.batch(batch(n, gc_watermark_ms=START_MS), START_MS + n)
-        (watched,) = endpoint.look(START_MS + n)
+        at_ms = START_MS + 10_000 * n
+        exporter.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), at_ms)
+        (watched,) = endpoint.look(at_ms)
     assert watched.health.status is Status.STALLED
+    # A query without input gives signs of life.
+    exporter.lives(QUERY, at_ms + 10**7)
+    assert endpoint.look(at_ms + 10**7)[0].health.status is Status.STALLED
     exporter.ended(QUERY)
-    assert endpoint.look(START_MS + WINDOW)[0].health.status is Status.STOPPED
+    assert endpoint.look(at_ms)[0].health.status is Status.STOPPED
+    exporter.lives(QUERY, at_ms)
+    assert endpoint.look(at_ms)[0].health.status is Status.STALLED
+
+
+def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Exporter, str]) -> None:
+    exporter, url = served
+    endpoint = Endpoint(url)
+    for n in range(4):
+        exporter.batch(batch(n, epochs_apart=3 * (n == 2)), START_MS + n)
+        if n != 2:  # it is not scraped that often
+            (watched,) = endpoint.look(START_MS + n)
+    assert watched.health.status is Status.REWOUND
+    assert samples(exporter)["dedup_shard_epochs_lost_total", ("orders",)] == 3
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.0 200 OK\r\n\r\n" + OTHERS])
+def test_what_others_serve_is_refused(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve_once() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve_once)
+        thread.start()
+        with pytest.raises(ConfigError, match="gives no metrics of dedup"):
+            Endpoint(url).look(0)
+        thread.join()
 
 
 def test_counts_that_begin_anew_are_no_negative_rate(served: tuple[Exporter, str]) -> None:

@@ -130,6 +130,27 @@ def test_the_worst_query_is_shown_whole_and_the_others_by_a_line() -> None:
     assert list(STATUSES) == list(Status)
 
 
+def test_of_many_queries_the_worst_come_first_and_the_rest_is_counted() -> None:
+    well = [replace(watched(batches()), name=f"well-{n}") for n in range(20)]
+    stalled = [replace(watched(batches(stuck=True)), name=f"stalled-{n}") for n in range(2)]
+    lines = text(screen([*well, *stalled])).splitlines()
+    assert len(lines) <= 24
+    assert lines[0].startswith(" STALLED  stalled-0")
+    assert any(line.startswith(" STALLED  stalled-1") for line in lines[1:])
+    assert lines[-1].startswith("... and ")
+    assert lines[-1].endswith(" more, 0 of them not OK")
+    everything = text(screen([*well, *stalled], height=1000))
+    assert everything.count(" OK  well-") == 20
+
+
+def test_the_end_of_a_long_reason_is_not_cut() -> None:
+    made = batches()
+    made[3] = replace(made[3], epochs_apart=1)
+    shown = text(screen([replace(watched(made), name="a long\nname")]))
+    assert shown.startswith(" REWOUND  a long name: ")
+    assert " ".join(shown.split()).count("dedup remedies damaged-state") == 1
+
+
 def test_without_a_micro_batch_there_is_a_verdict_only() -> None:
     assert text(screen([watched([])])).startswith(" STOPPED  orders: no micro-batch")
 
