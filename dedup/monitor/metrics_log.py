@@ -79,7 +79,8 @@ class MetricsLog:
         self._files, self._file_bytes = files, file_bytes
         self._writers: dict[str, _Writer] = {}
         self._runs: dict[str, str] = {}
-        self._idle_ms: dict[str, int] = {}
+        #: Of each query: which run was last said to live, and when.
+        self._idle: dict[str, tuple[str, int]] = {}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -98,11 +99,10 @@ class MetricsLog:
 
     def idle(self, query_id: str, run_id: str, at_ms: int) -> None:
         """Note that a query lives; nothing where no micro-batch of it was ever told of."""
-        since_ms = at_ms - self._idle_ms.get(query_id, 0)
-        known = query_id in self._runs or self._path(query_id).exists()
-        if known and (since_ms >= IDLE_EVERY_MS or self._runs.get(query_id) != run_id):
-            self._runs[query_id] = run_id
-            self._idle_ms[query_id] = at_ms
+        last_run, last_ms = self._idle.get(query_id, ("", 0))
+        due = run_id != last_run or at_ms - last_ms >= IDLE_EVERY_MS
+        if due and (query_id in self._runs or self._path(query_id).exists()):
+            self._idle[query_id] = run_id, at_ms
             self._write(query_id, "idle", at_ms, run_id=run_id, name=None)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
@@ -111,7 +111,7 @@ class MetricsLog:
             self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=error)
             self._writers.pop(query_id).close()
             self._runs.pop(query_id, None)
-            self._idle_ms.pop(query_id, None)
+            self._idle.pop(query_id, None)
 
     def close(self) -> None:
         """Close all files."""

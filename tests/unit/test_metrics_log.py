@@ -187,9 +187,13 @@ def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -
     # In the same process or in another one.
     for n, again in enumerate((log, MetricsLog(tmp_path))):
         again.idle(QUERY, f"run-{n + 2}", START_MS + 2)
+        again.idle(QUERY, f"run-{n + 2}", START_MS + 2)
         (read,) = read_logs(tmp_path)
         assert (read.ended, read.heard_ms) == (None, START_MS + 2)
+        again.batch(batch(1 + n, run_id=f"run-{n + 2}"), START_MS + 2)
         again.ended(QUERY, f"run-{n + 2}", None, START_MS + 2)
+    events = [json.loads(line)["event"] for line in (tmp_path / (QUERY + SUFFIX)).open()]
+    assert events == ["started", "batch", "ended", *["idle", "started", "batch", "ended"] * 2]
 
 
 def test_a_weekend_without_input_leaves_the_last_micro_batches_in_sight(tmp_path: Path) -> None:
