@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dedup.catalog.advisory import read_advisory, write_adopted, write_advisory
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.inspect import CatalogFile, list_catalog
-from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, shard_path
+from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs, read_lineage
 from dedup.core.lineage import Lineage, Run
@@ -156,7 +156,6 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
     runs = list_runs(root, query_id)
     if not runs:
         return
-    newest = max(state.epoch for state in known.values())
     unread = []
     for run in reversed(runs):
         line = read_lineage(root, query_id, run)
@@ -164,7 +163,7 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
             unread.append(run.run_id)
             continue
         told = all(s.epoch < 0 or line.made(s.clocks.run_id, s.epoch) for s in known.values())
-        if told and not line.branches(runs) and not _tried(line, runs, newest):
+        if told and not line.branches(runs) and not _tried(root, query_id, line, runs):
             return
     if unread:
         raise ConfigError(
@@ -183,16 +182,18 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
     )
 
 
-def _tried(line: Lineage, runs: list[Run], newest: int) -> bool:
-    """Whether a run that is not of this line began before what the copies tell of.
+def _tried(root: Root, query_id: str, line: Lineage, runs: list[Run]) -> bool:
+    """Whether a run that is not of this line began after its last one, by the storage's clock.
 
-    A start that failed is followed by one that begins at the same micro-batch.
+    A start that failed is older than the one that followed it.
     """
-    began = {run.began_epoch for run in line.runs}
-    return any(
-        not line.holds(run.run_id) and run.began_epoch <= newest and run.began_epoch not in began
-        for run in runs
-    )
+
+    def began_ms(run: Run) -> int | None:
+        return root.modified_ms(run_path(query_id, run.run_id, run.began_epoch))
+
+    last_ms = began_ms(line.runs[-1])
+    others_ms = [began_ms(run) for run in runs if not line.holds(run.run_id)]
+    return any(last_ms is None or (at is not None and at >= last_ms) for at in others_ms)
 
 
 def _check_complete(

@@ -141,7 +141,7 @@ def _judge(
         return Status.STOPPED, f"silent for {span(now_ms - heard_ms)}"
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "too few micro-batches to tell more"
-    if last[-1].at_ms - last[0].at_ms < WINDOW_MS:
+    if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
         return Status.OK, "too little time to tell more"
     return _lag(last)
 
@@ -155,7 +155,8 @@ def _patience_ms(last: tuple[Sample, ...]) -> int:
 
 
 def _forgot(samples: Sequence[Sample]) -> str | None:
-    for sample in samples:
+    begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
+    for sample in samples[begun:]:
         if sample.epochs_apart:
             return (
                 f"in micro-batch {sample.batch_id} the state of a shard was older than that of "

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -107,11 +108,15 @@ class MetricsLog:
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
         """Note the end of a run and its cause; nothing where no micro-batch was ever told of."""
-        if query_id in self._runs or self._path(query_id).exists():
-            self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=error)
+        lives = self._idle.get(query_id, (self._runs.get(query_id, run_id),))[0]
+        # Spark may tell of it when the next run has begun.
+        if lives != run_id or not (query_id in self._runs or self._path(query_id).exists()):
+            return
+        self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=error)
+        self._runs.pop(query_id, None)
+        self._idle.pop(query_id, None)
+        with suppress(OSError):  # of a full disk, which was told already
             self._writers.pop(query_id).close()
-            self._runs.pop(query_id, None)
-            self._idle.pop(query_id, None)
 
     def close(self) -> None:
         """Close all files."""

@@ -28,6 +28,7 @@ class _Query:
     last: BatchMetrics
     at_ms: int
     heard_ms: int = 0
+    run_id: str = ""
     running: bool = True
     #: Of counters, by exported name and label value.
     totals: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
@@ -48,6 +49,7 @@ class Exporter(Collector):
                 del self._queries[name]  # another one had the name, and its counts are not ours
             query = self._queries.setdefault(name, _Query(metrics, at_ms))
             query.last, query.at_ms, query.heard_ms, query.running = metrics, at_ms, at_ms, True
+            query.run_id = metrics.run_id
             for series in SERIES:
                 if series.kind == "counter":
                     for label, value in values(series, metrics):
@@ -56,18 +58,19 @@ class Exporter(Collector):
             while len(self._queries) > MAX_QUERIES:
                 self._queries.popitem(last=False)
 
-    def lives(self, query_id: str, at_ms: int) -> None:
+    def lives(self, query_id: str, run_id: str, at_ms: int) -> None:
         """Take in a sign of life of a query that may have nothing to do."""
         with self._lock:
             for query in self._queries.values():
                 if query.last.query_id == query_id:
-                    query.heard_ms, query.running = at_ms, True
+                    query.run_id, query.heard_ms, query.running = run_id, at_ms, True
 
-    def ended(self, query_id: str) -> None:
-        """Take in the end of a query."""
+    def ended(self, query_id: str, run_id: str) -> None:
+        """Take in the end of a run, unless the query's next one has begun."""
         with self._lock:
             for query in self._queries.values():
-                query.running &= query.last.query_id != query_id
+                if query.last.query_id == query_id and query.run_id == run_id:
+                    query.running = False
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, as `prometheus_client` asks for them."""

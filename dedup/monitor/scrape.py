@@ -113,7 +113,9 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
             if value is None:
                 continue
             if series.kind == "counter":
-                last = before.get((series.exported, label), value if not before else 0.0)
+                # Of most nobody knows how much of the first count is new; damage is told anyway.
+                first = 0.0 if before or field == "epochs_apart" else value
+                last = before.get((series.exported, label), first)
                 # Counts begin anew with the driver.
                 value -= last if value >= last else 0.0
             head, *rest = field.split(".")

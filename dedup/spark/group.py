@@ -22,9 +22,11 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.housekeeping import Visit, look_round
 from dedup.catalog.root import Root
+from dedup.catalog.runs import read_lineage
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import expiry_bands, slowest_sources
+from dedup.core.lineage import Run
 from dedup.core.metrics import COLUMNS, GROUP_STAGES
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
@@ -125,7 +127,15 @@ def tells_news(root: Root, query_id: str, shard: int, base: ShardState, run_id: 
     if base.clocks.run_id == run_id:
         return True
     told = read_advisory(root, query_id, shard)
-    return told is None or told.epoch <= base.epoch
+    if told is None or told.epoch <= base.epoch:
+        return True
+    # Of a later micro-batch; where it does not descend from this one, it was undone.
+    line = read_lineage(root, query_id, Run(told.clocks.run_id, told.run_began))
+    return (
+        line is not None
+        and base.epoch >= line.runs[0].began_epoch
+        and not line.made(base.clocks.run_id, base.epoch)
+    )
 
 
 def _made_segments(base: ShardState) -> bool:

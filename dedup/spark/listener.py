@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -69,7 +70,10 @@ class DedupListener(StreamingQueryListener):
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
         self.log = None if log is None else MetricsLog(log)
+        # A start is told of by the thread that starts the query, all else by Spark's.
+        self._lock = threading.Lock()
         self._logs: OrderedDict[str, QueryLog] = OrderedDict()
+        self._runs: dict[str, str] = {}
         self.exporter: Exporter | None = None
         self.prometheus_port = prometheus_port
         if prometheus_port is not None:
@@ -100,11 +104,12 @@ class DedupListener(StreamingQueryListener):
             check_together(batch)
         except StateError as error:
             logger.error("query %s: %s", batch.query_name or batch.query_id, error)
-        self._remember(batch, now_ms)
-        if self.log is not None:
-            self.log.batch(batch, now_ms)
-        if self.exporter is not None:
-            self.exporter.batch(batch, now_ms)
+        with self._lock:
+            self._remember(batch, now_ms)
+            if self.exporter is not None:
+                self.exporter.batch(batch, now_ms)
+            if self.log is not None:
+                self.log.batch(batch, now_ms)
         try:
             self.on_batch(batch)
         except Exception:
@@ -118,29 +123,35 @@ class DedupListener(StreamingQueryListener):
         """Note the end of the run."""
         now_ms = time.time_ns() // 1_000_000
         cause = cause_of(event.exception) if event.exception else None
-        if str(event.id) in self._logs:
-            self._logs[str(event.id)].ended = cause or STOPPED
-        if self.log is not None:
-            self.log.ended(str(event.id), str(event.runId), cause, now_ms)
-        if self.exporter is not None:
-            self.exporter.ended(str(event.id))
+        query_id, run_id = str(event.id), str(event.runId)
+        with self._lock:
+            # Spark may tell of it when the next run has begun.
+            if query_id in self._logs and self._runs.get(query_id) == run_id:
+                self._logs[query_id].ended = cause or STOPPED
+            if self.exporter is not None:
+                self.exporter.ended(query_id, run_id)
+            if self.log is not None:
+                self.log.ended(query_id, run_id, cause, now_ms)
 
     def _lives(self, query_id: str, run_id: str) -> None:
         now_ms = time.time_ns() // 1_000_000
-        if query_id in self._logs:
-            self._logs[query_id].heard_ms, self._logs[query_id].ended = now_ms, None
-        if self.log is not None:
-            self.log.idle(query_id, run_id, now_ms)
-        if self.exporter is not None:
-            self.exporter.lives(query_id, now_ms)
+        with self._lock:
+            if query_id in self._logs:
+                self._runs[query_id] = run_id
+                self._logs[query_id].heard_ms, self._logs[query_id].ended = now_ms, None
+            if self.exporter is not None:
+                self.exporter.lives(query_id, run_id, now_ms)
+            if self.log is not None:
+                self.log.idle(query_id, run_id, now_ms)
 
     def _remember(self, batch: BatchMetrics, now_ms: int) -> None:
         log = self._logs.setdefault(batch.query_id, QueryLog(batch.query_id))
         log.batches = [*log.batches[1 - HISTORY :], (now_ms, batch)]
         log.name, log.heard_ms, log.ended = batch.query_name, now_ms, None
+        self._runs[batch.query_id] = batch.run_id
         self._logs.move_to_end(batch.query_id)
         while len(self._logs) > MAX_QUERIES:
-            self._logs.popitem(last=False)
+            self._runs.pop(self._logs.popitem(last=False)[0], None)
 
 
 def log_batch(batch: BatchMetrics) -> None:

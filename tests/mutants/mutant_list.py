@@ -350,8 +350,8 @@ MUTANTS = (
     _mutant(
         "a checkpoint that is only tried replaces the copies",
         "spark/group.py",
-        "return told is None or told.epoch <= base.epoch",
-        "return True",
+        "    if told is None or told.epoch <= base.epoch:\n",
+        "    if True:\n",
         LOST,
     ),
     _mutant(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.health import (
+    HISTORY,
     LEAST_EVIDENCE,
     LEAST_SILENCE_MS,
     UNKNOWN_SILENCE_MS,
@@ -162,6 +163,21 @@ def test_a_new_checkpoint_begins_anew() -> None:
     assert told([*samples([0] * 20), *again]) == (
         Status.OK, "too few micro-batches to tell more",
     )  # fmt: skip
+
+
+def test_damage_of_before_an_adoption_is_mended() -> None:
+    given = samples([0] * 20)
+    given[3] = replace(given[3], epochs_apart=1)
+    given[5] = replace(given[5], begins=True)
+    assert told(given)[0] is Status.OK
+
+
+def test_a_fast_query_is_judged_by_as_much_as_is_kept() -> None:
+    """A hundred micro-batches that took ten seconds."""
+    given = [
+        replace(s, at_ms=START_MS + 100 * n) for n, s in enumerate(samples([0] * 200, stuck=True))
+    ]
+    assert told(given[-HISTORY:])[0] is Status.STALLED
 
 
 def test_watermarks_of_before_1970_do_not_go_back() -> None:

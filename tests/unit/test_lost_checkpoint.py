@@ -83,6 +83,44 @@ def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
     assert (done.epoch, done.ids) == (told.epoch, told.manifest.ids)
 
 
+def one_by_one(query: QueryDriver, numbers: range, name: str) -> None:
+    """A run per micro-batch, as a scheduled availableNow job has them."""
+    for number in numbers:
+        query.go_on(f"{name}-{number}")
+        run(query, range(number, number + 1))
+
+
+@pytest.mark.parametrize("committed", [1, 2, 5])
+def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, committed: int) -> None:
+    """Its copies follow; where they cannot yet, adopting them takes a word."""
+    query = QueryDriver(tmp_path, POLICY)
+    one_by_one(query, range(30), "run")
+    query.go_on("unused", from_epoch=10)
+    one_by_one(query, range(10, 10 + committed), "again")
+    told = read_advisory(query.root, QUERY, 0)
+    assert told is not None
+    with pytest.raises(ConfigError, match="went on from more than one state"):
+        adopt(query.root, QUERY, Root(tmp_path / "new"))
+    assert (told.epoch < 10 + committed) == (committed > 1)
+    if committed > 1:
+        adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
+        query.begin_adopted("next")
+        assert set(run(query, range(15, 28))) == {"UNIQUE"}, "they were undone"
+
+
+def test_a_start_that_was_given_up_long_ago_is_no_branch(tmp_path: Path) -> None:
+    query = QueryDriver(tmp_path, POLICY)
+    run(query, range(15))
+    rows, epoch = list(query.rows), query.epoch
+    query.go_on("tried", from_epoch=5)
+    run(query, range(5, 6))
+    query.rows, query.epoch = rows, epoch
+    for start in range(3):
+        query.go_on(f"run-{start + 2}")
+        run(query, range(15 + 8 * start, 23 + 8 * start))
+    assert adopt(query.root, QUERY, Root(tmp_path / "new")).epoch > 25
+
+
 def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(12))

@@ -196,6 +196,25 @@ def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -
     assert events == ["started", "batch", "ended", *["idle", "started", "batch", "ended"] * 2]
 
 
+def test_the_end_of_the_run_before_may_come_late(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    log.batch(batch(0), START_MS)
+    log.idle(QUERY, "run-2", START_MS + 1)
+    log.ended(QUERY, RUN, "boom", START_MS + 2)
+    assert read_logs(tmp_path)[0].ended is None
+    log.ended(QUERY, "run-2", "boom", START_MS + 2)
+    assert read_logs(tmp_path)[0].ended == "boom"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_at_the_end_harms_nothing(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    (tmp_path / (QUERY + SUFFIX)).symlink_to("/dev/full")
+    log.batch(batch(0), START_MS)
+    log.ended(QUERY, RUN, None, START_MS)
+    assert not log._writers
+
+
 def test_a_weekend_without_input_leaves_the_last_micro_batches_in_sight(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     for n in range(20):

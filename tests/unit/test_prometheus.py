@@ -11,7 +11,7 @@ import urllib.request
 from dataclasses import fields, replace
 
 import pytest
-from metrics_support import HOUR_MS, QUERY, START_MS, batch
+from metrics_support import HOUR_MS, QUERY, RUN, START_MS, batch
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
@@ -68,9 +68,10 @@ def test_what_is_unknown_is_not_exported() -> None:
 def test_a_query_that_ended_says_so_and_goes_on_later() -> None:
     exporter = Exporter()
     exporter.batch(batch(0), START_MS)
-    exporter.ended("another")
+    exporter.ended("another", RUN)
+    exporter.ended(QUERY, "the run before")
     assert samples(exporter)["dedup_query_running", ("orders",)] == 1
-    exporter.ended(QUERY)
+    exporter.ended(QUERY, RUN)
     assert samples(exporter)["dedup_query_running", ("orders",)] == 0
     exporter.batch(batch(1), START_MS)
     assert samples(exporter)["dedup_query_running", ("orders",)] == 1
@@ -157,11 +158,11 @@ def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Exporter, str]) ->
         (watched,) = endpoint.look(at_ms)
     assert watched.health.status is Status.STALLED
     # A query without input gives signs of life.
-    exporter.lives(QUERY, at_ms + 10**7)
+    exporter.lives(QUERY, RUN, at_ms + 10**7)
     assert endpoint.look(at_ms + 10**7)[0].health.status is Status.STALLED
-    exporter.ended(QUERY)
+    exporter.ended(QUERY, RUN)
     assert endpoint.look(at_ms)[0].health.status is Status.STOPPED
-    exporter.lives(QUERY, at_ms)
+    exporter.lives(QUERY, RUN, at_ms)
     assert endpoint.look(at_ms)[0].health.status is Status.STALLED
 
 
@@ -174,6 +175,8 @@ def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Exporter, str]
             (watched,) = endpoint.look(START_MS + n)
     assert watched.health.status is Status.REWOUND
     assert samples(exporter)["dedup_shard_epochs_lost_total", ("orders",)] == 3
+    # Who begins to watch after it sees it as well.
+    assert Endpoint(url).look(START_MS)[0].health.status is Status.REWOUND
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.0 200 OK\r\n\r\n" + OTHERS])
