@@ -15,7 +15,7 @@ from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import forget_runs, list_runs, read_lineage
-from dedup.core.lineage import Lineage, Run
+from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
@@ -86,7 +86,7 @@ def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) ->
         )
     _check_complete(root, query_id, files, known)
     if not sole:
-        _check_one_line(root, query_id, known)
+        _check_one_line(root, query_id, files, known)
     # Every shard hears every clock, and clocks only advance; micro-batches may have begun anew.
     newest = max(known.values(), key=_how_far)
     there = {file.says.segment for file in files if file.says.kind == "grave"}
@@ -151,11 +151,17 @@ def _check_told(root: Root, query_id: str, files: list[CatalogFile], untold: set
             )
 
 
-def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> None:
+def _check_one_line(
+    root: Root, query_id: str, files: list[CatalogFile], known: dict[int, ShardState]
+) -> None:
     """Refuse copies that tell of micro-batches which another state of the query undid."""
     runs = list_runs(root, query_id)
     if not runs:
         return
+    times_ms = {file.name: file.modified_ms for file in files}
+    began_ms = {
+        run.run_id: times_ms.get(run_path(query_id, run.run_id, run.began_epoch)) for run in runs
+    }
     unread = []
     for run in reversed(runs):
         line = read_lineage(root, query_id, run)
@@ -163,7 +169,7 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
             unread.append(run.run_id)
             continue
         told = all(s.epoch < 0 or line.made(s.clocks.run_id, s.epoch) for s in known.values())
-        if told and not line.branches(runs) and not _tried(root, query_id, line, runs):
+        if told and not line.branches(runs) and not _tried(line, began_ms):
             return
     if unread:
         raise ConfigError(
@@ -182,17 +188,13 @@ def _check_one_line(root: Root, query_id: str, known: dict[int, ShardState]) -> 
     )
 
 
-def _tried(root: Root, query_id: str, line: Lineage, runs: list[Run]) -> bool:
+def _tried(line: Lineage, began_ms: dict[str, int | None]) -> bool:
     """Whether a run that is not of this line began after its last one, by the storage's clock.
 
     A start that failed is older than the one that followed it.
     """
-
-    def began_ms(run: Run) -> int | None:
-        return root.modified_ms(run_path(query_id, run.run_id, run.began_epoch))
-
-    last_ms = began_ms(line.runs[-1])
-    others_ms = [began_ms(run) for run in runs if not line.holds(run.run_id)]
+    last_ms = began_ms.get(line.runs[-1].run_id)
+    others_ms = [at for run_id, at in began_ms.items() if not line.holds(run_id)]
     return any(last_ms is None or (at is not None and at >= last_ms) for at in others_ms)
 
 

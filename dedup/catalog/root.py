@@ -102,13 +102,15 @@ class Root:
 
     def size(self, name: str) -> int | None:
         """Return the size of an object in bytes, None where there is none."""
-        info = self._at("look up", name, lambda fs, path: fs.get_file_info(path))
+        info = self._info(name)
         return int(info.size) if info.type == pafs.FileType.File else None
 
     def modified_ms(self, name: str) -> int | None:
         """Return when an object came, by the storage's clock; None where it does not say."""
-        info = self._at("look up", name, lambda fs, path: fs.get_file_info(path))
-        return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+        return _modified_ms(self._info(name))
+
+    def _info(self, name: str) -> pafs.FileInfo:
+        return self._at("look up", name, lambda fs, path: fs.get_file_info(path))
 
     def exists(self, name: str) -> bool:
         """Tell whether there is an object of this name."""
@@ -182,12 +184,7 @@ class Root:
         files = (info for info in infos if info.type == pafs.FileType.File)
         skip = len(self._filesystem()[1]) + 1
         objects = (
-            ObjectInfo(
-                info.path[skip:],
-                int(info.size),
-                None if info.mtime_ns is None else info.mtime_ns // 1_000_000,
-            )
-            for info in files
+            ObjectInfo(info.path[skip:], int(info.size), _modified_ms(info)) for info in files
         )
         return tuple(sorted(objects, key=lambda o: o.name))
 
@@ -312,6 +309,10 @@ class Root:
 
 def _is_local(fs: pafs.FileSystem) -> bool:
     return isinstance(fs, pafs.LocalFileSystem)
+
+
+def _modified_ms(info: pafs.FileInfo) -> int | None:
+    return None if info.mtime_ns is None else int(info.mtime_ns) // 1_000_000
 
 
 def _checked(name: str) -> str:

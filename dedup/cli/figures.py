@@ -8,12 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dedup.core.duration import span
-from dedup.core.metrics import RECORDS
+from dedup.core.metrics import RECORDS, BatchMetrics
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from dedup.core.metrics import BatchMetrics
 
 #: Counted in each micro-batch; a run has their sum.
 COUNTS = (

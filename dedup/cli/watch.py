@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.figures import Figures
 from dedup.cli.file_log import files_taken
 from dedup.cli.progress import Reporter
-from dedup.core.metrics import check_together
+from dedup.core.metrics import BatchMetrics, check_together
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from dedup.core.metrics import BatchMetrics
 
 
 class Watch:

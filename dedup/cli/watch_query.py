@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from threading import Event
@@ -93,6 +92,5 @@ def _follow_plainly(look: Look, stop: Event, every_s: float) -> None:
             if said.get(one.query_id) != one.health.status:
                 said[one.query_id] = one.health.status
                 print(time.strftime("%H:%M:%S"), line, flush=True)
-        sys.stdout.flush()
         if stop.wait(every_s):
             return

@@ -172,12 +172,12 @@ class BatchMetrics:
     @property
     def gc_lag_newest_ms(self) -> int | None:
         """How far the GC watermark is behind the newest timestamp."""
-        return _difference(self.newest_ms, self.gc_watermark_ms)
+        return difference_ms(self.newest_ms, self.gc_watermark_ms)
 
     @property
     def gc_lag_now_ms(self) -> int | None:
         """How far the GC watermark is behind the micro-batch's time."""
-        return _difference(self.now_ms, self.gc_watermark_ms)
+        return difference_ms(self.now_ms, self.gc_watermark_ms)
 
     @property
     def filter_fpr(self) -> float | None:
@@ -234,5 +234,6 @@ def check_together(batch: BatchMetrics) -> None:
 _FIELDS = frozenset(field.name for field in fields(BatchMetrics))
 
 
-def _difference(later: int | None, earlier: int | None) -> int | None:
+def difference_ms(later: int | None, earlier: int | None) -> int | None:
+    """The time between two moments, None where one of them is unknown."""
     return None if later is None or earlier is None else later - earlier

@@ -8,7 +8,7 @@ from typing import Any
 
 from dedup.core.forecast import BANDS
 from dedup.core.health import WINDOW, Health, Sample, judge
-from dedup.core.metrics import BatchMetrics
+from dedup.core.metrics import BatchMetrics, difference_ms
 
 #: Counted in each micro-batch and shown per second.
 RATES = ("records_in", "unique", "duplicate", "late", "null_id", "catalog_reads", "bytes_written")
@@ -83,11 +83,11 @@ class Watched:
         last = self.last
         if last is None:
             return dict.fromkeys(("source", "watermark", "kept", "excess"))
-        kept = _difference(last.low_watermark_ms, last.gc_watermark_ms)
+        kept = difference_ms(last.low_watermark_ms, last.gc_watermark_ms)
         asked = last.horizon_ms + last.lateness_ms
         return {
-            "source": _difference(self.now_ms, last.newest_ms),
-            "watermark": _difference(last.newest_ms, last.low_watermark_ms),
+            "source": difference_ms(self.now_ms, last.newest_ms),
+            "watermark": difference_ms(last.newest_ms, last.low_watermark_ms),
             "kept": kept,
             "excess": None if kept is None else kept - asked,
         }
@@ -139,7 +139,3 @@ def sample(at_ms: int, batch: BatchMetrics) -> Sample:
         batch.epochs_apart,
         batch.begins,
     )
-
-
-def _difference(later: int | None, earlier: int | None) -> int | None:
-    return None if later is None or earlier is None else later - earlier

@@ -118,12 +118,6 @@ class MetricsLog:
         with suppress(OSError):  # of a full disk, which was told already
             self._writers.pop(query_id).close()
 
-    def close(self) -> None:
-        """Close all files."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
-
     def _path(self, query_id: str) -> Path:
         return self.folder / (query_id + SUFFIX)
 

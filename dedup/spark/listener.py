@@ -87,7 +87,7 @@ class DedupListener(StreamingQueryListener):
 
         ``listener.watched()[0].health.status`` is the verdict; `to_json` gives all of it.
         """
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         return [log.watched(now_ms) for log in list(self._logs.values())]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
@@ -99,7 +99,7 @@ class DedupListener(StreamingQueryListener):
         batch = from_progress(event.progress, self.metrics)
         if batch is None:
             return
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         try:
             check_together(batch)
         except StateError as error:
@@ -121,7 +121,7 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of the run."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         cause = cause_of(event.exception) if event.exception else None
         query_id, run_id = str(event.id), str(event.runId)
         with self._lock:
@@ -134,7 +134,7 @@ class DedupListener(StreamingQueryListener):
                 self.log.ended(query_id, run_id, cause, now_ms)
 
     def _lives(self, query_id: str, run_id: str) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         with self._lock:
             if query_id in self._logs:
                 self._runs[query_id] = run_id
@@ -152,6 +152,10 @@ class DedupListener(StreamingQueryListener):
         self._logs.move_to_end(batch.query_id)
         while len(self._logs) > MAX_QUERIES:
             self._runs.pop(self._logs.popitem(last=False)[0], None)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def log_batch(batch: BatchMetrics) -> None:
