@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +10,7 @@ from dedup.catalog.adopt import adopt as adopt_catalog
 from dedup.catalog.root import Root
 from dedup.catalog.vacuum import carry_out, plan_vacuum
 from dedup.cli.catalog import only_query, open_root, snapshot
+from dedup.clock import wall_clock_ms
 from dedup.core.duration import duration_ms
 
 
@@ -31,7 +31,7 @@ def vacuum(
         root,
         known.query_id,
         known.states,
-        now_ms=_own_now_ms() if dry_run else _storage_now_ms(root),
+        now_ms=wall_clock_ms() if dry_run else _storage_now_ms(root),
         older_than_ms=older_than_ms,
         sole=sole,
     )
@@ -57,11 +57,7 @@ def _storage_now_ms(root: Root) -> int:
         storage_ms = root.modified_ms(probe)
     finally:
         root.delete([probe])
-    return _own_now_ms() if storage_ms is None else min(_own_now_ms(), storage_ms)
-
-
-def _own_now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return wall_clock_ms() if storage_ms is None else min(wall_clock_ms(), storage_ms)
 
 
 def adopt(

@@ -16,9 +16,9 @@ from dedup.cli.job import Job, resolve, schema_of, transform
 from dedup.cli.output_folder import LOG, Record, checkpoint_query_id, exclusive
 from dedup.cli.progress import Reporter
 from dedup.cli.run_options import VERDICT, RunOptions
+from dedup.cli.run_progress import RunProgress
 from dedup.cli.session import spark_session
 from dedup.cli.source import writer_options
-from dedup.cli.watch import Watch
 from dedup.sinks.staged import StagedFiles
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _drain(
             raise
 
     before = sum(files_taken(options.checkpoint).values())
-    watch = Watch(options.checkpoint, before, len(job.files.paths), sink.goes_on, reporter)
+    progress = RunProgress(options.checkpoint, before, len(job.files.paths), sink.goes_on, reporter)
     query = (
         stream.writeStream.foreachBatch(publish)
         .option("checkpointLocation", str(options.checkpoint))
@@ -190,9 +190,9 @@ def _drain(
         .start()
     )
     try:
-        interrupted = _wait(query, watch, stop)
-        watch.look(query)
-        if not watch.figures.batches and not interrupted:
+        interrupted = _wait(query, progress, stop)
+        progress.look(query)
+        if not progress.figures.batches and not interrupted:
             reporter.note("No new files.")
     except Exception as error:
         # The sink's own exception is the cause; Spark's wraps its text twice.
@@ -201,17 +201,17 @@ def _drain(
         if query.isActive:
             query.stop()
         sink.close()
-    return Outcome(figures=watch.figures, query_id=record.query_id, interrupted=interrupted)
+    return Outcome(figures=progress.figures, query_id=record.query_id, interrupted=interrupted)
 
 
-def _wait(query: StreamingQuery, watch: Watch, stop: threading.Event) -> bool:
+def _wait(query: StreamingQuery, progress: RunProgress, stop: threading.Event) -> bool:
     """Wait for the end; True if `stop` came first."""
     while query.isActive:
         if stop.wait(_POLL_S):
-            watch.reporter.note("Stopping; the unfinished micro-batch is left for the next run.")
+            progress.reporter.note("Stopping; the unfinished micro-batch is left for the next run.")
             query.stop()
             return True
-        watch.look(query)
+        progress.look(query)
     query.awaitTermination()
     return False
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from dedup.cli.figures import iso, size
 from dedup.core.duration import span
 from dedup.core.health import Status
+from dedup.core.metrics import BatchMetrics
 from dedup.core.watched import Watched
 
 #: From the least to the most that someone has to look at it, with exit code and colour.
@@ -22,7 +23,7 @@ STATUSES = {
 }
 WIDTH = 80
 _BAR = 20
-_LABEL = 17
+_LABEL, _VALUE = 17, 21
 
 
 def worst(watched: Sequence[Watched]) -> Watched:
@@ -34,7 +35,12 @@ def _urgency(one: Watched) -> int:
     return list(STATUSES).index(one.health.status)
 
 
-def screen(watched: Sequence[Watched], *, height: int = 24) -> list[Text]:
+def waiting(why: str) -> list[Text]:
+    """Lines that say what is waited for."""
+    return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"))
+
+
+def screen(watched: Sequence[Watched], *, height: int = 24, note: str | None = None) -> list[Text]:
     """Lines of the screen, none longer than 80: the worst query whole, then the others.
 
     Parameters
@@ -43,9 +49,14 @@ def screen(watched: Sequence[Watched], *, height: int = 24) -> list[Text]:
         At least one.
     height : int
         Lines that there are.
+    note : str, optional
+        What else there is to say.
     """
     first, *others = sorted(watched, key=_urgency, reverse=True)
-    lines = list(_query(first))
+    unreadable = sum(one.unreadable for one in watched)
+    count = f"lines of the metrics log that cannot be read: {unreadable:,}" if unreadable else None
+    lines = [line for text in (note, count) if text for line in _wrapped(Text(text))]
+    lines += _query(first)
     room = max(1, height - len(lines))
     badges = [_badge(one) for one in others[:room]]
     if len(others) > room:
@@ -60,22 +71,19 @@ def screen(watched: Sequence[Watched], *, height: int = 24) -> list[Text]:
 
 def _query(one: Watched) -> Iterator[Text]:
     # What to do stands at the end of the reason.
-    yield from _badge(one).wrap(Console(width=WIDTH), WIDTH)
+    yield from _wrapped(_badge(one))
     last = one.last
     if last is None:
         return
     gaps = one.gaps()
     yield Text()
     yield _line("newest timestamp", iso(last.newest_ms), f"{span(gaps['source'])} behind the clock")
-    held = f": {last.gc_source}" if last.gc_source else ""
-    yield _line(
-        "low watermark",
-        iso(last.low_watermark_ms),
-        f"{span(gaps['watermark'])} behind{held}",
-    )
+    behind = f"{span(gaps['watermark'])} behind"
+    yield _line("low watermark", iso(last.low_watermark_ms), behind + _holder(last, len(behind)))
+    excess_ms = gaps["excess"] or 0
     asked = f"{span(last.horizon_ms + last.lateness_ms)} behind by horizon and lateness"
-    more = f", {span(gaps['excess'])} more" if (gaps["excess"] or 0) > 0 else ""
-    yield _line("GC watermark", iso(last.gc_watermark_ms), asked + more)
+    more = f"{span(excess_ms)} more than horizon and lateness"
+    yield _line("GC watermark", iso(last.gc_watermark_ms), more if excess_ms > 0 else asked)
     yield Text()
     rates = one.rates()
     yield _line(
@@ -104,6 +112,17 @@ def _query(one: Watched) -> Iterator[Text]:
     )
     yield Text()
     yield from _expiry(one)
+
+
+def _holder(last: BatchMetrics, taken: int) -> str:
+    """The source partition that holds the watermarks and the shard where it does."""
+    shard = "" if last.gc_shard is None else f" in shard {last.gc_shard}"
+    if not last.gc_source:
+        return f",{shard}" if shard else ""
+    # The list below has more of a long name.
+    name = Text(last.gc_source)
+    name.truncate(WIDTH - _LABEL - _VALUE - taken - len(": " + shard), overflow="ellipsis")
+    return f": {name.plain}{shard}"
 
 
 def _expiry(one: Watched) -> Iterator[Text]:
@@ -146,9 +165,13 @@ def _badge(one: Watched) -> Text:
     return line
 
 
+def _wrapped(text: Text) -> list[Text]:
+    return list(text.wrap(Console(width=WIDTH), WIDTH))
+
+
 def _line(label: str, value: str | None, more: str) -> Text:
     line = Text(f"{label:<{_LABEL}}")
-    line.append(f"{value or '-':<21}", style="bold")
+    line.append(f"{value or '-':<{_VALUE}}", style="bold")
     line.append(more)
     return line
 

@@ -12,8 +12,8 @@ from dedup.core.state import ShardState
 
 #: Parts of the horizon that the forecast tells apart; the last one takes all that is beyond.
 BANDS = 8
-#: Characters of a source partition's name.
-MAX_NAME = 200
+#: Source partitions that are told of, and characters of their names.
+SLOWEST_SOURCES, MAX_NAME = 10, 200
 
 
 def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:

@@ -25,6 +25,10 @@ LEAST_SILENCE_MS = 600_000
 UNKNOWN_SILENCE_MS = 3_600_000
 
 
+#: Why a run ended that did not fail.
+ENDED = "the run has ended"
+
+
 class Status(StrEnum):
     """What is said of a query."""
 
@@ -33,7 +37,7 @@ class Status(StrEnum):
     LAGGING = "LAGGING"
     #: New records come, and the GC watermark stands.
     STALLED = "STALLED"
-    #: The query has ended, or was silent for longer than it is used to.
+    #: The query failed, or no run of it goes on and none is due, or it is unusually silent.
     STOPPED = "STOPPED"
     #: It went back, or a shard did: state files or a checkpoint were put back, or a copy goes on.
     REWOUND = "REWOUND"
@@ -56,6 +60,8 @@ class Sample:
         How far the shards' states are apart, in micro-batches.
     begins : bool
         It is the first micro-batch of a checkpoint, which may have adopted a catalog.
+    run_id : str
+        Tells runs apart.
     """
 
     at_ms: int
@@ -66,6 +72,7 @@ class Sample:
     source: str | None = None
     epochs_apart: int = 0
     begins: bool = False
+    run_id: str = ""
 
     @property
     def lag_ms(self) -> int | None:
@@ -103,7 +110,7 @@ def judge(
     heard_ms : int, optional
         Last sign of life, be it without a micro-batch; default: the last sample.
     ended : str, optional
-        Why the query ended, where it did.
+        Why the last run ended, where it did: `ENDED` where it did not fail.
     """
     last = _window(samples)
     status, reason = _judge(last, samples, now_ms, heard_ms, ended)
@@ -132,13 +139,26 @@ def _judge(
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return Status.REWOUND, back
-    if ended is not None:
+    # A job that is run again and again ends each time: that alone is no news.
+    pause_ms = _pause_ms(samples) if ended == ENDED else None
+    if ended is not None and pause_ms is None:
         return Status.STOPPED, ended
     if not last and heard_ms is None:
         return Status.STOPPED, "no micro-batch was heard of"
-    heard_ms = max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
-    if now_ms - heard_ms > _patience_ms(last):
-        return Status.STOPPED, f"silent for {span(now_ms - heard_ms)}"
+    silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
+    if silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
+        return Status.STOPPED, f"silent for {span(silent_ms)}"
+    status, reason = _of_window(last)
+    return status, reason if pause_ms is None else f"between two runs; {reason}"
+
+
+def _pause_ms(samples: Sequence[Sample]) -> int | None:
+    """The longest pause between two runs; None where only one is known."""
+    pauses = (b.at_ms - a.at_ms for a, b in pairwise(samples) if a.run_id != b.run_id)
+    return max(pauses, default=None)
+
+
+def _of_window(last: tuple[Sample, ...]) -> tuple[Status, str]:
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "too few micro-batches to tell more"
     if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:

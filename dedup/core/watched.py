@@ -26,6 +26,8 @@ class Watched:
     health : Health
     batches : tuple of (int, BatchMetrics)
         The window: when each micro-batch was heard of, and what it did.
+    unreadable : int
+        Lines of its metrics log that are none.
     """
 
     query_id: str
@@ -33,6 +35,7 @@ class Watched:
     now_ms: int
     health: Health
     batches: tuple[tuple[int, BatchMetrics], ...]
+    unreadable: int = 0
 
     @staticmethod
     def of(
@@ -43,12 +46,13 @@ class Watched:
         now_ms: int,
         heard_ms: int | None = None,
         ended: str | None = None,
+        unreadable: int = 0,
     ) -> Watched:
         """The query, given all micro-batches that are known of it, oldest first."""
         window = tuple(batches[-WINDOW:])
         samples = [sample(at_ms, batch) for at_ms, batch in batches]
         health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended)
-        return Watched(query_id, name, now_ms, health, window)
+        return Watched(query_id, name, now_ms, health, window, unreadable)
 
     @property
     def last(self) -> BatchMetrics | None:
@@ -117,6 +121,7 @@ class Watched:
             "gaps_ms": self.gaps(),
             "per_second": self.rates(),
             "filter_fpr": self.filter_fpr(),
+            "unreadable": self.unreadable,
         }
         if last is not None:
             body["expiry"] = [
@@ -138,4 +143,5 @@ def sample(at_ms: int, batch: BatchMetrics) -> Sample:
         batch.gc_source or None,
         batch.epochs_apart,
         batch.begins,
+        batch.run_id,
     )

@@ -6,7 +6,7 @@ writer's clock), ``query_id``, ``run_id`` and ``name``:
 ======= ==========================================================================
 event   what happened
 ======= ==========================================================================
-started the query began a run; written with its first micro-batch
+started a run began; of a query's first one this is written with its first micro-batch
 batch   a micro-batch is done; ``batch`` holds the fields of `BatchMetrics`
 idle    the query lives and has nothing to do; now and then
 ended   the run is over; ``error`` holds what ended it in one line, or null
@@ -26,6 +26,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from dedup.core.health import ENDED
 from dedup.core.metrics import BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
@@ -40,8 +41,6 @@ IDLE_EVERY_MS = 300_000
 READ_BYTES = 1 << 20
 _ERROR_CHARS = 500
 _OURS = "dedup.errors."
-#: Why a run ended that did not fail.
-STOPPED = "the run has ended"
 
 logger = logging.getLogger("dedup")
 
@@ -59,6 +58,9 @@ class _Writer(RotatingFileHandler):
 
 class MetricsLog:
     """Writes the logs of all queries of a session into one folder.
+
+    A query has a log from its first micro-batch on. Of others, such as queries without this
+    operator, nothing is noted.
 
     Parameters
     ----------
@@ -79,9 +81,8 @@ class MetricsLog:
         self.folder = Path(folder)
         self._files, self._file_bytes = files, file_bytes
         self._writers: dict[str, _Writer] = {}
-        self._runs: dict[str, str] = {}
-        #: Of each query: which run was last said to live, and when.
-        self._idle: dict[str, tuple[str, int]] = {}
+        #: When each query was last said to live.
+        self._idle_ms: dict[str, int] = {}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -93,28 +94,29 @@ class MetricsLog:
     def batch(self, metrics: BatchMetrics, at_ms: int) -> None:
         """Note a micro-batch."""
         about = {"run_id": metrics.run_id, "name": metrics.query_name}
-        if self._runs.get(metrics.query_id) != metrics.run_id:
-            self._runs[metrics.query_id] = metrics.run_id
+        if not self._path(metrics.query_id).exists():
             self._write(metrics.query_id, "started", at_ms, **about)
         self._write(metrics.query_id, "batch", at_ms, **about, batch=metrics.to_json())
 
+    def started(self, query_id: str, run_id: str, at_ms: int) -> None:
+        """Note that a run began."""
+        if self._path(query_id).exists():
+            self._idle_ms[query_id] = at_ms
+            self._write(query_id, "started", at_ms, run_id=run_id, name=None)
+
     def idle(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Note that a query lives; nothing where no micro-batch of it was ever told of."""
-        last_run, last_ms = self._idle.get(query_id, ("", 0))
-        due = run_id != last_run or at_ms - last_ms >= IDLE_EVERY_MS
-        if due and (query_id in self._runs or self._path(query_id).exists()):
-            self._idle[query_id] = run_id, at_ms
+        """Note that a query lives, now and then."""
+        due = at_ms - self._idle_ms.get(query_id, 0) >= IDLE_EVERY_MS
+        if due and self._path(query_id).exists():
+            self._idle_ms[query_id] = at_ms
             self._write(query_id, "idle", at_ms, run_id=run_id, name=None)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
-        """Note the end of a run and its cause; nothing where no micro-batch was ever told of."""
-        lives = self._idle.get(query_id, (self._runs.get(query_id, run_id),))[0]
-        # Spark may tell of it when the next run has begun.
-        if lives != run_id or not (query_id in self._runs or self._path(query_id).exists()):
+        """Note the end of a run, and its cause."""
+        if not self._path(query_id).exists():
             return
         self._write(query_id, "ended", at_ms, run_id=run_id, name=None, error=error)
-        self._runs.pop(query_id, None)
-        self._idle.pop(query_id, None)
+        self._idle_ms.pop(query_id, None)
         with suppress(OSError):  # of a full disk, which was told already
             self._writers.pop(query_id).close()
 
@@ -172,7 +174,7 @@ class QueryLog:
         if event == "batch":
             self.batches.append((at_ms, BatchMetrics.from_json(line["batch"])))
         self.heard_ms, self.name = at_ms, line["name"] or self.name
-        self.ended = (line["error"] or STOPPED) if event == "ended" else None
+        self.ended = (line["error"] or ENDED) if event == "ended" else None
 
     def watched(self, now_ms: int) -> Watched:
         """The query at a moment, by the clock of who watches."""
@@ -183,6 +185,7 @@ class QueryLog:
             now_ms=now_ms,
             heard_ms=self.heard_ms,
             ended=self.ended,
+            unreadable=self.unreadable,
         )
 
 
@@ -216,8 +219,10 @@ def _last_lines(path: Path) -> Iterator[bytes]:
     """Whole lines of a log's last bytes, from the file before as well where there is one."""
     data = b""
     for part in (path, path.with_name(path.name + ".1")):
-        if len(data) < READ_BYTES and part.exists():
-            data = _end(part, READ_BYTES - len(data)) + data
+        # It may be renamed just now.
+        if len(data) < READ_BYTES:
+            with suppress(FileNotFoundError):
+                data = _end(part, READ_BYTES - len(data)) + data
     yield from (line for line in data.split(b"\n") if line)
 
 

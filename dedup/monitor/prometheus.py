@@ -8,9 +8,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dedup.core.forecast import MAX_NAME
+from dedup.core.health import ENDED
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.monitor.series import HEARD, LAST_BATCH, MAX_QUERIES, RUNNING, SERIES, values
+from dedup.monitor.series import (
+    CHECKPOINT_BEGUN,
+    CLOCK,
+    FAILED,
+    HEARD,
+    HOLDER,
+    LAST_BATCH,
+    LIFE,
+    MAX_QUERIES,
+    MAX_SOURCES,
+    OTHER,
+    RUN_BEGUN,
+    RUNNING,
+    SERIES,
+    SOURCE,
+    SOURCES,
+    values,
+)
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -22,16 +41,35 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from dedup.monitor.metrics_log import QueryLog
+
 
 @dataclass
 class _Query:
-    last: BatchMetrics
+    #: Kept as of now by who tells of micro-batches.
+    heard: QueryLog
     at_ms: int
-    heard_ms: int = 0
-    run_id: str = ""
-    running: bool = True
+    last: BatchMetrics
+    run_begun_ms: int
+    checkpoint_begun_ms: int | None = None
     #: Of counters, by exported name and label value.
     totals: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def label(self) -> str:
+        return self.last.query_name or self.last.query_id
+
+    def life(self) -> Iterator[tuple[str, float]]:
+        for name, at_ms in (
+            (LAST_BATCH, self.at_ms),
+            (HEARD, self.heard.heard_ms),
+            (RUN_BEGUN, self.run_begun_ms),
+            (CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
+        ):
+            if at_ms is not None:
+                yield name, at_ms / 1000
+        yield RUNNING, float(self.heard.ended is None)
+        yield FAILED, float(self.heard.ended not in (None, ENDED))
 
 
 class Exporter(Collector):
@@ -40,73 +78,72 @@ class Exporter(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, _Query] = OrderedDict()
+        self._sources: set[str] = set()
 
-    def batch(self, metrics: BatchMetrics, at_ms: int) -> None:
-        """Take in a micro-batch."""
+    def batch(self, heard: QueryLog) -> None:
+        """Take in a query's newest micro-batch; of what follows it the exporter asks `heard`."""
+        at_ms, metrics = heard.batches[-1]
         with self._lock:
-            name = _label(metrics)
-            if name in self._queries and self._queries[name].last.query_id != metrics.query_id:
-                del self._queries[name]  # another one had the name, and its counts are not ours
-            query = self._queries.setdefault(name, _Query(metrics, at_ms))
-            query.last, query.at_ms, query.heard_ms, query.running = metrics, at_ms, at_ms, True
-            query.run_id = metrics.run_id
+            query = self._queries.setdefault(
+                heard.query_id, _Query(heard, at_ms, metrics, run_begun_ms=at_ms)
+            )
+            if query.last.run_id != metrics.run_id:
+                query.run_begun_ms = at_ms
+            if metrics.begins:
+                query.checkpoint_begun_ms = at_ms
+            query.heard, query.at_ms, query.last = heard, at_ms, metrics
             for series in SERIES:
                 if series.kind == "counter":
                     for label, value in values(series, metrics):
                         query.totals[series.exported, label] += value
-            self._queries.move_to_end(name)
-            while len(self._queries) > MAX_QUERIES:
-                self._queries.popitem(last=False)
-
-    def lives(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Take in a sign of life of a query that may have nothing to do."""
-        with self._lock:
-            for query in self._queries.values():
-                if query.last.query_id == query_id:
-                    query.run_id, query.heard_ms, query.running = run_id, at_ms, True
-
-    def ended(self, query_id: str, run_id: str) -> None:
-        """Take in the end of a run, unless the query's next one has begun."""
-        with self._lock:
-            for query in self._queries.values():
-                if query.last.query_id == query_id and query.run_id == run_id:
-                    query.running = False
+            self._queries.move_to_end(heard.query_id)
+            for query_id, other in list(self._queries.items())[:-1]:
+                # Counts of one that had the name before are not ours.
+                if other.label == query.label or len(self._queries) > MAX_QUERIES:
+                    del self._queries[query_id]
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, as `prometheus_client` asks for them."""
         with self._lock:
-            queries = [
-                (query.last.query_name or name, query) for name, query in self._queries.items()
-            ]
+            queries = list(self._queries.values())
             for series in SERIES:
                 make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
                 names = ["query", *([series.label] if series.label else [])]
                 metric = make(series.exported, series.about, labels=names)
-                for name, query in queries:
+                for query in queries:
                     for label, value in values(series, query.last):
                         if series.kind == "counter":
                             value = query.totals[series.exported, label]
-                        metric.add_metric([name, *([label] if series.label else [])], value)
+                        metric.add_metric([query.label, *([label] if series.label else [])], value)
                 yield metric
-            done, heard, running = (
-                GaugeMetricFamily(name, about, labels=["query"])
-                for name, about in (
-                    (LAST_BATCH, "When a micro-batch was done."),
-                    (HEARD, "When the query gave a sign of life."),
-                    (RUNNING, "1 while the query runs."),
-                )
-            )
-            for name, query in queries:
-                done.add_metric([name], query.at_ms / 1000)
-                heard.add_metric([name], query.heard_ms / 1000)
-                running.add_metric([name], float(query.running))
-            yield done
-            yield heard
-            yield running
+            life = {n: GaugeMetricFamily(n, about, labels=["query"]) for n, about in LIFE.items()}
+            for query in queries:
+                for name, value in query.life():
+                    life[name].add_metric([query.label], value)
+            yield from life.values()
+            yield from self._slowest(queries)
 
+    def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
+        clocks = GaugeMetricFamily(CLOCK, SOURCES[CLOCK], labels=["query", SOURCE, "state"])
+        holders = GaugeMetricFamily(HOLDER, SOURCES[HOLDER], labels=["query", SOURCE])
+        for query in queries:
+            if query.last.gc_source:
+                holders.add_metric([query.label, self._named(query.last.gc_source)], 1)
+            told: dict[tuple[str, str], int] = {}
+            for name, time_ms, idle in query.last.slowest_sources:
+                if name:  # of several that share a name the slowest counts, which comes first
+                    told.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
+            for labels, time_ms in told.items():
+                clocks.add_metric([query.label, *labels], time_ms / 1000)
+        yield clocks
+        yield holders
 
-def _label(metrics: BatchMetrics) -> str:
-    return metrics.query_name or metrics.query_id
+    def _named(self, source: str) -> str:
+        source = source[:MAX_NAME]
+        if source not in self._sources and len(self._sources) >= MAX_SOURCES:
+            return OTHER
+        self._sources.add(source)
+        return source
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:

@@ -9,11 +9,21 @@ from http.client import HTTPException
 from typing import Any
 
 from dedup.core.forecast import BANDS
-from dedup.core.health import HISTORY
+from dedup.core.health import ENDED, HISTORY
 from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.monitor.series import HEARD, LAST_BATCH, RUNNING, SERIES
+from dedup.monitor.series import (
+    CHECKPOINT_BEGUN,
+    CLOCK,
+    FAILED,
+    HEARD,
+    HOLDER,
+    LAST_BATCH,
+    RUN_BEGUN,
+    RUNNING,
+    SERIES,
+)
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -21,8 +31,10 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("metrics", "Reading a Prometheus endpoint") from error
 
 _TIMEOUT_S = 5.0
-#: By exported name and the value of the label beside `query`.
-Scraped = dict[tuple[str, str], float]
+#: By exported name and the values of the labels beside `query`, "" where there is none.
+Scraped = dict[tuple[str, ...], float]
+#: An endpoint does not say more.
+_FAILED = "the run has failed; the driver's log says why"
 
 
 class Endpoint:
@@ -38,11 +50,13 @@ class Endpoint:
         self.url = url if url.rstrip("/").endswith("/metrics") else url.rstrip("/") + "/metrics"
         self._batches: defaultdict[str, list[tuple[int, BatchMetrics]]] = defaultdict(list)
         self._before: dict[str, Scraped] = {}
-        self._running: dict[str, bool] = {}
+        self._ended: dict[str, str | None] = {}
         self._heard_ms: dict[str, int] = {}
+        #: Why the last look showed nothing new, None where it did not fail.
+        self.trouble: str | None = None
 
     def look(self, now_ms: int) -> list[Watched]:
-        """Scrape once and return every query that was seen so far.
+        """Scrape once and return every query that was seen so far, also by earlier looks alone.
 
         Raises
         ------
@@ -51,7 +65,9 @@ class Endpoint:
         """
         try:
             self._take(self._scrape())
+            self.trouble = None
         except (OSError, ValueError, KeyError, HTTPException) as error:
+            self.trouble = f"no answer from {self.url} ({error}): what follows is what it said last"
             if not self._batches:
                 raise ConfigError(
                     f"{self.url} gives no metrics of dedup ({error}): give the address that "
@@ -64,7 +80,7 @@ class Endpoint:
                 batches,
                 now_ms=now_ms,
                 heard_ms=self._heard_ms[name],
-                ended=None if self._running[name] else "the run has ended",
+                ended=self._ended[name],
             )
             for name, batches in self._batches.items()
         ]
@@ -81,12 +97,14 @@ class Endpoint:
                 labels = dict(sample.labels)
                 if sample.name.startswith("dedup_") and "query" in labels:
                     query = labels.pop("query")
-                    queries[query][sample.name, next(iter(labels.values()), "")] = sample.value
+                    beside = [value for _, value in sorted(labels.items())] or [""]
+                    queries[query][sample.name, *beside] = sample.value
         return dict(queries)
 
     def _take(self, queries: dict[str, Scraped]) -> None:
         for name, scraped in queries.items():
-            self._running[name] = scraped.get((RUNNING, ""), 1) > 0
+            ended = _FAILED if scraped.get((FAILED, "")) else ENDED
+            self._ended[name] = None if scraped.get((RUNNING, ""), 1) else ended
             at_ms = round(scraped[LAST_BATCH, ""] * 1000)
             self._heard_ms[name] = round(scraped[HEARD, ""] * 1000)
             known = self._batches[name]
@@ -101,11 +119,20 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
     """What was done since the look before as one micro-batch; what is not exported is 0 or None."""
     values: dict[str, Any] = dict.fromkeys(SUMS, 0) | dict.fromkeys(MAXIMA[2:])
     values |= {
-        "query_id": name, "run_id": "", "query_name": name, "batch_ms": 0, "gc_shard": None,
-        "gc_watermark_ms": None, "gc_source": None, "slowest_sources": (), "fullest_shard": 0,
-        "branches": 0, "epochs_apart": 0, "begins": False, "target_fpr": 0.0,
-        "stage_us": dict.fromkeys(STAGES, 0),
+        "query_id": name, "run_id": str(scraped.get((RUN_BEGUN, ""), "")), "query_name": name,
+        "batch_ms": 0, "gc_shard": None, "gc_watermark_ms": None, "fullest_shard": 0,
+        "branches": 0, "epochs_apart": 0, "target_fpr": 0.0, "stage_us": dict.fromkeys(STAGES, 0),
     }  # fmt: skip
+    begun = scraped.get((CHECKPOINT_BEGUN, ""))
+    values["begins"] = begun is not None and begun != (before or scraped).get(
+        (CHECKPOINT_BEGUN, "")
+    )
+    values["gc_source"] = next((key[1] for key in scraped if key[0] == HOLDER), None)
+    values["slowest_sources"] = tuple(
+        (key[1], round(value * 1000), key[2] == "idle")
+        for key, value in scraped.items()
+        if key[0] == CLOCK
+    )
     bands = [[0, 0] for _ in range(BANDS)]
     for series in SERIES:
         for label, field in series.fields.items():

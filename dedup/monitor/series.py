@@ -1,8 +1,9 @@
 """Which figures of a micro-batch are exported, under which names (Prometheus conventions).
 
 Base units and suffixes follow prometheus.io/docs/practices/naming. Times are exported as
-timestamps: a query computes the lag, and sees a target that is gone as well. A label never holds an
-ID or a source partition, so a query is a fixed number of series (`SERIES_PER_QUERY`).
+timestamps: a query computes the lag, and sees a target that is gone as well. A label never holds a
+record ID, and of source partitions no more names than `MAX_SOURCES` while the process lives, so
+a query is at most `SERIES_PER_QUERY` series.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dedup.core.forecast import BANDS
+from dedup.core.forecast import BANDS, SLOWEST_SOURCES
 from dedup.core.metrics import STAGES, BatchMetrics
 
 PREFIX = "dedup_"
@@ -111,6 +112,7 @@ SERIES = (
     _gauge("buckets", "Buckets that hold IDs.", "buckets"),
     _gauge("live_ids", "IDs that are remembered.", "live_ids"),
     _gauge("tail_ids", "IDs that are remembered in Spark state alone.", "tail_ids"),
+    _gauge("fullest_shard", "Number of the shard that has the most IDs.", "fullest_shard"),
     _gauge("fullest_shard_ids", "IDs in the shard that has the most.", "fullest_shard_ids"),
     Series(
         "segments",
@@ -155,19 +157,42 @@ SERIES = (
            "late_watermark_ms", _MS),
     _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.",
            "gc_watermark_ms", _MS),
+    _gauge("gc_watermark_shard", "Number of the shard whose GC watermark is lowest.", "gc_shard"),
     _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms", _MS),
     _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
            "lateness_ms", _MS),
 )  # fmt: skip
 
-#: Beside these: when the last micro-batch, and the last sign of life, was heard of, and whether the
-#: query runs.
 LAST_BATCH = f"{PREFIX}last_batch_timestamp_seconds"
 HEARD = f"{PREFIX}last_heard_timestamp_seconds"
+RUN_BEGUN = f"{PREFIX}run_first_batch_timestamp_seconds"
+CHECKPOINT_BEGUN = f"{PREFIX}checkpoint_first_batch_timestamp_seconds"
 RUNNING = f"{PREFIX}query_running"
+FAILED = f"{PREFIX}query_failed"
+#: Beside these, by the listener's clock: gauges of the query and its runs.
+LIFE = {
+    LAST_BATCH: "When a micro-batch was done.",
+    HEARD: "When the query gave a sign of life.",
+    RUN_BEGUN: "When the run's first micro-batch was done.",
+    CHECKPOINT_BEGUN: "When the checkpoint's first micro-batch was done; only where it was heard.",
+    RUNNING: "1 while the query runs.",
+    FAILED: "1 when the last run ended with an error, until the next one begins.",
+}
+#: And source partitions, in the label of this name; of a query with one clock there are none.
+SOURCE = "source_partition"
+CLOCK = f"{PREFIX}source_partition_timestamp_seconds"
+HOLDER = f"{PREFIX}low_watermark_holder_info"
+SOURCES = {
+    CLOCK: "Clocks of the ten slowest source partitions.",
+    HOLDER: "1 for the source partition that holds the low watermark.",
+}
+#: Names that are told of while the process lives; any other one is called so.
+MAX_SOURCES, OTHER = 200, "other"
 #: Queries that are told of; of more, those heard of last.
 MAX_QUERIES = 100
-SERIES_PER_QUERY = sum(len(series.fields) for series in SERIES) + 3
+SERIES_PER_QUERY = (
+    sum(len(series.fields) for series in SERIES) + len(LIFE) + SLOWEST_SOURCES + len([HOLDER])
+)
 
 
 def values(series: Series, batch: BatchMetrics) -> Iterator[tuple[str, float]]:

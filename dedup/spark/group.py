@@ -24,8 +24,9 @@ from dedup.catalog.housekeeping import Visit, look_round
 from dedup.catalog.root import Root
 from dedup.catalog.runs import read_lineage
 from dedup.catalog.store import Attempt, ShardStore
+from dedup.clock import wall_clock_ms
 from dedup.core.arrival import Verdict
-from dedup.core.forecast import expiry_bands, slowest_sources
+from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.lineage import Run
 from dedup.core.metrics import COLUMNS, GROUP_STAGES
 from dedup.core.policy import Policy
@@ -37,14 +38,11 @@ from dedup.spark import wire
 from dedup.spark.inbox import Inbox
 from dedup.spark.metrics import DDL, Stopwatch
 from dedup.spark.plan import Plan
-from dedup.spark.task import Layout, Task, layout, worker_now_ms
+from dedup.spark.task import Layout, Task, layout
 from dedup.spark.worker import give_back, settle
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
-
-#: Source partitions that the metrics name.
-SLOWEST_SOURCES = 10
 
 Int64s = npt.NDArray[np.int64]
 
@@ -89,7 +87,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         number=task.epoch,
         run_id=task.run_id,
         now_ms=now_ms,
-        worker_now_ms=worker_now_ms(),
+        worker_now_ms=wall_clock_ms(),
         shard=shard,
         hash_key=lay.filter_key,
     )
@@ -165,7 +163,7 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     shard = lay.slot_keys.index(int(key[0]))
     watch = Stopwatch()
     inbox = _inbox(plan, lay, [frame])
-    now_ms = worker_now_ms()
+    now_ms = wall_clock_ms()
     epoch = Epoch(
         number=0, run_id=task.run_id, now_ms=now_ms, worker_now_ms=now_ms, shard=shard,
         hash_key=lay.filter_key,

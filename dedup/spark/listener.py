@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -18,16 +15,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from dedup.core.health import HISTORY
+from dedup.clock import wall_clock_ms
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.watched import Watched
 from dedup.errors import StateError
-from dedup.monitor.metrics_log import STOPPED, MetricsLog, QueryLog, cause_of
-from dedup.monitor.series import MAX_QUERIES
+from dedup.monitor.metrics_log import MetricsLog, cause_of
+from dedup.monitor.runs import Runs
 from dedup.spark.metrics import from_progress
-
-if TYPE_CHECKING:
-    from dedup.monitor.prometheus import Exporter
 
 logger = logging.getLogger("dedup")
 
@@ -69,47 +63,37 @@ class DedupListener(StreamingQueryListener):
     ) -> None:
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
-        self.log = None if log is None else MetricsLog(log)
-        # A start is told of by the thread that starts the query, all else by Spark's.
-        self._lock = threading.Lock()
-        self._logs: OrderedDict[str, QueryLog] = OrderedDict()
-        self._runs: dict[str, str] = {}
-        self.exporter: Exporter | None = None
+        written = None if log is None else MetricsLog(log)
+        exporter = None
         self.prometheus_port = prometheus_port
         if prometheus_port is not None:
             from dedup.monitor.prometheus import Exporter, serve
 
-            self.exporter = Exporter()
-            self.prometheus_port = serve(self.exporter, prometheus_port)
+            exporter = Exporter()
+            self.prometheus_port = serve(exporter, prometheus_port)
+        self._runs = Runs(written, exporter)
 
     def watched(self) -> list[Watched]:
         """Every query as it is now: its health, rates and sizes, as ``dedup watch`` shows them.
 
         ``listener.watched()[0].health.status`` is the verdict; `to_json` gives all of it.
         """
-        now_ms = _now_ms()
-        return [log.watched(now_ms) for log in list(self._logs.values())]
+        return self._runs.watched(wall_clock_ms())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Note that a known query runs again; one of ours shows by its first micro-batch."""
-        self._lives(str(event.id), str(event.runId))
+        self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Hand on the micro-batch's metrics."""
         batch = from_progress(event.progress, self.metrics)
         if batch is None:
             return
-        now_ms = _now_ms()
         try:
             check_together(batch)
         except StateError as error:
             logger.error("query %s: %s", batch.query_name or batch.query_id, error)
-        with self._lock:
-            self._remember(batch, now_ms)
-            if self.exporter is not None:
-                self.exporter.batch(batch, now_ms)
-            if self.log is not None:
-                self.log.batch(batch, now_ms)
+        self._runs.batch(batch, wall_clock_ms())
         try:
             self.on_batch(batch)
         except Exception:
@@ -117,45 +101,12 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
-        self._lives(str(event.id), str(event.runId))
+        self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of the run."""
-        now_ms = _now_ms()
         cause = cause_of(event.exception) if event.exception else None
-        query_id, run_id = str(event.id), str(event.runId)
-        with self._lock:
-            # Spark may tell of it when the next run has begun.
-            if query_id in self._logs and self._runs.get(query_id) == run_id:
-                self._logs[query_id].ended = cause or STOPPED
-            if self.exporter is not None:
-                self.exporter.ended(query_id, run_id)
-            if self.log is not None:
-                self.log.ended(query_id, run_id, cause, now_ms)
-
-    def _lives(self, query_id: str, run_id: str) -> None:
-        now_ms = _now_ms()
-        with self._lock:
-            if query_id in self._logs:
-                self._runs[query_id] = run_id
-                self._logs[query_id].heard_ms, self._logs[query_id].ended = now_ms, None
-            if self.exporter is not None:
-                self.exporter.lives(query_id, run_id, now_ms)
-            if self.log is not None:
-                self.log.idle(query_id, run_id, now_ms)
-
-    def _remember(self, batch: BatchMetrics, now_ms: int) -> None:
-        log = self._logs.setdefault(batch.query_id, QueryLog(batch.query_id))
-        log.batches = [*log.batches[1 - HISTORY :], (now_ms, batch)]
-        log.name, log.heard_ms, log.ended = batch.query_name, now_ms, None
-        self._runs[batch.query_id] = batch.run_id
-        self._logs.move_to_end(batch.query_id)
-        while len(self._logs) > MAX_QUERIES:
-            self._runs.pop(self._logs.popitem(last=False)[0], None)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+        self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
 
 
 def log_batch(batch: BatchMetrics) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass
 
@@ -68,11 +67,6 @@ class Task:
             attempt_id=context.taskAttemptId(),
             partitions=int(pinned or shuffle or 200),
         )
-
-
-def worker_now_ms() -> int:
-    """The machine's own clock, milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,8 +157,8 @@ def test_clock_jumps_stop_processing_time(
 
         from dedup.spark import group
 
-        now_ms = group.worker_now_ms() - 365 * 86_400_000
-        with patch.object(group, "worker_now_ms", lambda: now_ms):
+        now_ms = group.wall_clock_ms() - 365 * 86_400_000
+        with patch.object(group, "wall_clock_ms", lambda: now_ms):
             yield from group.dedup_stream(plan, key, frames, state)
 
     monkeypatch.setattr(dedup.spark.build, "dedup_stream", a_year_back)

@@ -131,6 +131,28 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     assert last.slowest_sources == (("", last.newest_ms, False),)
 
 
+def test_a_job_that_was_run_again_is_between_two_runs(spark: SparkSession, tmp_path: Path) -> None:
+    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
+    spark.streams.addListener(listener)
+    try:
+        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"})
+        query.add("a@0").run()
+        query.add("b@1").run()
+        deadline = time.monotonic() + 30
+        ends = 0
+        while ends < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            ends = sum(f.read_text().count('"ended"') for f in (tmp_path / "metrics").iterdir())
+    finally:
+        spark.streams.removeListener(listener)
+    (log,) = read_logs(tmp_path / "metrics")
+    assert (log.ended, len(log.batches)) == ("the run has ended", 2)
+    health = log.watched(log.heard_ms or 0).health
+    assert (health.status, health.reason) == (
+        Status.OK, "between two runs; too few micro-batches to tell more",
+    )  # fmt: skip
+
+
 def test_the_log_tells_why_a_query_failed(spark: SparkSession, tmp_path: Path) -> None:
     listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
     spark.streams.addListener(listener)
@@ -157,8 +179,10 @@ def test_the_endpoint_serves_what_a_real_query_did(spark: SparkSession, tmp_path
     url = f"http://127.0.0.1:{listener.prometheus_port}"
     spark.streams.addListener(listener)
     try:
-        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours"})
-        run = query.add("a@0", "b@1", "a@1").add("d@2", "d@2").run()
+        query = Query(
+            spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "source_partition": "src"}
+        )
+        run = query.add("a@0/slow", "b@1/slow", "a@1/slow").add("d@2/fast", "d@2/fast").run()
         deadline = time.monotonic() + 30
         status = None
         while status is not Status.STOPPED and time.monotonic() < deadline:
@@ -171,7 +195,18 @@ def test_the_endpoint_serves_what_a_real_query_did(spark: SparkSession, tmp_path
     finally:
         spark.streams.removeListener(listener)
     assert status is Status.STOPPED, "it says that the query is over"
+    told, last = watched.batches[-1][1], run.metrics[-1]
     (name,) = {metrics.query_name or metrics.query_id for metrics in run.metrics}
     for verdict, count in (("unique", 3), ("duplicate", 2), ("late", 0)):
         assert f'dedup_records_total{{query="{name}",verdict="{verdict}"}} {count}.0' in text
     assert f'dedup_horizon_seconds{{query="{name}"}} 28800.0' in text
+    # Which source partition and which shard hold the minimum, and when the checkpoint began.
+    assert last.gc_source is not None
+    assert "slow" in last.gc_source
+    assert (told.gc_source, told.gc_shard) == (last.gc_source, last.gc_shard) != (None, None)
+    assert told.slowest_sources == last.slowest_sources
+    assert [("slow" in source, "fast" in source) for source, *_ in told.slowest_sources] == [
+        (True, False), (False, True),
+    ]  # fmt: skip
+    assert f'dedup_checkpoint_first_batch_timestamp_seconds{{query="{name}"}}' in text
+    assert f'dedup_query_failed{{query="{name}"}} 0.0' in text

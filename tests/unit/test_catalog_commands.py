@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from dedup.catalog.advisory import read_advisory
 from dedup.cli import catalog, catalog_upkeep
 from dedup.cli.explain import explain, sentences
 from dedup.cli.id_text import id_key
+from dedup.clock import wall_clock_ms
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.spark.state_reader import Snapshot
 
@@ -135,8 +135,8 @@ def test_vacuum_goes_by_the_storages_clock(
     orphan = source.with_name("000000000020-run-1-7-0000.sst")
     orphan.write_bytes(source.read_bytes())
     monkeypatch.setattr(catalog_upkeep, "snapshot", lambda *_: known(query))
-    ahead_ns = time.time_ns() + 2 * DAY_MS * 1_000_000
-    monkeypatch.setattr(catalog_upkeep.time, "time_ns", lambda: ahead_ns)
+    ahead_ms = wall_clock_ms() + 2 * DAY_MS
+    monkeypatch.setattr(catalog_upkeep, "wall_clock_ms", lambda: ahead_ms)
     where = str(query.folder / "root")
     told = catalog_upkeep.vacuum(where, "c", older_than="1 day", sole=False, dry_run=False)
     assert (told["files"], told["young"]) == ([], 1)

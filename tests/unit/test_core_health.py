@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.health import (
+    ENDED,
     HISTORY,
     LEAST_EVIDENCE,
     LEAST_SILENCE_MS,
@@ -115,6 +116,39 @@ def test_an_end_is_told_with_its_reason() -> None:
         Status.STOPPED,
         "CatalogError: gone",
     )
+
+
+def scheduled(runs: int, batches: int) -> list[Sample]:
+    """A job that takes a few micro-batches, ten seconds each, at every full hour."""
+    return [
+        replace(s, at_ms=START_MS + HORIZON_MS * (n // batches) + STEP_MS * (n % batches),
+                run_id=str(n // batches))
+        for n, s in enumerate(samples([0] * runs * batches))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batches", [1, 4, 20])
+def test_an_end_without_an_error_is_no_news_where_runs_follow_one_another(batches: int) -> None:
+    given = scheduled(3, batches)
+    pause_ms = HORIZON_MS - STEP_MS * (batches - 1)
+    end_ms = given[-1].at_ms + 5000
+    for silent_ms, well in ((0, True), (2 * pause_ms, True), (2 * pause_ms + 1, False)):
+        status, reason = told(given, ended=ENDED, heard_ms=end_ms, now_ms=end_ms + silent_ms)
+        assert (status is not Status.STOPPED) is well
+        assert reason.startswith("between two runs; " if well else "silent for ")
+    assert told(given, ended="boom", now_ms=end_ms) == (Status.STOPPED, "boom")
+
+
+def test_after_a_first_run_nobody_knows_of_a_next_one() -> None:
+    assert told(samples([0] * 20), ended=ENDED) == (Status.STOPPED, ENDED)
+    assert told([], ended=ENDED) == (Status.STOPPED, ENDED)
+
+
+def test_between_two_runs_a_lag_is_told_as_well() -> None:
+    given = [replace(s, run_id=str(n)) for n, s in enumerate(samples([0] * WINDOW, stuck=True))]
+    status, reason = told(given, ended=ENDED)
+    assert status is Status.STALLED
+    assert reason.startswith("between two runs; the GC watermark stood")
 
 
 def test_nothing_heard() -> None:

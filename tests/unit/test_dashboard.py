@@ -13,17 +13,18 @@ import pytest
 import yaml
 
 import dedup.monitor
-from dedup.core.health import LEAST_EVIDENCE, WINDOW
+from dedup.core.forecast import SLOWEST_SOURCES
+from dedup.core.health import HISTORY, LEAST_EVIDENCE, WINDOW
 from dedup.monitor.metrics_log import FILE_BYTES, FILES
-from dedup.monitor.series import HEARD, LAST_BATCH, MAX_QUERIES, RUNNING, SERIES
+from dedup.monitor.series import CLOCK, HOLDER, LIFE, MAX_QUERIES, MAX_SOURCES, SERIES, SOURCE
 
 FOLDER = Path(dedup.monitor.__file__).parent
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
     **{s.exported: {s.label: set(s.fields)} if s.label else {} for s in SERIES},
-    HEARD: {},
-    LAST_BATCH: {},
-    RUNNING: {},
+    **{name: {} for name in LIFE},
+    HOLDER: {SOURCE: set()},
+    CLOCK: {SOURCE: set(), "state": {"active", "idle"}},
 }
 
 
@@ -69,7 +70,8 @@ def test_every_metric_is_shown_or_told_of() -> None:
     assert set(EXPORTED) - shown <= {
         "dedup_buckets", "dedup_tail_ids", "dedup_late_watermark_timestamp_seconds",
         "dedup_expiring_bytes", "dedup_filters_rebuilt_total", "dedup_segments_deleted_total",
-        "dedup_catalog_written_ids_total", "dedup_records_emitted_total",
+        "dedup_catalog_written_ids_total", "dedup_records_emitted_total", "dedup_fullest_shard",
+        "dedup_run_first_batch_timestamp_seconds",
     }  # fmt: skip
 
 
@@ -106,3 +108,5 @@ def test_the_page_says_the_numbers_of_the_code() -> None:
     assert f"fewer than {words[LEAST_EVIDENCE]} micro-batches" in page
     assert f"rotated at {FILE_BYTES >> 20} MiB, {words[FILES]} files kept" in page
     assert f"at most {words[MAX_QUERIES]} queries" in page
+    assert f"{words[SLOWEST_SOURCES]} a query, and by {MAX_SOURCES} names" in page
+    assert f"the last\n{words[HISTORY].removeprefix('a ')}, or" in page

@@ -13,6 +13,7 @@ from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import metrics_log
 from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog, cause_of, read_logs
+from dedup.monitor.runs import Runs
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -58,11 +59,13 @@ def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:
     assert read_logs(tmp_path)[0].ended == "the run has ended"
     log.ended(QUERY, RUN, "CatalogError: gone", START_MS + 2)
     assert read_logs(tmp_path)[0].ended == "CatalogError: gone"
-    log.batch(batch(1, run_id="another"), START_MS + 3)
+    log.started(QUERY, "another", START_MS + 3)
     assert read_logs(tmp_path)[0].ended is None
     # A new process goes on in the same file.
-    MetricsLog(tmp_path).batch(batch(2), START_MS + 4)
-    assert [b.batch_id for _, b in read_logs(tmp_path)[0].batches] == [0, 1, 2]
+    MetricsLog(tmp_path).batch(batch(1), START_MS + 4)
+    assert [b.batch_id for _, b in read_logs(tmp_path)[0].batches] == [0, 1]
+    log.ended(QUERY, RUN, None, START_MS + 5)
+    assert not log._writers, "its file is closed"
 
 
 def test_an_idle_query_says_so_now_and_then(tmp_path: Path) -> None:
@@ -76,6 +79,7 @@ def test_an_idle_query_says_so_now_and_then(tmp_path: Path) -> None:
     assert read.heard_ms == START_MS + 2 * IDLE_EVERY_MS
     text = (tmp_path / (QUERY + SUFFIX)).read_text()
     assert text.count('"idle"') == 3
+    log.started("a query of another kind", RUN, START_MS)
     log.ended("a query of another kind", RUN, None, START_MS)
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -114,10 +118,11 @@ def test_a_line_that_a_crash_cut_short_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / (QUERY + SUFFIX)
     path.write_bytes(path.read_bytes() + b'{"format":1,"event":"bat')
     assert len(read_logs(tmp_path)[0].batches) == 1
-    # The next process writes behind it.
-    MetricsLog(tmp_path).batch(batch(1), START_MS + 1)
+    # The next process writes behind it, first of all that its run began.
+    Runs(MetricsLog(tmp_path)).batch(batch(1), START_MS + 1)
     (read,) = read_logs(tmp_path)
     assert [b.batch_id for _, b in read.batches] == [0, 1]
+    assert read.unreadable == 1
 
 
 @pytest.mark.parametrize(
@@ -177,33 +182,6 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         MetricsLog(tmp_path / "file")
     with pytest.raises(ConfigError, match="no folder of metrics logs"):
         read_logs(tmp_path / "nowhere")
-
-
-def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
-    log.batch(batch(0), START_MS)
-    log.ended(QUERY, RUN, None, START_MS + 1)
-    assert not log._writers, "its file is closed"
-    # In the same process or in another one.
-    for n, again in enumerate((log, MetricsLog(tmp_path))):
-        again.idle(QUERY, f"run-{n + 2}", START_MS + 2)
-        again.idle(QUERY, f"run-{n + 2}", START_MS + 2)
-        (read,) = read_logs(tmp_path)
-        assert (read.ended, read.heard_ms) == (None, START_MS + 2)
-        again.batch(batch(1 + n, run_id=f"run-{n + 2}"), START_MS + 2)
-        again.ended(QUERY, f"run-{n + 2}", None, START_MS + 2)
-    events = [json.loads(line)["event"] for line in (tmp_path / (QUERY + SUFFIX)).open()]
-    assert events == ["started", "batch", "ended", *["idle", "started", "batch", "ended"] * 2]
-
-
-def test_the_end_of_the_run_before_may_come_late(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
-    log.batch(batch(0), START_MS)
-    log.idle(QUERY, "run-2", START_MS + 1)
-    log.ended(QUERY, RUN, "boom", START_MS + 2)
-    assert read_logs(tmp_path)[0].ended is None
-    log.ended(QUERY, "run-2", "boom", START_MS + 2)
-    assert read_logs(tmp_path)[0].ended == "boom"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -19,32 +19,51 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
+from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
 from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor.prometheus import Exporter, serve
+from dedup.monitor.runs import Runs
 from dedup.monitor.scrape import Endpoint
-from dedup.monitor.series import MAX_QUERIES, SERIES, SERIES_PER_QUERY
+from dedup.monitor.series import (
+    LIFE,
+    MAX_QUERIES,
+    MAX_SOURCES,
+    SERIES,
+    SERIES_PER_QUERY,
+    SOURCES,
+)
 
 #: Of an exporter that has the prefix as well.
 OTHERS = b'dedup_jobs{query="x"} 1\n'
 
 
-def samples(exporter: Exporter) -> dict[tuple[str, tuple[str, ...]], float]:
+class Session(Runs):
+    """What a listener with an endpoint is."""
+
+    def __init__(self) -> None:
+        self.exporter = Exporter()
+        super().__init__(exporter=self.exporter)
+
+
+def samples(session: Session) -> dict[tuple[str, tuple[str, ...]], float]:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(exporter)
-    return {
-        (sample.name, (sample.labels.pop("query"), *sample.labels.values())): sample.value
+    registry.register(session.exporter)
+    told = [
+        ((sample.name, (sample.labels.pop("query"), *sample.labels.values())), sample.value)
         for family in text_string_to_metric_families(generate_latest(registry).decode())
         for sample in family.samples
-    }
+    ]
+    assert len(told) == len(dict(told)), "Prometheus refuses a series that comes twice"
+    return dict(told)
 
 
 def test_counters_add_up_and_gauges_are_the_last() -> None:
-    exporter = Exporter()
-    exporter.batch(batch(0, duplicate=100, live_ids=5), START_MS)
-    exporter.batch(batch(1, duplicate=11, live_ids=7), START_MS + 1500)
-    told = samples(exporter)
+    session = Session()
+    session.batch(batch(0, duplicate=100, live_ids=5), START_MS)
+    session.batch(batch(1, duplicate=11, live_ids=7), START_MS + 1500)
+    told = samples(session)
     assert told["dedup_records_total", ("orders", "duplicate")] == 111
     assert told["dedup_records_total", ("orders", "unique")] == 1800
     assert told["dedup_live_ids", ("orders",)] == 7
@@ -60,31 +79,36 @@ def test_counters_add_up_and_gauges_are_the_last() -> None:
 
 
 def test_what_is_unknown_is_not_exported() -> None:
-    exporter = Exporter()
-    exporter.batch(batch(0, gc_watermark_ms=None), START_MS)
-    assert not [name for name, _ in samples(exporter) if "gc_watermark" in name]
+    session = Session()
+    session.batch(batch(0, gc_watermark_ms=None), START_MS)
+    assert not [name for name, _ in samples(session) if "gc_watermark_timestamp" in name]
 
 
 def test_a_query_that_ended_says_so_and_goes_on_later() -> None:
-    exporter = Exporter()
-    exporter.batch(batch(0), START_MS)
-    exporter.ended("another", RUN)
-    exporter.ended(QUERY, "the run before")
-    assert samples(exporter)["dedup_query_running", ("orders",)] == 1
-    exporter.ended(QUERY, RUN)
-    assert samples(exporter)["dedup_query_running", ("orders",)] == 0
-    exporter.batch(batch(1), START_MS)
-    assert samples(exporter)["dedup_query_running", ("orders",)] == 1
+    session = Session()
+    session.batch(batch(0), START_MS)
+    session.ended("another", RUN, None, START_MS)
+    session.ended(QUERY, "the run before", None, START_MS)
+    assert samples(session)["dedup_query_running", ("orders",)] == 1
+    session.ended(QUERY, RUN, None, START_MS)
+    told = samples(session)
+    assert told["dedup_query_running", ("orders",)] == told["dedup_query_failed", ("orders",)] == 0
+    session.batch(batch(1), START_MS)
+    assert samples(session)["dedup_query_running", ("orders",)] == 1
+    session.ended(QUERY, RUN, "boom", START_MS)
+    told = samples(session)
+    assert told["dedup_query_running", ("orders",)] == 0
+    assert told["dedup_query_failed", ("orders",)] == 1
 
 
 def test_names_and_units_are_as_the_conventions_have_them() -> None:
     registry = CollectorRegistry(auto_describe=False)
-    exporter = Exporter()
-    exporter.batch(batch(0), START_MS)
-    registry.register(exporter)
+    session = Session()
+    session.batch(batch(0), START_MS)
+    registry.register(session.exporter)
     families = list(parse_strictly(open_metrics(registry).decode()))
     names = [family.name for family in families]
-    assert len(names) == len(set(names)) == len(SERIES) + 3
+    assert len(names) == len(set(names)) == len(SERIES) + len(LIFE) + len(SOURCES)
     for family in families:
         assert re.fullmatch(r"dedup_[a-z]+(_[a-z]+)*", family.name)
         assert family.documentation.endswith(".")
@@ -102,38 +126,62 @@ def test_every_field_that_is_exported_is_one() -> None:
 
 
 def test_the_number_of_series_is_bounded() -> None:
-    """No ID, source partition or shard is a label, and old queries go."""
-    exporter = Exporter()
-    sources = tuple((f"p{n}", n, False) for n in range(10))
+    """No record ID or shard is a label, of source partitions there are few, and old queries go."""
+    session = Session()
+    sources = tuple((f"p{n}", n, False) for n in range(SLOWEST_SOURCES))
     for n in range(MAX_QUERIES + 20):
-        one = batch(0, query_id=f"q{n}", query_name=None, slowest_sources=sources, gc_source="p0")
-        exporter.batch(one, START_MS)
-    told = samples(exporter)
+        session.batch(
+            batch(0, query_id=f"q{n}", query_name=None, begins=True, slowest_sources=sources,
+                  gc_source="p0"),
+            START_MS,
+        )  # fmt: skip
+    told = samples(session)
     assert len(told) == MAX_QUERIES * SERIES_PER_QUERY
-    labels = {value for _, values in told for value in values}
-    assert not labels & {"p0", "p1", "q0", "q19"}
-    assert {"q20", f"q{MAX_QUERIES + 19}"} <= labels
+    queries = {labels[0] for _, labels in told}
+    assert not queries & {"q0", "q19"}
+    assert {"q20", f"q{MAX_QUERIES + 19}"} <= queries
+
+
+def test_names_of_source_partitions_are_bounded_for_as_long_as_the_process_lives() -> None:
+    session = Session()
+    seen: set[str] = set()
+    for n in range(MAX_SOURCES):
+        sources = tuple((f"p{n}-{m}" * 100, n + m, m == 3) for m in range(4))
+        session.batch(batch(n, slowest_sources=sources, gc_source=sources[0][0]), START_MS + n)
+        told = samples(session)
+        seen |= {labels[1] for name, labels in told if "source_partition" in name}
+    assert len(seen) == MAX_SOURCES + 1
+    assert max(len(name) for name in seen) == MAX_NAME
+    # Of those without a name the slowest is told.
+    clocks = {key[1][1:]: value for key, value in told.items() if "source_partition" in key[0]}
+    assert clocks == {("other", "active"): n / 1000, ("other", "idle"): (n + 3) / 1000}
+    assert told["dedup_low_watermark_holder_info", ("orders", "other")] == 1
 
 
 def test_another_query_of_the_same_name_takes_its_place() -> None:
-    exporter = Exporter()
-    exporter.batch(batch(0), START_MS)
-    exporter.batch(batch(0, query_id="another"), START_MS)
-    assert samples(exporter)["dedup_records_total", ("orders", "unique")] == 900
+    session = Session()
+    session.batch(batch(0), START_MS)
+    session.batch(batch(0, query_id="another"), START_MS)
+    assert samples(session)["dedup_records_total", ("orders", "unique")] == 900
 
 
 @pytest.fixture
-def served() -> tuple[Exporter, str]:
-    exporter = Exporter()
-    return exporter, f"http://127.0.0.1:{serve(exporter, 0, '127.0.0.1')}"
+def served() -> tuple[Session, str]:
+    session = Session()
+    return session, f"http://127.0.0.1:{serve(session.exporter, 0, '127.0.0.1')}"
 
 
-def test_it_is_served_and_read_back(served: tuple[Exporter, str]) -> None:
-    exporter, url = served
+def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
+    session, url = served
     endpoint = Endpoint(url)
-    made = [batch(n, unique=100 * n, records_in=100 * n + 100) for n in range(1, 5)]
+    sources = (('["a \\"b",1]', START_MS, False), ("p2", START_MS + 1, False), ("p3", 7, True))
+    made = [
+        batch(n, unique=100 * n, records_in=100 * n + 100, gc_source=sources[0][0], gc_shard=3,
+              slowest_sources=sources)
+        for n in range(1, 5)
+    ]  # fmt: skip
     for one in made:
-        exporter.batch(one, START_MS + one.batch_id)
+        session.batch(one, START_MS + one.batch_id)
         (watched,) = endpoint.look(START_MS + 10)
         # A second look at the same micro-batch adds nothing.
         endpoint.look(START_MS + 10)
@@ -142,39 +190,94 @@ def test_it_is_served_and_read_back(served: tuple[Exporter, str]) -> None:
     assert [one.unique for _, one in watched.batches] == [0, 200, 300, 400]
     last = made[-1]
     unknown = {
-        "query_id", "run_id", "gc_shard", "fullest_shard", "now_ms", "filter_state_bytes",
-        "segments_written", "segments_merged", "segments_expired", "orphans_deleted", "views_built",
+        "query_id", "run_id", "now_ms", "filter_state_bytes", "segments_written",
+        "segments_merged", "segments_expired", "orphans_deleted", "views_built",
     }  # fmt: skip
     told = watched.batches[-1][1]
     assert replace(last, **{n: getattr(told, n) for n in unknown}) == told
 
 
-def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Exporter, str]) -> None:
-    exporter, url = served
+def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Session, str]) -> None:
+    session, url = served
     endpoint = Endpoint(url + "/metrics")
     for n in range(WINDOW):
         at_ms = START_MS + 10_000 * n
-        exporter.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), at_ms)
+        session.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), at_ms)
         (watched,) = endpoint.look(at_ms)
     assert watched.health.status is Status.STALLED
     # A query without input gives signs of life.
-    exporter.lives(QUERY, RUN, at_ms + 10**7)
+    session.lives(QUERY, RUN, at_ms + 10**7)
     assert endpoint.look(at_ms + 10**7)[0].health.status is Status.STALLED
-    exporter.ended(QUERY, RUN)
+    session.ended(QUERY, RUN, None, START_MS)
     assert endpoint.look(at_ms)[0].health.status is Status.STOPPED
-    exporter.lives(QUERY, RUN, at_ms)
+    session.lives(QUERY, RUN, at_ms)
     assert endpoint.look(at_ms)[0].health.status is Status.STALLED
 
 
-def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Exporter, str]) -> None:
-    exporter, url = served
+def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    for n in range(3):
+        session.batch(batch(40 + n), START_MS + n)
+        (watched,) = endpoint.look(START_MS + n)
+    assert not any(one.begins for _, one in watched.batches)
+    # It is not scraped often enough to see the first micro-batch.
+    for n in range(4):
+        session.batch(batch(n, query_id="adopted", begins=n == 0), START_MS + 10 + n)
+        if n > 1:
+            (watched,) = endpoint.look(START_MS + 10 + n)
+    assert watched.health.status is Status.OK
+    assert [one.begins for _, one in watched.batches] == [False, False, False, True, False]
+    # Without a new checkpoint it is.
+    session.batch(batch(2, query_id="adopted"), START_MS + 20)
+    assert endpoint.look(START_MS + 20)[0].health.status is Status.REWOUND
+
+
+def test_a_scheduled_job_is_told_by_an_endpoint(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    for n in range(3):
+        at_ms = START_MS + HOUR_MS * n
+        session.batch(batch(n, run_id=f"run-{n}"), at_ms)
+        session.ended(QUERY, f"run-{n}", None, at_ms)
+        (watched,) = endpoint.look(at_ms)
+        assert watched.health.status is (Status.OK if n else Status.STOPPED)
+    assert watched.health.reason.startswith("between two runs; ")
+    session.lives(QUERY, "run-3", at_ms + HOUR_MS)
+    session.ended(QUERY, "run-3", "boom", at_ms + HOUR_MS)
+    (watched,) = endpoint.look(at_ms + HOUR_MS)
+    assert watched.health.status is Status.STOPPED
+    assert watched.health.reason == "the run has failed; the driver's log says why"
+
+
+def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
+    served: tuple[Session, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    session.batch(batch(0), START_MS)
+    endpoint.look(START_MS)
+    assert endpoint.trouble is None
+    with monkeypatch.context() as patched, socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        patched.setattr(endpoint, "url", f"http://127.0.0.1:{deaf.getsockname()[1]}/metrics")
+        (watched,) = endpoint.look(START_MS + 10 * HOUR_MS)
+    assert watched.health.reason == "silent for 10:00:00"
+    assert endpoint.trouble is not None
+    assert endpoint.trouble.startswith("no answer from http://127.0.0.1:")
+    endpoint.look(START_MS)
+    assert endpoint.trouble is None
+
+
+def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Session, str]) -> None:
+    session, url = served
     endpoint = Endpoint(url)
     for n in range(4):
-        exporter.batch(batch(n, epochs_apart=3 * (n == 2)), START_MS + n)
+        session.batch(batch(n, epochs_apart=3 * (n == 2)), START_MS + n)
         if n != 2:  # it is not scraped that often
             (watched,) = endpoint.look(START_MS + n)
     assert watched.health.status is Status.REWOUND
-    assert samples(exporter)["dedup_shard_epochs_lost_total", ("orders",)] == 3
+    assert samples(session)["dedup_shard_epochs_lost_total", ("orders",)] == 3
     # Who begins to watch after it sees it as well.
     assert Endpoint(url).look(START_MS)[0].health.status is Status.REWOUND
 
@@ -196,21 +299,21 @@ def test_what_others_serve_is_refused(answer: bytes) -> None:
         thread.join()
 
 
-def test_counts_that_begin_anew_are_no_negative_rate(served: tuple[Exporter, str]) -> None:
-    exporter, url = served
+def test_counts_that_begin_anew_are_no_negative_rate(served: tuple[Session, str]) -> None:
+    session, url = served
     endpoint = Endpoint(url)
-    exporter.batch(batch(0, unique=500), START_MS)
+    session.batch(batch(0, unique=500), START_MS)
     endpoint.look(START_MS)
-    exporter._queries.clear()
-    exporter.batch(batch(1, unique=70), START_MS + 1)
+    session.exporter._queries.clear()
+    session.batch(batch(1, unique=70), START_MS + 1)
     (watched,) = endpoint.look(START_MS + 1)
     assert watched.batches[-1][1].unique == 70
 
 
-def test_the_command_watches_an_endpoint(served: tuple[Exporter, str]) -> None:
-    exporter, url = served
+def test_the_command_watches_an_endpoint(served: tuple[Session, str]) -> None:
+    session, url = served
     now_ms = time.time_ns() // 1_000_000
-    exporter.batch(batch(0, newest_ms=now_ms), now_ms)
+    session.batch(batch(0, newest_ms=now_ms), now_ms)
     told = CliRunner().invoke(app, ["watch", url, "--json"])
     assert told.exit_code == 0, told.output
     assert json.loads(told.output)["queries"][0]["evidence"] == 1

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -23,11 +24,13 @@ import pytest
 from metrics_support import HOUR_MS, QUERY, RUN, batch
 from typer.testing import CliRunner
 
+from dedup.cli import watch_query
 from dedup.cli.app import app
 from dedup.cli.watch_screen import STATUSES, WIDTH, screen, worst
 from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.core.watched import Watched
+from dedup.errors import ConfigError
 from dedup.monitor.metrics_log import MetricsLog
 
 STEP_MS = 10_000
@@ -93,7 +96,7 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     made = batches(
         gc_source='["topic",0]', slowest_sources=sources, state_bytes=3 << 20,
         segment_bytes=5 << 30, sidecar_bytes=200 << 20, live_ids=123_456_789_012,
-        fullest_shard=199, fullest_shard_ids=50_000_000_000, segments=1234,
+        gc_shard=17, fullest_shard=199, fullest_shard_ids=50_000_000_000, segments=1234,
     )  # fmt: skip
     lines = screen([watched(made)])
     assert len(lines) <= 24
@@ -101,7 +104,7 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     shown = text(lines)
     for what in (
         " OK  orders: the GC watermark keeps up", "newest timestamp", "00:00:00 behind the clock",
-        "low watermark", '00:00:02 behind: ["topic",0]',
+        "low watermark", '00:00:02 behind: ["topic",0] in shard 17',
         "01:00:00 behind by horizon and lateness", "target 1.00%", "123,456,789,012", "5.2 GiB",
         "00:15:00", "01:00:00", "slowest source partitions", '["topic",4]',
     ):  # fmt: skip
@@ -109,6 +112,33 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     taller = text(screen([watched(made)], height=40))
     assert '["topic",9]  idle, nobody waits' in taller
     assert "…" not in taller
+
+
+def test_a_long_name_leaves_room_for_the_shard() -> None:
+    shown = text(screen([watched(batches(gc_source="p" * 200, gc_shard=17))])).splitlines()
+    (line,) = (line for line in shown if line.startswith("low watermark"))
+    assert line.endswith("ppp… in shard 17")
+    assert len(line) == WIDTH
+    one_clock = text(screen([watched(batches(gc_shard=17))]))
+    assert "00:00:02 behind, in shard 17\n" in one_clock
+
+
+def test_more_lag_than_was_asked_for_is_told() -> None:
+    made = [replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 60_000) for one in batches()]
+    assert " 00:01:00 more than horizon and lateness\n" in text(screen([watched(made)]))
+
+
+def test_lines_of_the_log_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    log(tmp_path, batches())
+    command = ["watch", str(tmp_path), "--once"]
+    assert "cannot be read" not in CliRunner().invoke(app, command).output
+    with open(tmp_path / f"{QUERY}.metrics.jsonl", "a") as file:
+        file.write("boom\nboom\n")
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0
+    assert shown.output.startswith("lines of the metrics log that cannot be read: 2\n OK  orders")
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    assert told["queries"][0]["unreadable"] == 2
 
 
 def test_the_forecast_has_a_bar_for_every_quarter_of_the_horizon() -> None:
@@ -212,8 +242,58 @@ def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
     assert "no folder of metrics logs" in told.output
 
 
+class Times:
+    """A request to stop that comes after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    def wait(self, timeout: float) -> bool:
+        self.left -= 1
+        return not self.left
+
+
+def test_what_is_not_there_for_a_while_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    well = [watched(batches())]
+    looks = [ConfigError("nothing yet"), (well, None), (well, "no answer"), (well, "no answer"),
+             (well, None), ConfigError("gone")]  # fmt: skip
+
+    def look() -> tuple[list[Watched], str | None]:
+        found = looks.pop(0)
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+    watch_query.follow(look, Times(len(looks)), every_s=0)  # type: ignore[arg-type]
+    told = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    verdict = "orders OK: the GC watermark keeps up"
+    # The verdict comes once more after what was amiss, and stands beside it.
+    assert told == [
+        "waiting: nothing yet", verdict, "no answer", verdict, verdict, "waiting: gone",
+    ]  # fmt: skip
+
+
+def test_the_screen_says_why_it_is_not_of_now() -> None:
+    long = "no answer from http://somewhere:9464/metrics (refused): what follows is what it said"
+    lines = text(watch_query._lines(lambda: ([watched(batches())], long), 24)).splitlines()
+    assert " ".join(" ".join(lines[:2]).split()) == long
+    assert lines[2].startswith(" OK  orders")
+
+
+def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        shown = text(watch_query._lines(watch_query.looker(url, None), 24))
+        assert shown.startswith(f" WAITING  {url}/metrics gives no metrics of dedup")
+        assert CliRunner().invoke(app, ["watch", url, "--once"]).exit_code == 2
+
+
 def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
-    """What the live command writes within a second or so, and its exit code after Ctrl-C."""
+    """What the live command writes within a second or so, and its exit code after Ctrl-C.
+
+    It begins before there is a log.
+    """
     command = [sys.executable, "-m", "dedup.cli.main", "watch", str(folder), "--every", "0.1"]
     ours, theirs = pty.openpty() if terminal else os.pipe()
     if terminal:
@@ -223,6 +303,10 @@ def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
     )
     os.close(theirs)
     told, deadline = b"", time.monotonic() + 60
+    while b"waiting" not in told.lower() and time.monotonic() < deadline:
+        told += os.read(ours, 65536)
+    log(folder.with_name("made"), batches())
+    folder.with_name("made").rename(folder)
     while b"keeps up" not in told and time.monotonic() < deadline:
         told += os.read(ours, 65536)
     log(folder, batches(stuck=True))
@@ -238,9 +322,9 @@ def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
 
 
 def test_a_terminal_gets_a_screen_that_renews_itself(tmp_path: Path) -> None:
-    log(tmp_path, batches())
-    told, code = follow(tmp_path, terminal=True)
+    told, code = follow(tmp_path / "metrics", terminal=True)
     assert code == 0
+    assert b" WAITING " in told
     assert told.count(b"newest timestamp") >= 2
     # The alternate screen is entered and left, so the shell's own text is there again.
     assert told.index(b"\x1b[?1049h") < told.rindex(b"\x1b[?1049l")
@@ -250,10 +334,10 @@ def test_a_terminal_gets_a_screen_that_renews_itself(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_a_line_for_every_new_verdict(tmp_path: Path) -> None:
-    log(tmp_path, batches())
-    told, code = follow(tmp_path, terminal=False)
+    told, code = follow(tmp_path / "metrics", terminal=False)
     assert code == 0
-    first, *_, last = told.decode().splitlines()
+    waits, first, *_, last = told.decode().splitlines()
+    assert " waiting: " in waits
     assert first.endswith("orders OK: the GC watermark keeps up")
     assert " orders STALLED: " in last
-    assert len(told.splitlines()) <= 3, "while it is written, it may look rewound"
+    assert len(told.splitlines()) <= 4, "while it is written, it may look rewound"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Watch:
+class RunProgress:
     """Collects a query's micro-batches and reports them."""
 
     def __init__(
