@@ -1,9 +1,9 @@
 """What a size costs that no one machine here can hold: the real core over a catalog in memory.
 
-One shard is driven through its micro-batches by `dedup.core.shard.process`, exactly as the operator
-does, on IDs made at random; only RocksDB, Spark and the clock are missing. Counts (segments, bytes,
-PUTs, blocks and filter pages read) are therefore the core's own; times come from costs per unit
-that a measured run gave (`fit`), and are checked against another stretch of that run.
+One shard is driven through its micro-batches by the real core (`dedup.tune.trial`); only RocksDB,
+Spark and the clock are missing. Counts (segments, bytes, PUTs, blocks and filter pages read) are
+therefore the core's own; times come from costs per unit that a measured run gave (`fit`), and are
+checked against another stretch of that run.
 
     python -m benchmarks.simulate check            # against benchmarks/results/scale.json
     python -m benchmarks.simulate plan             # 1 B live IDs, 1 M records a second
@@ -13,195 +13,49 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.results import FOLDER, keep, median
-from dedup import kernel
-from dedup.catalog.blocks import block_count, block_numbers
-from dedup.core.clocks import Heard
-from dedup.core.entries import Entries
-from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter
-from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.ports import (
-    ABSENT_MS,
-    BOOL,
-    I64,
-    U64,
-    SegmentPlan,
-    SegmentRef,
-    hash_range,
-    spread_hashes,
-)
-from dedup.core.shard import Epoch, Records, process
-from dedup.core.state import ShardState
-
-KEY = bytes(range(16))
-KEY_BYTES = 17
-#: Of a segment file: key and time of each ID, and what blocks and RocksDB add; measured.
-SST_BYTES_PER_ID = 21.4
+from dedup.tune.counting import CountingStore
+from dedup.tune.trial import Load, drive, made_keys
 
 
-@dataclass(slots=True)
-class CountingStore:
-    """A catalog in memory that counts what a real one would do."""
-
-    content: dict[str, Entries] = field(default_factory=dict)
-    filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    names: int = 0
-
-    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        spread, piece = seg.spread(hashes), self.filters[seg.name]
-        pages, _ = kernel.filter_pages(spread, piece.blocks, PAGE_BLOCKS)
-        self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
-        return piece.may_contain(spread)
-
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
-        self.counts["blocks_read"] += len(
-            np.unique(block_numbers(seg.spread(hashes), block_count(seg.count)))
-        )
-        held = self.content[seg.name]
-        found = np.full(len(keys), ABSENT_MS, np.int64)
-        asked, entry = kernel.match(
-            held.keys.data, held.keys.offsets, held.hashes, keys.data, keys.offsets, hashes
-        )
-        found[asked] = held.times_ms[entry]
-        return found
-
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
-        entries = self.content[seg.name]
-        inside = hash_range(entries.hashes, parts, part)
-        self.counts["ids_read"] += inside.stop - inside.start
-        return entries[inside]
-
-    def write_segment(
-        self, plan: SegmentPlan, pieces: Sequence[Entries]
-    ) -> tuple[SegmentRef, SplitBlockFilter]:
-        entries = Entries.joined(pieces)
-        spread = spread_hashes(entries.hashes, plan.parts)
-        made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
-        name = f"{self.names:08d}"
-        self.names += 1
-        sst_bytes = round(SST_BYTES_PER_ID * len(entries))
-        self.content[name] = entries
-        self.filters[name] = made
-        self.counts["puts"] += 2
-        self.counts["ids_written"] += len(entries)
-        self.counts["bytes_written"] += sst_bytes + made.nbytes
-        size = (len(entries), sst_bytes, 0, made.nbytes, 0)
-        bucket = plan.start_ms, plan.end_ms
-        return SegmentRef(name, *bucket, *size, plan.parts, plan.part), made
-
-    def delete(self, names: Sequence[str]) -> int:
-        self.counts["deletes"] += 2 * len(names)
-        for name in names:
-            self.content.pop(name, None)
-            self.filters.pop(name, None)
-        return len(names)
-
-    def bury(self, names: Sequence[str]) -> str:
-        self.counts["puts"] += 1
-        return "grave"
-
-    def unbury(self, grave: str) -> int:
-        self.counts["deletes"] += 1
-        return 0
-
-    def forgotten(self, seg: SegmentRef) -> bool:
-        return False
+def load_of(rows: int, batch_ms: int, horizon_ms: int, duplicates: float = 0.05) -> Load:
+    """The operator's defaults for a horizon."""
+    policy = Policy(
+        horizon_ms=horizon_ms,
+        bucket_ms=-(-horizon_ms // 8),
+        event_time=True,
+        lateness_ms=min(horizon_ms, 3_600_000),
+        keep_expired_ms=0,
+        retain_epochs=2,
+    )
+    return Load(rows=rows, batch_ms=batch_ms, policy=policy, duplicates=duplicates)
 
 
-@dataclass(frozen=True)
-class Load:
-    """What one shard is given.
-
-    Parameters
-    ----------
-    rows : int
-        Records per micro-batch.
-    batch_ms : int
-        Event time that a micro-batch spans.
-    horizon_ms : int
-    duplicates : float
-        Share of records that repeat an earlier one of the shard, at any age within the horizon.
-    """
-
-    rows: int
-    batch_ms: int
-    horizon_ms: int
-    duplicates: float = 0.05
-
-    @property
-    def policy(self) -> Policy:
-        """The operator's defaults for this horizon."""
-        return Policy(
-            horizon_ms=self.horizon_ms,
-            bucket_ms=-(-self.horizon_ms // 8),
-            event_time=True,
-            lateness_ms=min(self.horizon_ms, 3_600_000),
-            keep_expired_ms=0,
-            retain_epochs=2,
-        )
-
-
-def ids(numbers: npt.NDArray[np.int64]) -> Keys:
-    """Keys of these numbers, as UUIDs are stored."""
-    data = np.empty((len(numbers), KEY_BYTES), np.uint8)
-    data[:, 0] = 1
-    for half in range(2):
-        with np.errstate(over="ignore"):
-            mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 + 2 * half)
-        data[:, 1 + 8 * half : 9 + 8 * half] = mixed.astype(">u8").view(np.uint8).reshape(-1, 8)
-    return Keys(data.reshape(-1), np.arange(len(numbers) + 1, dtype=np.int64) * KEY_BYTES)
-
-
-def simulate(load: Load, batches: int, seed: int = 1) -> list[dict[str, Any]]:
+def simulate(load: Load, batches: int) -> list[dict[str, Any]]:
     """Counts of one shard, micro-batch by micro-batch."""
-    rng = np.random.default_rng(seed)
-    policy, store, state = load.policy, CountingStore(), ShardState()
-    new = round(load.rows * (1 - load.duplicates))
+    store = CountingStore()
     figures = []
-    for number in range(batches):
-        first = number * new
-        oldest = max(0, first - new * (load.horizon_ms // load.batch_ms))
-        repeated = rng.integers(oldest, first + new, load.rows - new)
-        numbers = np.concatenate([np.arange(first, first + new), repeated])
-        times_ms = (numbers * load.batch_ms // new).astype(np.int64)
-        records = Records(
-            keys=ids(numbers),
-            times_ms=times_ms,
-            flags=np.zeros(len(numbers), np.uint8),
-            heard={"": Heard(int(times_ms.max()), len(numbers))},
-            tie_rank=np.copy,
-        )
-        now_ms = (number + 1) * load.batch_ms
-        epoch = Epoch(
-            number=number, run_id="r", now_ms=now_ms, worker_now_ms=now_ms, shard=0, hash_key=KEY
-        )
-        store.counts.clear()
-        outcome = process(state, records, policy, store, epoch)
-        state = outcome.state
-        segments = list(state.manifest.segments())
+    for step in drive(load, batches, made_keys(), lambda number: store):
+        manifest = step.state.manifest
+        segments = list(manifest.segments())
         figures.append(
             {
                 **store.counts,
-                **outcome.counts,
-                "rows": len(numbers),
-                "live_ids": state.manifest.ids + len(state.tail),
+                **step.counts,
+                "live_ids": manifest.ids + len(step.state.tail),
                 "segments": len(segments),
-                "depth": max((b.depth for b in state.manifest.buckets), default=0),
+                "depth": max((b.depth for b in manifest.buckets), default=0),
                 "segment_bytes": sum(s.sst_bytes for s in segments),
                 "sidecar_bytes": sum(s.filter_bytes for s in segments),
-                "state_bytes": len(state.to_bytes()),
+                "state_bytes": len(step.state.to_bytes()),
             }
         )
+        store.counts.clear()
     return figures
 
 
@@ -238,7 +92,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
     small = json.loads((FOLDER / "small.json").read_text())
     ours = [batch for batch in run["batches"]["dedup_by_id"] if batch["metrics"]]
     shards = ours[0]["metrics"]["shards"]
-    load = Load(
+    load = load_of(
         run["rows_per_batch"] // shards, run["batch_event_ms"], 7 * 86_400_000, run["duplicates"]
     )
     new = run["rows_per_batch"] * (1 - run["duplicates"])
@@ -291,12 +145,12 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
     """One shard of many at the wanted rate, and what all of them need."""
     seconds = arguments.live / arguments.rate
     batch_s = min(arguments.trigger_s, seconds / 32)
-    load = Load(
+    load = load_of(
         rows=round(arguments.rate * batch_s / arguments.shards),
         batch_ms=round(batch_s * 1000),
         horizon_ms=round(seconds * 1000),
     )
-    per_horizon = load.horizon_ms // load.batch_ms
+    per_horizon = load.batches_per_horizon
     figures = simulate(load, round(1.5 * per_horizon))
     steady = figures[-per_horizon // 2 :]
     cost = json.loads((FOLDER / "simulate-check.json").read_text())["cost_ms"]

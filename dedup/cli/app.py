@@ -9,12 +9,13 @@ import typer
 from rich.console import Console
 
 from dedup.cli.app_catalog import catalog_app
+from dedup.cli.app_check import check
+from dedup.cli.app_tune import tune
 from dedup.cli.ending import finish, stop_on_signals
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.figures import table
 from dedup.cli.progress import reporter
-from dedup.cli.run_options import RunOptions
-from dedup.errors import ConfigError
+from dedup.cli.run_options import RunOptions, pairs
 
 app = typer.Typer(
     name="dedup",
@@ -22,9 +23,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 10-13 verdicts, 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 10-13 verdicts, "
+    "130 interrupted.",
 )
 app.add_typer(catalog_app, name="catalog")
+app.command()(tune)
+app.command()(check)
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 _QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
@@ -213,7 +217,7 @@ def run(
             file_format=format,
             schema=schema,
             infer=infer,
-            read_options=_pairs(read_option or []),
+            read_options=pairs(read_option or []),
             timestamp=timestamp,
             timestamp_format=timestamp_format,
             lateness=lateness,
@@ -301,13 +305,6 @@ def remedies(
         return OK, {"topic": topic, "about": section.about, "text": section.text}
 
     finish(work, as_json=as_json)
-
-
-def _pairs(texts: list[str]) -> tuple[tuple[str, str], ...]:
-    for text in texts:
-        if "=" not in text:
-            raise ConfigError(f"--read-option {text} is not KEY=VALUE.")
-    return tuple(sorted((t.partition("=")[0], t.partition("=")[2]) for t in texts))
 
 
 def _print_plan(plan: dict[str, Any]) -> None:

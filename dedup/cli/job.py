@@ -12,7 +12,7 @@ from dedup.cli.source import InputFiles, find_files, read_schema, read_stream
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -94,20 +94,9 @@ def _check_column(flag: str, name: str, columns: list[str]) -> None:
 
 def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:
     """Return the stream behind the operator."""
-    from pyspark.sql import functions as fn
-    from pyspark.sql.types import StringType
-
     from dedup.spark.operator import dedup_by_id
 
     options = job.options
-    timestamp = None
-    if options.timestamp is not None:
-        timestamp = _column(options.timestamp)
-        kinds = {field.name.lower(): field.dataType for field in schema.fields}
-        if options.timestamp_format is not None:
-            timestamp = fn.to_timestamp(timestamp, options.timestamp_format)
-        elif isinstance(kinds[options.timestamp.lower()], StringType):
-            timestamp = fn.to_timestamp(timestamp)
     chosen: dict[str, Any] = {
         name: getattr(options, name)
         for name in (
@@ -122,10 +111,10 @@ def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:
         if getattr(options, name) is not None
     }
     operator = dedup_by_id(
-        [_column(name) for name in options.id],
+        [named_column(name) for name in options.id],
         horizon=options.horizon,
         catalog=str(options.catalog),
-        timestamp=timestamp,
+        timestamp=timestamp_column(options, schema),
         verdict=VERDICT if options.duplicates is not None else None,
         shards=job.shards,
         **chosen,
@@ -133,8 +122,24 @@ def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:
     return read_stream(spark, options, job.files, schema).transform(operator)
 
 
-def _column(name: str) -> Any:
+def timestamp_column(options: RunOptions, schema: StructType) -> Column | None:
+    """The event time that the options name, parsed where it is text."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import StringType
+
+    if options.timestamp is None:
+        return None
+    column = named_column(options.timestamp)
+    if options.timestamp_format is not None:
+        return fn.to_timestamp(column, options.timestamp_format)
+    kinds = {field.name.lower(): field.dataType for field in schema.fields}
+    if isinstance(kinds[options.timestamp.lower()], StringType):
+        return fn.to_timestamp(column)
+    return column
+
+
+def named_column(name: str) -> Column:
+    """The column of that name; a dot in it asks for no field of a struct."""
     from pyspark.sql import functions as fn
 
-    # A name is a name here: a dot in it asks for no field of a struct.
     return fn.col("`" + name.replace("`", "``") + "`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,6 +277,14 @@ class RunOptions:
         values["id"] = tuple(values["id"])
         values["read_options"] = tuple(sorted(values.get("read_options", {}).items()))
         return cls(**values)
+
+
+def pairs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Options of Spark's reader from ``KEY=VALUE``, in order; ConfigError where one is not that."""
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(f"--read-option {text} is not KEY=VALUE.")
+    return tuple(sorted((t.partition("=")[0], t.partition("=")[2]) for t in texts))
 
 
 def _folder(option: str, value: str | Path) -> Path:

@@ -11,6 +11,10 @@ from typing import Literal
 
 #: At most this many segments that one ID may be in, in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
+#: Bounds of options: buckets per horizon, and rate of the filters.
+MAX_BUCKETS = 1000
+MIN_FPR = 1e-6
+_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +88,8 @@ class Policy:
     def _probed(self, reach_ms: int) -> int:
         """Buckets that one lookup probes within so long a time."""
         return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)
+
+
+def default_lateness_ms(horizon_ms: int, *, stable_timestamps: bool) -> int:
+    """How far behind is on time where the user says nothing, in event-time mode."""
+    return horizon_ms if stable_timestamps else min(horizon_ms, _HOUR_MS)

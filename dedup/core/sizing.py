@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from dedup.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
 
 MAX_BLOCKS = 2**31 - 1
 
@@ -33,6 +36,30 @@ def predicted_fpr(n: int, z: int) -> float:
     if not 1 <= z <= MAX_BLOCKS:
         raise ConfigError(f"a filter cannot have {z} blocks: give 1 to {MAX_BLOCKS}")
     return _fpr_of_load(n / z)
+
+
+def predicted_spread(n: int, z: int) -> float:
+    """Return the standard deviation of the rate among filters of ``z`` blocks with ``n`` keys.
+
+    Keys fall into blocks, and their bits into lanes, by chance, so a filter's rate is off
+    `predicted_fpr` by about 1 / sqrt(z). With d bits set, a lane answers yes with d / 32; the
+    moments of d are those of j balls in 32 cells.
+
+    Raises
+    ------
+    ConfigError
+        As `predicted_fpr`.
+    """
+    mean, load = predicted_fpr(n, z), n / z
+    if not 0 < load <= _FULL_LOAD:
+        return 0.0
+    keys, chance, rate = _rates_by_keys(load)
+    # Poisson's variance is its mean; what goes with the number of keys alone is the same for all.
+    with_keys = float((chance * rate * keys).sum()) - mean * load
+    one_empty, two_empty = (31 / 32) ** keys, (30 / 32) ** keys
+    lane_squared = (1 - one_empty) / 32 + (1 - 2 * one_empty + two_empty) * 31 / 32
+    variance = float((chance * lane_squared**8).sum()) - mean**2 - with_keys**2 / load
+    return math.sqrt(max(0.0, variance) / z)
 
 
 def blocks_for(n: int, fpr: float) -> int:
@@ -83,7 +110,9 @@ def union_fpr(rates: Iterable[float]) -> float:
     return -math.expm1(math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in rates))
 
 
-def interval(wrong: int, asked: int, z: float = 1.96) -> tuple[float, float]:
+def interval(
+    wrong: int, asked: int, z: float = 1.96, *, spread: float = 0.0
+) -> tuple[float, float]:
     """Return between which rates the true one lies, having been wrong so often (95 % by default).
 
     Wilson's score interval (JASA 22, 1927): unlike the textbook one it holds for rates near 0, and
@@ -95,12 +124,16 @@ def interval(wrong: int, asked: int, z: float = 1.96) -> tuple[float, float]:
         0 <= wrong <= asked; of nothing asked, everything may be true.
     z : float
         Standard deviations on either side.
+    spread : float
+        Standard deviation of what was asked itself, such as `predicted_spread` of the filters
+        that happened to be built.
     """
     if not asked:
         return 0.0, 1.0
     rate, slack = wrong / asked, z * z / asked
     middle = (rate + slack / 2) / (1 + slack)
-    half = z / (1 + slack) * math.sqrt(rate * (1 - rate) / asked + slack / (4 * asked))
+    variance = rate * (1 - rate) / asked + slack / (4 * asked)
+    half = math.hypot(z / (1 + slack) * math.sqrt(variance), z * spread)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -109,10 +142,16 @@ def _fpr_of_load(load: float) -> float:
         return 0.0
     if load > _FULL_LOAD:
         return 1.0
+    _, chance, rate = _rates_by_keys(load)
+    return min(float((chance * rate).sum()), 1.0)
+
+
+def _rates_by_keys(load: float) -> tuple[Floats, Floats, Floats]:
+    """Numbers of keys in a block from 1 on, the chance of each, and the rate of such a block."""
     j = np.arange(1, int(load + 12 * math.sqrt(load)) + 64, dtype=np.float64)
     log_pmf = np.cumsum(np.log(load / j)) - load
     lane_fill = -np.expm1(j * math.log1p(-1 / 32))
-    return min(float((np.exp(log_pmf) * lane_fill**8).sum()), 1.0)
+    return j, np.exp(log_pmf), lane_fill**8
 
 
 @functools.lru_cache(maxsize=64)

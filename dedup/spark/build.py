@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup.catalog.root import FileSystemFactory, Root
 from dedup.core.duration import duration_ms, format_ms
-from dedup.core.policy import Policy
+from dedup.core.policy import MAX_BUCKETS, MIN_FPR, Policy, default_lateness_ms
 from dedup.errors import ConfigError
 from dedup.spark import checks, columns, wire
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
@@ -36,10 +36,7 @@ ColumnOrName: TypeAlias = str | Column
 _Duration: TypeAlias = str | timedelta
 _Columns: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 
-_HOUR_MS = 3_600_000
 _MIN_BUDGET_BYTES = 16 << 10
-_MAX_BUCKETS = 1000
-_MIN_FPR = 1e-6
 _WHOLE_NUMBERS = (
     "buckets", "shards", "state_budget_bytes", "cache_bytes", "max_shard_batch_bytes",
 )  # fmt: skip
@@ -98,9 +95,9 @@ class Options:
         for option in ("stable_timestamps", "accept_clock_jump", "shared_local"):
             if not isinstance(getattr(self, option), bool):
                 raise ConfigError(f"{option}={getattr(self, option)!r} must be True or False.")
-        if not isinstance(self.fpr, (int, float)) or not _MIN_FPR <= self.fpr < 1:
+        if not isinstance(self.fpr, (int, float)) or not MIN_FPR <= self.fpr < 1:
             raise ConfigError(
-                f"fpr={self.fpr!r} must lie between 0 and 1, from {_MIN_FPR:g} on; 0.01 is usual, "
+                f"fpr={self.fpr!r} must lie between 0 and 1, from {MIN_FPR:g} on; 0.01 is usual, "
                 "and a false positive only costs a read."
             )
         for option, least in (
@@ -139,7 +136,7 @@ class Options:
         if event_time and self.lateness is not None:
             lateness_ms = duration_ms(self.lateness, option="lateness")
         elif event_time:
-            lateness_ms = horizon_ms if self.stable_timestamps else min(horizon_ms, _HOUR_MS)
+            lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=self.stable_timestamps)
         idle_ms = (
             None
             if self.idle_timeout is None
@@ -161,8 +158,8 @@ class Options:
 
     def _bucket_ms(self, horizon_ms: int) -> int:
         if self.bucket_length is None:
-            if not 1 <= self.buckets <= _MAX_BUCKETS:
-                raise ConfigError(f"buckets={self.buckets} must be 1 to {_MAX_BUCKETS}; 8 is best.")
+            if not 1 <= self.buckets <= MAX_BUCKETS:
+                raise ConfigError(f"buckets={self.buckets} must be 1 to {MAX_BUCKETS}; 8 is best.")
             return -(-horizon_ms // self.buckets)
         bucket_ms = duration_ms(self.bucket_length, option="bucket_length")
         if not 1 <= bucket_ms <= horizon_ms:
@@ -170,9 +167,9 @@ class Options:
                 f"bucket_length={self.bucket_length!r} must be at least a millisecond and at most "
                 f"the horizon ({format_ms(horizon_ms)}): an ID may occur only once in a bucket."
             )
-        if -(-horizon_ms // bucket_ms) > _MAX_BUCKETS:
+        if -(-horizon_ms // bucket_ms) > MAX_BUCKETS:
             raise ConfigError(
-                f"bucket_length={self.bucket_length!r} makes more than {_MAX_BUCKETS} buckets per "
+                f"bucket_length={self.bucket_length!r} makes more than {MAX_BUCKETS} buckets per "
                 f"horizon ({format_ms(horizon_ms)}); every lookup probes them all. Make it longer."
             )
         return bucket_ms

@@ -185,7 +185,7 @@ class Packer:
         plan = self.plan
         if not plan.policy.event_time:
             return np.zeros(batch.num_rows, np.int64)
-        now_ms = int(_millis(batch.column(plan.now_column))[0])
+        now_ms = int(millis(batch.column(plan.now_column))[0])
         if plan.id_time is not None:
             times_ms, null = uuid7_ms(keys)
             # A null ID has no time to miss.
@@ -193,7 +193,7 @@ class Packer:
             null &= ~untimed
         else:
             column = batch.column(plan.time_column)
-            times_ms = _millis(column).copy()
+            times_ms = millis(column).copy()
             null = column.is_null().to_numpy(zero_copy_only=False)
             untimed = np.zeros(batch.num_rows, np.bool_)
         if null.any() and plan.null_timestamps == "error":
@@ -238,7 +238,7 @@ class Packer:
         self.heard[name] = (before[0].merge(heard) if before else heard, number)
 
 
-def _millis(column: pa.Array) -> Int64s:
+def millis(column: pa.Array) -> Int64s:
     """Whole milliseconds, floored; 0 where null."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     millis: Int64s = np.floor_divide(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import threading
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.csv import write_csv
 from pyspark.sql import SparkSession
 
 from dedup.cli.failures import Failure, explain
@@ -38,6 +44,21 @@ class FileDrop:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
+        return self.stamp(path)
+
+    def table(self, name: str, rows: pa.Table) -> Path:
+        """As Parquet, CSV or JSON lines, by the name; ``.gz`` is zipped."""
+        path = self.folder / name
+        if ".parquet" in name:
+            pq.write_table(rows, path)
+            return self.stamp(path)
+        if ".csv" in name:
+            text = BytesIO()
+            write_csv(rows, text)
+            data = text.getvalue()
+        else:
+            data = "\n".join(map(json.dumps, rows.to_pylist())).encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return self.stamp(path)
 
 

@@ -15,6 +15,7 @@ from dedup.core.sizing import (
     interval,
     least_bits_per_id,
     predicted_fpr,
+    predicted_spread,
     union_fpr,
 )
 
@@ -38,6 +39,28 @@ def test_what_is_predicted_is_within_the_interval_of_what_is_measured(
     slack = 5 * predicted_fpr(count, made.blocks) * math.sqrt(8 / made.blocks)
     low, high = interval(wrong, asked, z=5)
     assert low - slack <= predicted_fpr(count, made.blocks) <= high + slack
+
+
+@pytest.mark.parametrize(("count", "fpr"), [(2_000, 0.003), (2_000, 0.05), (500, 0.01)])
+def test_filters_of_one_size_differ_by_their_spread(count: int, fpr: float) -> None:
+    asked, rates = hashes(1, 300_000), []
+    for seed in range(150):
+        made = SplitBlockFilter.build(hashes(seed + 2, count), fpr, hash_key_id=1)
+        rates.append(made.may_contain(asked).mean())
+    by_asking = np.mean(rates) * (1 - np.mean(rates)) / len(asked)
+    spread = math.sqrt(np.var(rates, ddof=1) - by_asking)
+    # 150 filters tell a standard deviation to 6 %.
+    assert spread == pytest.approx(predicted_spread(count, made.blocks), rel=0.25)
+
+
+def test_the_spread_widens_the_interval() -> None:
+    low, high = interval(100, 10_000)
+    wide_low, wide_high = interval(100, 10_000, spread=0.002)
+    assert wide_low < low - 0.001
+    assert wide_high > high + 0.001
+    assert interval(100, 10_000, spread=0.0) == (low, high)
+    assert predicted_spread(0, 10) == 0
+    assert predicted_spread(10**9, 1) == 0
 
 
 @given(RATES)

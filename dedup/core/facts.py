@@ -1,0 +1,212 @@
+"""What is known of a query when it is looked over: options, Spark settings, sources, figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: Kafka's -1: nothing is ever deleted.
+FOREVER_MS = 1 << 62
+#: A source that is neither Kafka nor files, where its name is not known.
+OTHER = "other"
+
+#: How settings and options come to be known, for findings that lack them.
+HOW_SETTINGS = "Give --properties spark-defaults.conf, or --conf KEY=VALUE."
+HOW_OPTIONS = "Give --log, the folder of DedupListener(log=...), or --horizon."
+HOW_CORES = (
+    "Give --conf spark.master=local[N], or --conf spark.executor.instances=N and "
+    "--conf spark.executor.cores=N."
+)
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
+_MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source of a stream.
+
+    Parameters
+    ----------
+    kind : str
+        ``"kafka"``, ``"file"``, `OTHER`, or the name that Spark knows it by.
+    options : mapping of str to str
+        What is known of the options it was given, names in lower case.
+    complete : bool
+        Whether these are all, so that what is not among them has Spark's default.
+    topics : tuple of str
+        Of Kafka.
+    partitions : int or None
+        How many partitions of Kafka it reads.
+    batch_max : int or None
+        The largest recent micro-batch: Kafka in records, files in files.
+    """
+
+    kind: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False
+    topics: tuple[str, ...] = ()
+    partitions: int | None = None
+    batch_max: int | None = None
+
+    def option(self, name: str) -> str | None:
+        """The option's text, None where it is not known to be given."""
+        return self.options.get(name.lower())
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        if self.topics:
+            return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(self.topics)}"
+        if self.kind == OTHER:
+            return "a source that is neither Kafka nor files"
+        return f"the {self.kind} source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a query; None where it is not known.
+
+    Parameters
+    ----------
+    settings : mapping of str to str
+        Spark settings of the next start.
+    complete : bool
+        Whether these are all, so that what is not among them has Spark's default.
+    pinned : mapping of str to str, or None
+        Settings that the checkpoint keeps for ever; None before the first start.
+    state_partitions : int or None
+        Partitions of the state, as the checkpoint has them.
+    checkpoint_format : int or None
+        Version of the checkpoint's commit log: 1, or 2 where state files have unique names.
+    spark_version : str or None
+        Such as ``"4.1.0"``.
+    cores : int or None
+        Tasks that run at a time, on all machines.
+    machine_bytes : int or None
+        Memory of the machine, where a local master runs all of Spark on it.
+    shards : int or None
+        Of the certificate, else as the option asks for.
+    max_shard_batch_bytes : int or None
+        The option.
+    sources : tuple of Source, or None
+    kafka_retention_ms : int or None
+        How long Kafka keeps records, `FOREVER_MS` where it never deletes.
+    horizon_ms, lateness_ms : int or None
+        Options, resolved.
+    late : {"emit", "drop"} or None
+    event_time : bool or None
+        False: processing time.
+    by_source : bool or None
+        Whether `source_partition` gives every partition a clock of its own.
+    shared_local : bool or None
+        The option.
+    catalog_local : str or None
+        The catalog's path where it is a local one.
+    records, late_records : int or None
+        Of the recent micro-batches.
+    batch_records_max : int or None
+        Records of the largest recent micro-batch.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False
+    pinned: Mapping[str, str] | None = None
+    state_partitions: int | None = None
+    checkpoint_format: int | None = None
+    spark_version: str | None = None
+    cores: int | None = None
+    machine_bytes: int | None = None
+    shards: int | None = None
+    max_shard_batch_bytes: int | None = None
+    sources: tuple[Source, ...] | None = None
+    kafka_retention_ms: int | None = None
+    horizon_ms: int | None = None
+    lateness_ms: int | None = None
+    late: Literal["emit", "drop"] | None = None
+    event_time: bool | None = None
+    by_source: bool | None = None
+    shared_local: bool | None = None
+    catalog_local: str | None = None
+    records: int | None = None
+    late_records: int | None = None
+    batch_records_max: int | None = None
+
+    def setting(self, name: str, default: str) -> str | None:
+        """A setting as the next start will have it: the checkpoint's where it keeps one."""
+        if self.pinned is not None and name in self.pinned:
+            return self.pinned[name]
+        return self.settings.get(name, default if self.complete else None)
+
+    @property
+    def partitions(self) -> int | None:
+        """Partitions of the state: the checkpoint's, else as many as the first start will make."""
+        if self.state_partitions is not None:
+            return self.state_partitions
+        return whole(self.setting("spark.sql.shuffle.partitions", "200"))
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint."""
+        return self.pinned is not None
+
+    @property
+    def local(self) -> bool | None:
+        """Whether Spark runs on one machine, as one process."""
+        master = self.settings.get("spark.master")
+        return None if master is None else _MASTER.fullmatch(master) is not None
+
+    def of_kind(self, kind: str) -> tuple[Source, ...]:
+        """The sources of one kind that are known."""
+        return tuple(source for source in self.sources or () if source.kind == kind)
+
+
+def whole(text: str | None) -> int | None:
+    """The whole number that a setting's text stands for, None where it is none."""
+    return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
+
+
+def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
+    """The bytes of a size as Spark writes it, e.g. ``"4g"``; None where it is none.
+
+    Parameters
+    ----------
+    text : str or None
+    unit : str
+        What a bare number counts: ``"b"``, ``"m"``, ...
+
+    Examples
+    --------
+    >>> size_bytes("4g"), size_bytes("512", unit="m")
+    (4294967296, 536870912)
+    """
+    found = _SIZE.fullmatch(text) if text is not None else None
+    if found is None:
+        return None
+    letter = (found[2] or unit).lower()
+    return int(float(found[1]) * 1024 ** "bkmgtp".index(letter))
+
+
+def cores_of(settings: Mapping[str, str], machine_cores: int | None) -> int | None:
+    """How many tasks run at a time under these settings, None where they do not tell.
+
+    Parameters
+    ----------
+    settings : mapping of str to str
+    machine_cores : int or None
+        Cores of the machine, for ``local[*]``.
+    """
+    found = _MASTER.fullmatch(settings.get("spark.master", ""))
+    if found is not None:
+        return machine_cores if found[1] == "*" else int(found[1] or 1)
+    per_task = whole(settings.get("spark.task.cpus")) or 1
+    total = whole(settings.get("spark.cores.max"))
+    if total is None:
+        dynamic = settings.get("spark.dynamicAllocation.enabled", "").lower() == "true"
+        name = "dynamicAllocation.maxExecutors" if dynamic else "executor.instances"
+        executors = whole(settings.get(f"spark.{name}"))
+        each = whole(settings.get("spark.executor.cores"))
+        total = None if executors is None or each is None else executors * each
+    return None if total is None else max(1, total // per_task)

@@ -1,0 +1,283 @@
+"""The charts of the report, as Vega-Lite specifications: data and marks, no colours of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dedup.tune.candidates import Choice, named
+from dedup.tune.curves import Point
+from dedup.tune.demand import Demand
+
+Spec = dict[str, Any]
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_HOUR_MS = 3_600_000
+#: Moments of the fill that are drawn.
+_MOMENTS = 120
+#: More shards than this are drawn as the worst of equal groups.
+_SHARDS = 64
+
+
+def charts(demand: Demand, choice: Choice, points: Sequence[Point]) -> dict[str, Spec]:
+    """Return each chart by the name of its place in the page."""
+    found = {
+        "fpr": _fpr(points),
+        "cost": _cost(choice),
+        "fill": _fill(choice),
+        "shards": _shards(demand),
+    }
+    if demand.repeats is not None and len(demand.repeats.apart_ms):
+        found["repeats"] = _repeats(demand, demand.repeats.apart_ms)
+    return {name: {"$schema": _SCHEMA, "width": "container", **s} for name, s in found.items()}
+
+
+def _fpr(points: Sequence[Point]) -> Spec:
+    """Rate against fill: lines are predicted, points with their intervals measured."""
+    rows = [
+        {
+            "fill": point.fill,
+            "target": f"{point.target_fpr:g}",
+            "predicted": point.predicted_fpr,
+            "measured": point.false_positives / point.asked,
+            "low": point.interval[0],
+            "high": point.interval[1],
+        }
+        for point in points
+    ]
+    # A logarithm has no place for none.
+    seen = [{"filter": "datum.measured > 0"}]
+    x = {"field": "fill", "type": "quantitative", "title": "IDs held / IDs sized for"}
+    scale = {"type": "log", "domain": [1e-5, 1], "clamp": True}
+    colour = {
+        "field": "target", "type": "nominal", "title": "sized for", "sort": None,
+        "legend": {"symbolOpacity": 1},
+    }  # fmt: skip
+    tip = [
+        {"field": "target", "title": "sized for"},
+        {"field": "fill"},
+        {"field": "predicted", "format": ".4%"},
+        {"field": "measured", "format": ".4%"},
+        {"field": "low", "format": ".4%", "title": "95 % from"},
+        {"field": "high", "format": ".4%", "title": "to"},
+    ]
+    return {
+        "height": 300,
+        "data": {"values": rows},
+        "encoding": {"x": x, "color": colour},
+        "layer": [
+            {
+                "mark": {"type": "line"},
+                "encoding": {
+                    "y": {
+                        "field": "predicted", "type": "quantitative", "scale": scale,
+                        "title": "false-positive rate", "axis": {"format": "~%"},
+                    }
+                },
+            },
+            {
+                "transform": seen,
+                "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.5},
+                "encoding": {
+                    "y": {"field": "low", "type": "quantitative", "scale": scale},
+                    "y2": {"field": "high"},
+                },
+            },
+            {
+                "transform": seen,
+                "mark": {"type": "point", "filled": True, "size": 45},
+                "encoding": {
+                    "y": {"field": "measured", "type": "quantitative", "scale": scale},
+                    "tooltip": tip,
+                },
+            },
+            {
+                "data": {"values": [{"fill": 1}]},
+                "mark": {"type": "rule", "strokeDash": [5, 4]},
+                "encoding": {"x": {"field": "fill"}, "color": {"value": "gray"}},
+            },
+        ],
+    }  # fmt: skip
+
+
+def _cost(choice: Choice) -> Spec:
+    """Time against bytes: the knee is where their product is least."""
+    rows = []
+    for candidate in choice.candidates:
+        kind = "another choice"
+        if choice.dominated(candidate):
+            kind = "dominated"
+        if candidate is choice.today:
+            kind = "as it is"
+        if candidate is choice.recommended:
+            kind = "recommended"
+        rows.append(
+            {
+                "gib": candidate.total_bytes / 2**30,
+                "ms": candidate.ms_per_million,
+                "choice": named(candidate.sizing, choice.today.sizing),
+                "kind": kind,
+                "fpr": candidate.measured_fpr,
+                "reads": candidate.reads_per_s,
+            }
+        )
+    knee = choice.recommended
+    gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
+    sizes = np.geomspace(min(gib), max(gib), 40)
+    line = [
+        {"gib": size, "ms": knee.cost / 2**30 / size, "kind": "recommended"}
+        for size in sizes.tolist()
+    ]
+    x = {
+        "field": "gib", "type": "quantitative", "scale": {"zero": False},
+        "title": "state + sidecars + segments, GiB",
+    }  # fmt: skip
+    y = {
+        "field": "ms", "type": "quantitative", "scale": {"zero": False},
+        "title": "ms of one core per 1 M records",
+    }  # fmt: skip
+    kinds = ["recommended", "as it is", "another choice", "dominated"]
+    colour = {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": kinds}}
+    return {
+        "height": 300,
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {
+                "data": {"values": line},
+                "mark": {"type": "line", "strokeDash": [5, 4], "color": "gray", "clip": True},
+            },
+            {
+                "data": {"values": rows},
+                "mark": {"type": "point", "filled": True, "size": 110},
+                "encoding": {
+                    "color": colour,
+                    "tooltip": [
+                        {"field": "choice"},
+                        {"field": "kind"},
+                        {"field": "gib", "format": ".3f", "title": "GiB"},
+                        {"field": "ms", "format": ",.0f", "title": "ms per 1 M"},
+                        {"field": "fpr", "format": ".3%", "title": "measured rate"},
+                        {"field": "reads", "format": ",.1f", "title": "catalog reads/s"},
+                    ],
+                },
+            },
+            {
+                "data": {"values": [r for r in rows if r["kind"] in kinds[:2]]},
+                "mark": {"type": "text", "dy": -12, "fontSize": 11},
+                "encoding": {"text": {"field": "choice"}},
+            },
+        ],
+    }
+
+
+def _fill(choice: Choice) -> Spec:
+    """IDs of one shard by bucket, from birth until buckets come and go."""
+    fill = choice.recommended.trial.fill
+    step = max(1, len(fill) // _MOMENTS)
+    rows = [
+        {"at": round(at, 4), "bucket": bucket, "ids": ids}
+        for at, by_bucket in fill[::step]
+        for bucket, ids in sorted(by_bucket.items())
+    ]
+    return {
+        "height": 260,
+        "data": {"values": rows},
+        "mark": {"type": "area", "interpolate": "step-after"},
+        "encoding": {
+            "x": {"field": "at", "type": "quantitative", "title": "horizons since the first start"},
+            "y": {
+                "field": "ids", "type": "quantitative", "stack": True,
+                "title": "live IDs of a shard", "axis": {"format": "~s"},
+            },
+            # The oldest lies at the bottom.
+            "order": {"field": "bucket"},
+            "color": {
+                "field": "bucket", "type": "ordinal", "title": "bucket", "legend": None,
+                "scale": {"scheme": "tealblues"},
+            },
+            "tooltip": [
+                {"field": "bucket"},
+                {"field": "ids", "format": ","},
+                {"field": "at", "title": "horizons"},
+            ],
+        },
+    }  # fmt: skip
+
+
+def _shards(demand: Demand) -> Spec:
+    """Live IDs of each shard against the mean."""
+    fill = np.array(demand.fill_of_shards(), dtype=np.float64)
+    mean = float(fill.mean())
+    groups = np.array_split(np.arange(len(fill)), min(len(fill), _SHARDS))
+    rows = [
+        {
+            "shard": str(g[0]) if len(g) == 1 else f"worst of {g[0]}-{g[-1]}",
+            "ids": float(fill[g].max()),
+            "of_mean": float(fill[g].max() / mean) if mean else 1.0,
+        }
+        for g in groups
+    ]
+    return {
+        "height": 200,
+        "layer": [
+            {
+                "data": {"values": rows},
+                "mark": {"type": "bar"},
+                "encoding": {
+                    "x": {
+                        "field": "shard", "type": "nominal", "sort": None, "title": "shard",
+                        "axis": {"labelAngle": 0, "labelOverlap": True},
+                    },
+                    "y": {
+                        "field": "ids", "type": "quantitative", "title": "live IDs",
+                        "axis": {"format": "~s"},
+                    },
+                    "tooltip": [
+                        {"field": "shard"},
+                        {"field": "ids", "format": ",.0f"},
+                        {"field": "of_mean", "format": ".3f", "title": "of the mean"},
+                    ],
+                },
+            },
+            {
+                "data": {"values": [{"mean": mean}]},
+                "mark": {"type": "rule", "strokeDash": [5, 4]},
+                "encoding": {"y": {"field": "mean", "type": "quantitative"}},
+            },
+        ],
+    }  # fmt: skip
+
+
+def _repeats(demand: Demand, apart_ms: np.ndarray) -> Spec:
+    """Which share of the repeats comes within how long of the first copy."""
+    at = np.unique(np.linspace(0, len(apart_ms) - 1, 200, dtype=int))
+    rows = [
+        {"hours": float(apart_ms[i]) / _HOUR_MS, "share": (int(i) + 1) / len(apart_ms)} for i in at
+    ]
+    x = {"field": "hours", "type": "quantitative", "title": "hours behind the first copy"}
+    return {
+        "height": 220,
+        "layer": [
+            {
+                "data": {"values": rows},
+                "mark": {"type": "line", "interpolate": "step-after"},
+                "encoding": {
+                    "x": x,
+                    "y": {
+                        "field": "share", "type": "quantitative", "title": "share of the repeats",
+                        "axis": {"format": "~%"},
+                    },
+                    "tooltip": [
+                        {"field": "hours", "format": ".2f"},
+                        {"field": "share", "format": ".2%"},
+                    ],
+                },
+            },
+            {
+                "data": {"values": [{"hours": demand.horizon_ms / _HOUR_MS, "text": "horizon"}]},
+                "mark": {"type": "rule", "strokeDash": [5, 4]},
+                "encoding": {"x": x},
+            },
+        ],
+    }  # fmt: skip

@@ -1,0 +1,130 @@
+"""What a sample of the data shows: how many IDs a day, and how its repeats come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.keys import Keys
+from dedup.errors import ConfigError
+from dedup.tune.demand import DAY_MS, Demand, Repeats
+from dedup.tune.trial import HASH_KEY, TRIAL_IDS
+
+Int64s = npt.NDArray[np.int64]
+#: Timestamps at either end that may be stray ones, as a share.
+_STRAY = 0.001
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Records with an ID, in the order in which their files came.
+
+    Parameters
+    ----------
+    keys : Keys, length n
+    times_ms : int64 array, shape (n,), or None
+        Timestamps, where a column has them.
+    files : int64 array, shape (n,)
+        Number of each record's file, never falling.
+    one_in : int
+        It holds the records of one in so many IDs.
+    """
+
+    keys: Keys
+    times_ms: Int64s | None
+    files: Int64s
+    one_in: int = 1
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | None) -> Demand:
+    """The demand that a sample shows.
+
+    Parameters
+    ----------
+    base : Demand
+        What it does not tell.
+    where : str
+        For people.
+    sample : Sample
+    ids_per_day : float or None
+        In place of the sample's own.
+
+    Raises
+    ------
+    ConfigError
+        If it is empty, or tells of no time and the number was not given.
+    """
+    count = len(sample)
+    if not count:
+        raise ConfigError(f"--sample {where} holds no record with an ID.")
+    times_ms, effective_ms = sample.times_ms, None
+    order = np.arange(count)
+    newest_before = np.zeros(count, np.int64)
+    if times_ms is not None:
+        newest_before = _newest_before(times_ms, sample.files)
+        effective_ms = np.maximum(times_ms, newest_before - base.lateness_ms)
+        # As the operator takes them: file by file, in a file by time.
+        order = np.lexsort((effective_ms, sample.files))
+    keys = sample.keys.take(order)
+    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+    first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
+    is_first = first == np.arange(count)
+    distinct = int(is_first.sum())
+    repeats = None
+    if times_ms is not None and effective_ms is not None:
+        times_ms, effective_ms = times_ms[order], effective_ms[order]
+        again = np.flatnonzero(~is_first)
+        behind_ms = newest_before[order] - times_ms
+        repeats = Repeats(
+            apart_ms=np.sort(effective_ms[again] - effective_ms[first[again]]),
+            behind_ms=np.sort(behind_ms[behind_ms > 0]),
+            records=count,
+            same_timestamp=int((times_ms[again] == times_ms[first[again]]).sum()),
+            span_ms=int(times_ms.max() - times_ms.min()),
+        )
+    if ids_per_day is None:
+        ids_per_day = _ids_per_day(where, times_ms, is_first, sample.one_in)
+    return replace(
+        base,
+        origin=f"{count * sample.one_in:,} records of {where}",
+        ids_per_day=ids_per_day,
+        duplicates=1 - distinct / count,
+        event_time=times_ms is not None,
+        lateness_ms=base.lateness_ms if times_ms is not None else 0,
+        key_bytes=max(1, round(len(keys.data) / count)),
+        keys=keys.take(np.flatnonzero(is_first)[: 4 * TRIAL_IDS]),
+        repeats=repeats,
+    )
+
+
+def _newest_before(times_ms: Int64s, files: Int64s) -> Int64s:
+    """The newest timestamp of all files before each record's; in the first one its oldest."""
+    starts = np.searchsorted(files, np.unique(files))
+    newest = np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
+    before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
+    return before[np.searchsorted(files[starts], files)]
+
+
+def _ids_per_day(
+    where: str, times_ms: Int64s | None, is_first: npt.NDArray[np.bool_], one_in: int
+) -> float:
+    if times_ms is None:
+        raise ConfigError(
+            f"--sample {where} without --timestamp does not tell how many IDs come in a day; give "
+            "--ids-per-day as well."
+        )
+    new_ms = times_ms[is_first]
+    low, high = np.quantile(new_ms, [_STRAY, 1 - _STRAY])
+    within = int(((new_ms >= low) & (new_ms <= high)).sum())
+    if high - low < 1:
+        raise ConfigError(
+            f"The records of --sample {where} all have one timestamp; give --ids-per-day, or a "
+            "sample of a longer time."
+        )
+    return within * one_in / float(high - low) * DAY_MS

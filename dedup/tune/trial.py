@@ -1,0 +1,368 @@
+"""One shard driven by the real core through more than a horizon, over a catalog in memory.
+
+Everything that decides counts and rates is the operator's own: clocks, tail, sealing, merging,
+expiry, filters and verdicts. What a shard of many IDs does, a smaller one does too when IDs, state
+budget and segment size shrink by one factor: it has as many segments, each of as many bits per ID.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup import kernel
+from dedup.core.arrival import Verdict
+from dedup.core.clocks import Heard
+from dedup.core.keys import Keys
+from dedup.core.policy import Policy
+from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.recall import Memory, Question, recall
+from dedup.core.shard import Epoch, Records, process
+from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
+from dedup.core.state import ShardState
+from dedup.core.upkeep import SEGMENT_BYTES
+from dedup.tune.counting import SST_BYTES_BESIDE_KEY, CountingStore
+
+Int64s = npt.NDArray[np.int64]
+#: Gives the keys of numbered IDs.
+KeysOf = Callable[[Int64s], Keys]
+
+#: A hash key; any will do.
+HASH_KEY = bytes(range(16))
+#: Of a UUID.
+UUID_BYTES = 17
+#: Numbers of IDs that a stream never has: asked of the filters, which must not know them.
+UNKNOWN = 1 << 40
+#: IDs that a trial keeps alive at most.
+TRIAL_IDS = 150_000
+#: Micro-batches per horizon at most; more of them would make no deeper buckets.
+MAX_BATCHES = 512
+#: Fewest bytes of a key that still tell so many numbers apart.
+_LEAST_KEY = 9
+#: Moments of the second half at which the filters are asked, and IDs asked at each.
+_MOMENTS = 16
+_ASKED = 24_000
+
+
+def made_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
+    """Keys made of numbers, as many bytes as asked for (at least 9)."""
+    words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
+
+    def keys(numbers: Int64s) -> Keys:
+        data = np.empty((len(numbers), 1 + 8 * words), np.uint8)
+        data[:, 0] = 1
+        for word in range(words):
+            with np.errstate(over="ignore"):
+                mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 + 2 * word)
+            data[:, 1 + 8 * word : 9 + 8 * word] = mixed.astype(">u8").view(np.uint8).reshape(-1, 8)
+        # The low bytes of a product take part of the number: the first word stays whole.
+        length = max(key_bytes, _LEAST_KEY)
+        flat = np.ascontiguousarray(data[:, :length]).reshape(-1)
+        return Keys(flat, np.arange(len(numbers) + 1, dtype=np.int64) * length)
+
+    return keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one shard is given.
+
+    Parameters
+    ----------
+    rows : int
+        Records per micro-batch.
+    batch_ms : int
+        Event time that a micro-batch spans.
+    policy : Policy
+    duplicates : float
+        Share of records that repeat an earlier one of the shard, at any age within the horizon.
+    """
+
+    rows: int
+    batch_ms: int
+    policy: Policy
+    duplicates: float = 0.05
+
+    @property
+    def new(self) -> int:
+        """New IDs per micro-batch, at least one."""
+        return max(1, round(self.rows * (1 - self.duplicates)))
+
+    @property
+    def batches_per_horizon(self) -> int:
+        """Micro-batches that pass until an ID may be forgotten, lateness apart."""
+        return self.policy.horizon_ms // self.batch_ms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One micro-batch: the state behind it, what it counted and got wrong.
+
+    Parameters
+    ----------
+    now_ms : int
+        Newest timestamp that it could have held.
+    passed_again, wrongly_dropped : int
+        Repeats that went on; IDs seen for the first time that did not.
+    """
+
+    number: int
+    now_ms: int
+    state: ShardState
+    counts: Mapping[str, int]
+    passed_again: int
+    wrongly_dropped: int
+
+
+def drive(
+    load: Load,
+    batches: int,
+    keys: KeysOf,
+    store_of: Callable[[int], SegmentStore],
+    *,
+    hash_key: bytes = HASH_KEY,
+    lap: Callable[[str], None] = lambda stage: None,
+) -> Iterator[Step]:
+    """Let one shard judge so many micro-batches, in which it is known what is a repeat.
+
+    Parameters
+    ----------
+    load : Load
+    batches : int
+    keys : callable
+    store_of : callable
+        Gives the store for a micro-batch.
+    hash_key : bytes
+        The filters'.
+    lap : callable
+        Called with a stage's name when it ends.
+    """
+    rng = np.random.default_rng(1)
+    state = ShardState()
+    for number in range(batches):
+        first = number * load.new
+        oldest = max(0, first - load.new * load.batches_per_horizon)
+        repeated = rng.integers(oldest, first + load.new, load.rows - load.new)
+        numbers = np.concatenate([np.arange(first, first + load.new), repeated])
+        times_ms = (numbers * load.batch_ms // load.new).astype(np.int64)
+        records = Records(
+            keys=keys(numbers),
+            times_ms=times_ms,
+            flags=np.zeros(len(numbers), np.uint8),
+            heard={"": Heard(int(times_ms.max()), len(numbers))},
+            tie_rank=np.copy,
+        )
+        now_ms = (number + 1) * load.batch_ms
+        epoch = Epoch(
+            number=number, run_id="r", now_ms=now_ms, worker_now_ms=now_ms, shard=0,
+            hash_key=hash_key,
+        )  # fmt: skip
+        lap("prepare")
+        outcome = process(state, records, load.policy, store_of(number), epoch, lap)
+        state = outcome.state
+        passed = numbers[outcome.verdicts == Verdict.UNIQUE]
+        # Whichever of an ID's copies in the micro-batch in which it is new.
+        fresh = np.unique(passed[passed >= first])
+        yield Step(
+            number,
+            now_ms - 1,
+            state,
+            {**outcome.counts, "rows": len(numbers)},
+            passed_again=len(passed) - len(fresh),
+            wrongly_dropped=load.new - len(fresh),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """What a load did to one shard, once it forgets as much as it learns.
+
+    Parameters
+    ----------
+    scale : float
+        So many IDs of the real shard stand behind each of the trial's.
+    asked, false_positives : int
+        Unknown IDs that all filters were asked for, and how many of them one held for known.
+    predicted_fpr, spread : float
+        Means of what the filters' sizes and contents let expect at the same moments, and by how
+        much the trial's few and small filters are off that by chance.
+    known, forgotten : int
+        Known IDs asked for, and how many of them no filter or segment knew: always 0.
+    passed_again, wrongly_dropped : int
+        Of all micro-batches: repeats that went on and new IDs that did not: always 0.
+    live_ids, tail_ids, segments, depth : float
+        Means; IDs are those of the real shard.
+    sst_bytes, filter_bytes, tail_bytes, head_bytes : float
+        Means, of the real shard.
+    filters_asked, blocks_read, ids_written : float
+        Per record.
+    fill : list of (float, dict of int to int)
+        Over time, in horizons: IDs of the real shard in each bucket, by the bucket's number.
+    """
+
+    scale: float
+    asked: int = 0
+    false_positives: int = 0
+    predicted_fpr: float = 0.0
+    spread: float = 0.0
+    known: int = 0
+    forgotten: int = 0
+    passed_again: int = 0
+    wrongly_dropped: int = 0
+    live_ids: float = 0.0
+    tail_ids: float = 0.0
+    segments: float = 0.0
+    depth: float = 0.0
+    sst_bytes: float = 0.0
+    filter_bytes: float = 0.0
+    tail_bytes: float = 0.0
+    head_bytes: float = 0.0
+    filters_asked: float = 0.0
+    blocks_read: float = 0.0
+    ids_written: float = 0.0
+    fill: list[tuple[float, dict[int, int]]] = field(default_factory=list)
+
+    @property
+    def false_negatives(self) -> int:
+        """IDs that were known and not recognised, or new and taken for known."""
+        return self.forgotten + self.passed_again + self.wrongly_dropped
+
+
+def scaled(
+    policy: Policy, *, new_per_ms: float, rows: float, duplicates: float, key_bytes: int
+) -> tuple[Load, float]:
+    """A load that a trial can hold, and how many IDs of the real shard each of its own stands for.
+
+    Parameters
+    ----------
+    policy : Policy
+        Of the real query.
+    new_per_ms : float
+        New IDs of the real shard per millisecond.
+    rows : float
+        Records per micro-batch of the real shard.
+    duplicates : float
+    key_bytes : int
+    """
+    live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
+    scale = max(1.0, live / TRIAL_IDS)
+    segment_ids = min(policy.segment_ids, SEGMENT_BYTES / (key_bytes + SST_BYTES_BESIDE_KEY))
+    shrunk = replace(
+        policy,
+        state_budget_bytes=max(1, round(policy.state_budget_bytes / scale)),
+        segment_ids=max(1, round(segment_ids / scale)),
+        keep_expired_ms=0,
+        retain_epochs=2,
+    )
+    # Micro-batches far smaller than what the tail takes at once do what somewhat larger ones do.
+    tail_ids = policy.state_budget_bytes / 2 / (key_bytes + 13)
+    new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
+    batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))
+    trial_rows = max(2, round(new_per_ms * batch_ms / scale / (1 - duplicates)))
+    return Load(rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=duplicates), scale
+
+
+def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None]) -> Trial:
+    """Drive a shard until buckets expire, then measure through a bucket or more.
+
+    Parameters
+    ----------
+    load : Load
+    scale : float
+        From `scaled`.
+    keys : callable
+    progress : callable
+        Told the share that is done.
+    """
+    policy, trial, store = load.policy, Trial(scale=scale), CountingStore()
+    steady = -(-(policy.horizon_ms + policy.lateness_ms + policy.bucket_ms) // load.batch_ms)
+    batches = steady + max(4, -(-max(policy.bucket_ms, policy.horizon_ms // 4) // load.batch_ms))
+    moments = np.unique(np.linspace(steady, batches - 1, _MOMENTS, dtype=int)).tolist()
+    rows = 0
+    for step in drive(load, batches, keys, lambda number: store):
+        trial.passed_again += step.passed_again
+        trial.wrongly_dropped += step.wrongly_dropped
+        if step.number % max(1, batches // 120) == 0:
+            trial.fill.append(_fill(step, load, scale))
+            progress(step.number / batches)
+        if step.number >= steady:
+            rows += step.counts["rows"]
+            trial.blocks_read += store.counts["blocks_read"]
+            trial.ids_written += store.counts["ids_written"]
+        if step.number in moments:
+            _look(trial, step, store, load, keys)
+        store.counts.clear()
+    for name in (
+        "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "depth", "sst_bytes",
+        "filter_bytes", "tail_bytes", "head_bytes", "filters_asked",
+    ):  # fmt: skip
+        setattr(trial, name, getattr(trial, name) / len(moments))
+    trial.blocks_read /= rows
+    trial.ids_written /= rows
+    return trial
+
+
+def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
+    """Add up sizes, and ask the filters for IDs that they know and for some that they do not."""
+    state, scale = step.state, trial.scale
+    filters = [
+        (share, segment.count, store.filters[segment.name].blocks)
+        for share, segment in asked_of(state, load, step.now_ms)
+    ]
+    trial.filters_asked += sum(share for share, _, _ in filters)
+    trial.predicted_fpr += union_fpr(share * predicted_fpr(n, z) for share, n, z in filters)
+    trial.spread += math.hypot(*(share * predicted_spread(n, z) for share, n, z in filters))
+    count = load.new * (step.number + 1)
+    unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
+    memory = _ask(step, store, load, keys(unknown))
+    trial.asked += memory.negative + memory.false_positive
+    trial.false_positives += memory.false_positive
+    oldest = max(0, count - load.new * load.batches_per_horizon)
+    known = np.unique(np.linspace(oldest, count - 1, _ASKED // 8, dtype=np.int64))
+    trial.known += len(known)
+    trial.forgotten += len(known) - len(np.unique(_ask(step, store, load, keys(known)).index))
+    segments = list(state.manifest.segments())
+    trial.live_ids += scale * (state.manifest.ids + len(state.tail))
+    trial.tail_ids += scale * len(state.tail)
+    trial.tail_bytes += scale * state.tail.nbytes
+    trial.head_bytes += state.head_bytes_without_slices()
+    trial.segments += len(segments)
+    trial.depth += max((bucket.depth for bucket in state.manifest.buckets), default=0)
+    trial.sst_bytes += scale * sum(s.sst_bytes for s in segments)
+    trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
+
+
+def _ask(step: Step, store: CountingStore, load: Load, keys: Keys) -> Memory:
+    now_ms = np.full(len(keys), step.now_ms, np.int64)
+    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+    question = Question(keys, hashes, now_ms, now_ms, now_ms, now_ms)
+    return recall(
+        step.state, question, load.policy, store, hash_key=HASH_KEY, lap=lambda stage: None
+    )
+
+
+def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
+    """IDs by bucket, those in the tail included."""
+    bucket_ms = load.policy.bucket_ms
+    ids = {b.start_ms // bucket_ms: b.ids for b in step.state.manifest.buckets}
+    starts, counts = np.unique(step.state.tail.bucket_starts(bucket_ms), return_counts=True)
+    for start_ms, count in zip(starts.tolist(), counts.tolist(), strict=True):
+        ids[start_ms // bucket_ms] = ids.get(start_ms // bucket_ms, 0) + count
+    at = (step.number + 1) / load.batches_per_horizon
+    return at, {number: round(scale * count) for number, count in ids.items()}
+
+
+def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
+    """Segments whose filters a record of this moment asks, and the share of IDs that do."""
+    for bucket in state.manifest.buckets:
+        # Kept for records that come late.
+        if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:
+            continue
+        for reach in bucket.reaches():
+            segment = reach.segment
+            start, end = segment.part / segment.parts, (segment.part + 1) / segment.parts
+            yield end - max(start, min(end, reach.done / reach.parts)), segment

@@ -1,0 +1,160 @@
+"""`dedup check` and `check_query` on what a real Spark writes, sets and plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+from pyspark.sql import SparkSession
+from spark_support import Job
+from support import Query, trace
+from typer.testing import CliRunner
+
+from dedup import DedupListener, check_query, dedup_by_id
+from dedup.cli.app_check import check
+from dedup.cli.checkpoint_log import read_checkpoint
+from dedup.core.findings import Finding, Level
+from dedup.spark.check_query import _sources
+
+app = typer.Typer()
+app.command()(check)
+STATE = "spark.sql.streaming.stateStore."
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def told(*arguments: object) -> tuple[int, dict[str, Any]]:
+    """Exit code, and the findings by rule; none of these queries has two of a rule."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments] + ["--json"])
+    body = json.loads(result.stdout)
+    return result.exit_code, {finding["rule"]: finding for finding in body["findings"]}
+
+
+def by_rule(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in findings}
+
+
+def sources_of(query: Query) -> set[str]:
+    return {name for one in query.run().metrics for name, _, _ in one.slowest_sources}
+
+
+def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path) -> None:
+    listener = DedupListener(log=tmp_path / "log")
+    spark.streams.addListener(listener)
+    query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"})
+    query.add("a@1", "b@2").add("a@3").add("c@4")
+    # Both stay as they were at the first start.
+    assert query.run().metrics
+    query.add("d@5")
+    spark.conf.set("spark.sql.shuffle.partitions", "8")
+    spark.conf.set(STATE + "providerClass", ROCKSDB)
+    metrics = query.run().metrics
+    spark.streams.removeListener(listener)
+    assert (metrics[-1].batch_id, metrics[-1].shards) == (3, 2)
+
+    log = read_checkpoint(str(query.checkpoint))
+    assert (log.query_id, log.batch_id) == (metrics[-1].query_id, 3)
+    assert (log.state_partitions, log.checkpoint_format) == (2, 1)
+    assert [(s.kind, s.batch_max) for s in log.sources or ()] == [("file", 1)]
+
+    settings = (
+        "--conf", "spark.master=local[2]", "--conf", "spark.sql.shuffle.partitions=8",
+        "--conf", f"{STATE}providerClass={ROCKSDB}",
+    )  # fmt: skip
+    code, found = told(
+        query.checkpoint, "--catalog", query.catalog, "--log", tmp_path / "log", *settings
+    )
+    assert code == 0
+    assert found["shuffle-partitions"]["level"] == "fine"
+    assert "2 partitions" in found["shuffle-partitions"]["evidence"]
+    assert "2 shards on 2" in found["shard-layout"]["evidence"]
+    assert "HDFS-backed" in found["state-store"]["evidence"]
+    assert "format 1" in found["checkpoint-format"]["evidence"]
+    assert found["trigger-limit"]["level"] == "cannot be told"
+
+
+def test_a_checkpoint_whose_state_files_have_unique_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, value in {"providerClass": ROCKSDB, "checkpointFormatVersion": "2"}.items():
+        spark.conf.set(STATE + name, value)
+    query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"}).add("a@1")
+    query.run()
+    assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2
+    # Spark goes on in that format, whatever it is asked for, and with all it remembers.
+    spark.conf.set(STATE + "checkpointFormatVersion", "1")
+    assert [one.duplicate for one in query.add("a@2").run().metrics] == [1]
+    assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2
+    _, found = told(query.checkpoint, "--conf", f"{STATE}checkpointFormatVersion=1")
+    assert "changes nothing" in found["checkpoint-format"]["evidence"]
+
+
+def test_what_the_metrics_say_of_clocks(spark: SparkSession, tmp_path: Path) -> None:
+    """From these names `dedup check` knows whether each source partition has a clock."""
+    given = {"horizon": "1 hour", "timestamp": "ts"}
+    assert sources_of(Query(spark, tmp_path / "one", given).add("a@1/x")) == {""}
+    named = Query(spark, tmp_path / "own", given | {"source_partition": "src"}).add("a@1/x")
+    assert sources_of(named) == {'"x"'}
+    arrival = Query(spark, tmp_path / "arrival", {"horizon": "1 hour"}).add("a@1/x")
+    assert sources_of(arrival) == set()
+
+
+def test_how_far_back_a_replay_finds_its_duplicates(spark: SparkSession, tmp_path: Path) -> None:
+    """Horizon and lateness together, to the second: what the rule about retention rests on."""
+    replayed = ["a@6600", "b@6601", "c@6602"]
+    run = trace(
+        spark, tmp_path, [replayed, ["new@10800"], ["newer@10801"], replayed],
+        horizon="1 hour", lateness="10 minutes",
+    )  # fmt: skip
+    # The newest is 10801: a's age is 4201 seconds, b's 4200.
+    assert run.told()[-1] == ["a@6600 late", "b@6601 duplicate", "c@6602 duplicate"]
+
+
+def test_the_output_of_dedup_run(job: Job, tmp_path: Path) -> None:
+    job.files.text("a.csv", "id,n\na,1\nb,2\n")
+    job()
+    code, found = told(job.output, "--conf", "spark.master=local[2]")
+    assert code == 0
+    levels = {finding["level"] for finding in found.values()}
+    assert levels <= {str(Level.FINE), str(Level.COSTS)}
+    assert found["trigger-limit"]["level"] == "fine"
+
+
+def test_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, {}).add("a@1")
+    operator = dedup_by_id(
+        "id", horizon="1 hour", timestamp="ts", source_partition="src",
+        catalog=str(query.catalog), max_shard_batch_bytes=64 << 20,
+    )  # fmt: skip
+    limited = query.source().where("n > 0")
+    found = by_rule(check_query(limited, operator))
+    assert found["trigger-limit"].level is Level.FINE
+    assert "maxFilesPerTrigger is 1" in found["trigger-limit"].evidence
+    assert found["catalog-place"].level is Level.FINE
+    assert "2, on 2 cores" in found["shuffle-partitions"].evidence
+    assert found["arrow-batch-bytes"].change is not None
+    assert not {f.level for f in found.values()} & {Level.UNKNOWN, Level.BREAKS}
+    assert not query.catalog.exists()
+
+    spark.conf.set("spark.sql.shuffle.partitions", "64")
+    spark.conf.set(STATE + "commitValidation.enabled", "false")
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str((1 << 31) - 1))
+    unlimited = spark.readStream.schema("id string, ts timestamp").json(str(query.input))
+    found = by_rule(check_query(unlimited, operator))
+    assert found["commit-validation"].level is Level.BREAKS
+    assert found["shuffle-partitions"].change == "spark.sql.shuffle.partitions=2"
+    assert found["trigger-limit"].change == '.option("maxFilesPerTrigger", 10)'
+    assert found["arrow-batch-bytes"].level is Level.FINE
+
+
+def test_sources_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+    files = Query(spark, tmp_path, {}).source()
+    rate, file = _sources(ticks.select("value").union(files.select("n"))) or ()
+    assert (rate.kind, rate.option("rowsPerSecond")) == ("rate", "5")
+    assert (file.kind, file.option("maxFilesPerTrigger")) == ("file", "1")
+    assert rate.complete
+    assert file.complete
+    assert _sources(spark.range(3)) is None
+    assert _sources(object()) is None  # type: ignore[arg-type]  # as on Connect: no plan

@@ -1,0 +1,160 @@
+"""`dedup tune` on real Spark: what a sample and a catalog tell is what the operator does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from spark_support import FileDrop, Job
+
+from dedup.cli import tune_sample
+from dedup.cli.catalog import open_root, snapshot
+from dedup.errors import ConfigError
+from dedup.tune.demand import Demand, of_states
+from dedup.tune.sample import of_sample
+
+START = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def events(files: int = 12, per_file: int = 500) -> list[list[tuple[str, datetime]]]:
+    """Two hours a file; repeats of all ages up to the whole, with times of their own."""
+    rng = np.random.default_rng(3)
+    made: list[list[tuple[str, datetime]]] = []
+    for number in range(files):
+        rows = []
+        for n in range(per_file):
+            at = START + timedelta(hours=2 * number, seconds=7200 * n / per_file)
+            old = number and n % 10 == 0
+            name = f"id-{rng.integers(0, number * per_file) if old else number * per_file + n:06d}"
+            rows.append((name, at))
+        made.append(rows)
+    return made
+
+
+def base(**fields: Any) -> Demand:
+    return Demand(
+        **{"origin": "", "ids_per_day": 0.0, "horizon_ms": 36_000_000, "lateness_ms": 3_600_000,
+           "shards": 2, "cores": 2} | fields
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv.gz", "json"])
+def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, file_format: str) -> None:
+    for number, rows in enumerate(events()):
+        names, times = [r[0] for r in rows], [r[1] for r in rows]
+        written = times if file_format == "parquet" else [t.isoformat() for t in times]
+        job.files.table(f"{number:02d}.{file_format}", pa.table({"id": names, "at": written}))
+    sample = tune_sample.read_sample(
+        input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
+    )
+    found = of_sample(base(), "in", sample, None)
+    assert found.repeats is not None
+    outcome = job(horizon="10 hours", timestamp="at", lateness="1 hour")
+    counts = outcome.figures.counts
+    assert found.repeats.records == counts["records_in"] == 6000
+    repeated = len(found.repeats.apart_ms)
+    again = int((found.repeats.apart_ms > found.horizon_ms).sum())
+    # What is apart is counted from the first copy; the operator counts from the last that went on.
+    assert 0 < counts["unique"] - (6000 - repeated) <= again
+    assert again < 1.3 * (counts["unique"] - (6000 - repeated))
+    assert found.ids_per_day == pytest.approx(6000 - repeated, rel=0.02)
+    assert found.duplicates == pytest.approx(repeated / 6000)
+    assert found.key_bytes == 1 + len("id-000000")
+
+
+def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:
+    for number, rows in enumerate(events(files=20)):
+        names, times = [r[0] for r in rows], [r[1] for r in rows]
+        job.files.table(f"{number:02d}.parquet", pa.table({"id": names, "at": times}))
+    outcome = job(horizon="16 hours", timestamp="at", buckets=4, state_budget_bytes=16 << 10)
+    known = snapshot(
+        open_root(str(job.output / "_catalog")), str(job.output / "_checkpoint"), job.spark
+    )
+    found = of_states(base(), known.query_id, known.states)
+    assert (found.horizon_ms, found.lateness_ms) == (16 * 3_600_000, 3_600_000)
+    assert found.today is not None
+    assert found.today.buckets == 4
+    assert sum(found.shard_ids) == outcome.figures.levels["live_ids"]
+    # 450 new IDs in two hours, and some that were forgotten.
+    assert found.ids_per_day == pytest.approx(12 * 460, rel=0.05)
+    assert found.key_bytes == pytest.approx(10, abs=4)  # small segments have large heads
+
+
+def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
+    """One whole call: reading, measuring, JSON on stdout and nothing of Spark's."""
+    files = FileDrop(tmp_path / "in")
+    for number, rows in enumerate(events(files=4)):
+        lines = [f"{name};{at:%d.%m.%Y %H:%M:%S}" for name, at in rows]
+        files.text(f"{number}.csv", "\n".join(["id;at", *lines]))
+    arguments = [
+        "tune", "--sample", str(files.folder), "--id", "id", "--timestamp", "at",
+        "--timestamp-format", "dd.MM.yyyy HH:mm:ss", "--read-option", "sep=;",
+        "--horizon", "5 hours", "--json", "--quiet",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "dedup.cli.main", *arguments],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    body = json.loads(done.stdout)
+    assert body["origin"] == f"2,000 records of {files.folder}"
+    assert body["false_negatives"] == 0
+    horizon = next(f for f in body["findings"] if f["rule"] == "horizon")
+    assert horizon["level"] == "breaks the guarantee"
+
+
+def test_a_large_sample_is_thinned_by_id(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, rows in enumerate(events()):
+        names, times = [r[0] for r in rows], [r[1] for r in rows]
+        job.files.table(f"{number:02d}.parquet", pa.table({"id": names, "at": times}))
+    read = {"input": str(job.files.folder), "id": ("id",), "timestamp": "at", "spark": job.spark}
+    whole = tune_sample.read_sample(**read)
+    monkeypatch.setattr(tune_sample, "MAX_RECORDS", 2000)
+    thin = tune_sample.read_sample(**read)
+    assert thin.one_in == 3
+    assert len(thin) == pytest.approx(2000, rel=0.15)
+    all_keys = [whole.keys[i] for i in range(len(whole))]
+    kept = {thin.keys[i] for i in range(len(thin))}
+    # All copies of an ID that stays are there.
+    assert len(thin) == sum(key in kept for key in all_keys)
+    one, third = (of_sample(base(), "in", s, None) for s in (whole, thin))
+    assert third.ids_per_day == pytest.approx(one.ids_per_day, rel=0.1)
+
+
+def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> None:
+    rows = {"id": ["a", None, "b", "a"], "at": [START, START, None, START + timedelta(hours=1)],
+            "x": [1.0, 2.0, 3.0, 4.0]}  # fmt: skip
+    job.files.table("1.parquet", pa.table(rows))
+    read = {"input": str(job.files.folder), "spark": job.spark}
+    assert len(tune_sample.read_sample(**read, id=("id",), timestamp="at")) == 2
+    timeless = tune_sample.read_sample(**read, id=("id",), timestamp=None)
+    assert (len(timeless), timeless.times_ms) == (3, None)
+    composite = tune_sample.read_sample(**read, id=("id", "at"), timestamp=None)
+    assert len(composite) == 4
+    for wrong, said in (
+        ({"id": ("nope",), "timestamp": "at"}, "--id nope: INPUT has no such column"),
+        ({"id": ("x",), "timestamp": "at"}, "ID column 'x' is double"),
+        ({"id": ("id",), "timestamp": "x"}, "timestamp column 'x' is double"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            tune_sample.read_sample(**read, **wrong)
+
+
+def test_a_sample_in_the_order_of_its_files(job: Job) -> None:
+    """By the time that a file was written, whatever it is called."""
+    for name, hour in (("z", 0), ("m", 1), ("a", 2)):
+        at = START + timedelta(hours=hour)
+        job.files.table(f"{name} %20.parquet", pa.table({"id": [name], "at": [at]}))
+    sample = tune_sample.read_sample(
+        input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
+    )
+    assert [sample.keys[i] for i in range(3)] == [b"\0z", b"\0m", b"\0a"]
+    assert sample.files.tolist() == [0, 1, 2]

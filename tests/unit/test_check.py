@@ -1,0 +1,510 @@
+"""`dedup check` on checkpoints as Spark writes them: what it reads, says, and refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from metrics_support import HOUR_MS, QUERY, batch
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from dedup.catalog.certificate import Certificate, create_or_check, filter_key_id, slot_keys
+from dedup.catalog.root import Root
+from dedup.cli.app_check import check
+from dedup.cli.check import retention
+from dedup.cli.checkpoint_log import read_checkpoint
+from dedup.cli.findings_screen import findings_lines, summary_line
+from dedup.cli.output_folder import Record
+from dedup.cli.run_options import RunOptions
+from dedup.core.facts import FOREVER_MS, OTHER
+from dedup.core.findings import Finding, Level, Takes
+from dedup.monitor.metrics_log import MetricsLog
+
+app = typer.Typer()
+app.command()(check)
+
+STATE = "org.apache.spark.sql.execution.streaming.state."
+CONF = {
+    "spark.sql.streaming.stateStore.providerClass": STATE + "HDFSBackedStateStoreProvider",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+}
+LOCAL = ("--conf", "spark.master=local[4]")
+
+
+def kafka(*ends: int) -> str:
+    return json.dumps({"orders": {str(n): end for n, end in enumerate(ends)}})
+
+
+def make_checkpoint(
+    folder: Path,
+    *offsets: str,
+    conf: dict[str, str] = CONF,
+    operator: str = "applyInPandasWithState",
+    unique_ids: bool = False,
+    first: int = 0,
+) -> Path:
+    """A checkpoint in which each micro-batch has one line of source offsets, as of Spark 4.3."""
+    for name in ("offsets", "commits", "state/0/_metadata"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": QUERY}))
+    about = {"batchWatermarkMs": 0, "batchTimestampMs": 1_795_279_533_413, "conf": conf}
+    commit: dict[str, Any] = {"nextBatchWatermarkMs": 0}
+    if unique_ids:
+        commit["stateUniqueIds"] = {"0": [["af242319-8987-43c7-b03c-9b3c70543d76"]]}
+    for number, line in enumerate(offsets, first):
+        (folder / f"offsets/{number}").write_text(f"v1\n{json.dumps(about)}\n{line}")
+        (folder / f"offsets/.{number}.crc").write_bytes(b"crc")
+        (folder / f"commits/{number}").write_text(
+            f"{'v2' if unique_ids else 'v1'}\n{json.dumps(commit)}"
+        )
+    stored = {
+        "operatorInfo": {"operatorId": 0, "operatorName": operator},
+        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 4}],
+    }
+    (folder / "state/0/_metadata/metadata").write_text(f"v1\n{json.dumps(stored)}")
+    return folder
+
+
+def make_catalog(folder: Path, *, shards: int = 4, timestamp: str = "column ts timestamp") -> Path:
+    create_or_check(
+        Root(folder),
+        Certificate(
+            query_id=QUERY,
+            id_columns=(("id", "string"),),
+            encoding="v1",
+            timestamp_source=timestamp,
+            stable_timestamps=False,
+            shards=shards,
+            slot_keys=slot_keys(shards, 4),
+            hash_key_id=filter_key_id(QUERY),
+            birth_batch=0,
+        ),
+    )
+    return folder
+
+
+def make_log(folder: Path, **fields: Any) -> Path:
+    log = MetricsLog(folder)
+    for number in range(3):
+        made = {"slowest_sources": (("", 1, False),), "late": 20, **fields}
+        log.batch(batch(number, **made), 1000 * number)
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def findings(*arguments: object) -> dict[str, list[dict[str, Any]]]:
+    """What ``--json`` tells, by rule."""
+    body = json.loads(run(*arguments, "--json").stdout)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for finding in body["findings"]:
+        found.setdefault(finding["rule"], []).append(finding)
+    return found
+
+
+def refused(code: int, *arguments: object) -> str:
+    """The one line of an error."""
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    first, *rest = result.stderr.strip().split("\n")
+    assert first.startswith("error: ")
+    assert all(line.startswith("Remedies: ") for line in rest)
+    assert result.stdout == ""
+    return first
+
+
+# --- the checkpoint's logs
+
+
+def test_kafka_in_the_offset_log(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(100, 50), kafka(130, 100, 9))
+    log = read_checkpoint(str(place))
+    assert (log.query_id, log.batch_id) == (QUERY, 2)
+    assert (log.state_partitions, log.checkpoint_format) == (4, 1)
+    assert log.pinned == CONF
+    (source,) = log.sources or ()
+    assert (source.kind, source.topics, source.partitions) == ("kafka", ("orders",), 3)
+    # Where a new partition began, nobody says.
+    assert source.batch_max == 150
+
+
+def test_sizes_are_of_consecutive_micro_batches(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0), kafka(500), kafka(510), kafka(530))
+    (place / "offsets/1").unlink()
+    (source,) = read_checkpoint(str(place)).sources or ()
+    assert source.batch_max == 20
+
+
+def test_numbers_are_no_words(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0), kafka(5), kafka(15), first=8)
+    assert read_checkpoint(str(place)).batch_id == 10
+
+
+def test_files_in_the_offset_log(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", '{"logOffset":0}', '{"logOffset":1}')
+    (place / "sources/0").mkdir(parents=True)
+    for number, count in enumerate((1, 3)):
+        entries = [
+            {"path": f"f{number}{n}", "timestamp": 1, "batchId": number} for n in range(count)
+        ]
+        (place / f"sources/0/{number}").write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    (source,) = read_checkpoint(str(place)).sources or ()
+    assert (source.kind, source.batch_max) == ("file", 3)
+
+
+@pytest.mark.parametrize("line", ["17", '{"offset":10500,"timestamp":1}', '{"a":{"x":1}}'])
+def test_other_sources(tmp_path: Path, line: str) -> None:
+    (source,) = read_checkpoint(str(make_checkpoint(tmp_path / "c", line))).sources or ()
+    assert source.kind == OTHER
+
+
+def test_a_source_that_has_told_nothing_lately(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", f"{kafka(1)}\n-", '-\n{"logOffset":3}')
+    assert [s.kind for s in read_checkpoint(str(place)).sources or ()] == ["kafka", "file"]
+
+
+def test_the_offset_log_that_names_its_sources(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": CONF})
+    (place / "offsets/1").write_text(f"v2\n{about}\n0:{kafka(9)}\nclicks:{kafka(3, 4)}")
+    assert [s.partitions for s in read_checkpoint(str(place)).sources or ()] == [1, 2]
+
+
+def test_state_files_with_unique_names(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1), unique_ids=True)
+    assert read_checkpoint(str(place)).checkpoint_format == 2
+
+
+def test_the_checkpoint_may_be_a_uri(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    assert read_checkpoint(f"file://{place}") == read_checkpoint(str(place))
+
+
+# --- what the command makes of it
+
+
+def test_with_everything_known(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0, 0, 0, 0), kafka(1000, 1000, 1000, 1000))
+    properties = tmp_path / "spark-defaults.conf"
+    properties.write_text(
+        "# ours\nspark.master   local[4]\nspark.driver.memory=1g\n\n"
+        "spark.sql.execution.arrow.maxBytesPerBatch: 2147483647\n"
+    )
+    result = run(
+        place, "--catalog", make_catalog(tmp_path / "catalog"),
+        "--log", make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),)),
+        "--properties", properties, "--kafka-retention", "1 hour",
+        "--source-option", "maxOffsetsPerTrigger=4000", "--source-option", "failOnDataLoss=true",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert f"query {QUERY} (orders), as of micro-batch 1" in result.stdout
+    last = result.stdout.strip().split("\n")[-1]
+    assert "fine" in last
+    assert not {"breaks", "costs", "told"} & set(last.split())
+
+
+def test_exit_code_4_where_the_guarantee_breaks(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
+    log = make_log(tmp_path / "log")
+    result = run(place, "--log", log, "--kafka-retention", "7 days", *LOCAL)
+    assert result.exit_code == 4
+    assert " BREAKS " in result.stdout
+    assert 'horizon="7 days"' in result.stdout
+    found = findings(place, "--log", log, "--kafka-retention", "7 days", *LOCAL)
+    (clocks,) = found["source-clocks"]
+    assert "60 of the last 3,000 records were late" in clocks["evidence"]
+    body = json.loads(run(place, "--log", log, "--kafka-retention", "7 days", "--json").stdout)
+    assert (body["status"], body["exit_code"], body["name"]) == ("breaks", 4, "orders")
+
+
+def test_without_anything_else_it_says_what_to_give(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
+    result = run(place)
+    assert result.exit_code == 0, result.output
+    for flag in ("--properties", "--log", "--catalog", "--kafka-retention", "--source-option"):
+        assert flag in result.stdout, flag
+    assert "--entity-name orders --describe" in result.stdout
+
+
+def test_every_line_fits_but_what_is_to_be_copied(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
+    long = [line for line in run(place).stdout.split("\n") if len(line) > 80]
+    assert all(line.strip().startswith("kafka-configs.sh") for line in long)
+
+
+def test_the_checkpoint_wins_over_settings_that_it_keeps(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    (found,) = findings(place, *LOCAL, "--conf", "spark.sql.shuffle.partitions=64")[
+        "shuffle-partitions"
+    ]
+    assert found["level"] == "fine"
+    assert "spark.sql.shuffle.partitions=64 changes nothing" in found["evidence"]
+
+
+def test_the_horizon_of_the_next_start(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    log = make_log(tmp_path / "log")
+    given = (place, "--log", log, "--kafka-retention", "1 day")
+    (found,) = findings(*given)["horizon-retention"]
+    assert "horizon 1 hour" in found["evidence"]
+    (found,) = findings(*given, "--horizon", "1 day")["horizon-retention"]
+    assert found["level"] == "fine"
+
+
+def test_the_certificate_tells_shards_and_time(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1, 1))
+    catalog = make_catalog(tmp_path / "catalog", shards=6, timestamp="processing time")
+    found = findings(place, "--catalog", catalog, *LOCAL)
+    assert "6 shards on 4" in found["shard-layout"][0]["evidence"]
+    assert "source-clocks" not in found
+    assert str(catalog) in found["catalog-place"][0]["evidence"]
+
+
+def test_a_query_that_has_not_begun(tmp_path: Path) -> None:
+    """As `dedup catalog adopt` leaves a checkpoint."""
+    place = tmp_path / "c"
+    place.mkdir()
+    (place / "metadata").write_text(json.dumps({"id": QUERY}))
+    for folder in ("offsets", "commits"):
+        result = run(place, *LOCAL)
+        assert result.exit_code == 0
+        assert "not started yet" in result.stdout
+        (place / folder).mkdir()
+
+
+def test_an_older_entry_that_is_cut_only_costs_its_size(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0), kafka(500), kafka(510))
+    (place / "offsets/0").write_text("v1\n{")
+    (source,) = read_checkpoint(str(place)).sources or ()
+    assert source.batch_max == 10
+
+
+# --- the output of `dedup run`
+
+
+def run_output(tmp_path: Path, *, timestamp: str | None = None) -> Path:
+    (tmp_path / "in").mkdir()
+    options = RunOptions.make(
+        input=tmp_path / "in", output=tmp_path / "out", id=("id",), horizon="7 days",
+        timestamp=timestamp, file_format="csv", output_format="csv",
+    )  # fmt: skip
+    options.output.mkdir()
+    Record(
+        options=options.fixed(), schema={}, pattern=None, partitioned=False, compressed=False,
+        shards=4, rules=options.rules(), query_id=QUERY,
+    ).write(options.output)  # fmt: skip
+    make_checkpoint(options.checkpoint, '{"logOffset":0}')
+    make_catalog(options.catalog)
+    return options.output
+
+
+def test_the_output_of_dedup_run_tells_all(tmp_path: Path) -> None:
+    found = findings(run_output(tmp_path), *LOCAL)
+    levels = {finding["level"] for each in found.values() for finding in each}
+    assert "cannot be told" not in levels
+    assert "breaks the guarantee" not in levels
+    assert found["trigger-limit"][0]["level"] == "fine"
+    assert "--files-per-trigger" in found["trigger-limit"][0]["evidence"]
+    assert "4 shards on 4" in found["shard-layout"][0]["evidence"]
+
+
+def test_settings_given_win_over_those_of_dedup_run(tmp_path: Path) -> None:
+    found = findings(run_output(tmp_path), "--conf", "spark.master=local[16]")
+    assert "12 of 16 cores" in found["shuffle-partitions"][0]["evidence"]
+
+
+def test_a_damaged_record_of_dedup_run(tmp_path: Path) -> None:
+    output = run_output(tmp_path)
+    (output / "_dedup.json").write_text('{"format": 1, "options"')
+    assert "_dedup.json cannot be read" in refused(2, output)
+
+
+def test_a_record_that_lacks_options(tmp_path: Path) -> None:
+    output = run_output(tmp_path)
+    record = Record.read(output)
+    assert record is not None
+    replace(record, rules={}).write(output)
+    assert "_dedup.json" in refused(2, output)
+
+
+# --- bad input
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    assert "holds no checkpoint" in refused(2, tmp_path / "nothing")
+
+
+def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "holds no checkpoint" in refused(2, tmp_path)
+    assert "holds no checkpoint" in refused(2, tmp_path / "notes.txt")
+
+
+def test_a_query_without_the_operator(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1), operator="dedupe")
+    assert "a query without dedup_by_id" in refused(2, place)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "v1", "v1\n", 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sq', 'v1\n{"conf":{}}\n',
+     'v1\n{"conf":{}}\n{"orders":{"0":12', "v1\n[]\n5", "v9\n{}\n5", "v2\n{}\n5", "\x00\x01\n\n\n"],
+)  # fmt: skip
+def test_the_last_offsets_are_cut(tmp_path: Path, content: str) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1), kafka(2))
+    (place / "offsets/1").write_text(content)
+    assert "offsets/1 is damaged: it is cut short" in refused(3, place)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"id":"ab', b"[]", b"\xff\xfe", b"null"])
+def test_the_metadata_is_cut(tmp_path: Path, content: bytes) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    (place / "metadata").write_bytes(content)
+    assert "metadata is damaged" in refused(3, place)
+
+
+@pytest.mark.parametrize("name", ["commits/0", "state/0/_metadata/metadata"])
+@pytest.mark.parametrize("content", ["", "v1", "v1\n{", "v1\n[]", "v1\n5"])
+def test_other_logs_that_are_cut_leave_it_unknown(tmp_path: Path, name: str, content: str) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    (place / name).write_text(content)
+    assert run(place, *LOCAL).exit_code == 0
+
+
+def test_a_folder_in_the_place_of_a_log(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    (place / "offsets/0").unlink()
+    (place / "offsets/0").mkdir()
+    assert "offsets/0 cannot be read" in refused(2, place)
+
+
+def test_a_file_in_the_place_of_a_log(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c")
+    (place / "offsets").rmdir()
+    (place / "offsets").write_text("")
+    assert run(place).exit_code in (0, 2)
+
+
+def test_a_file_system_that_nobody_knows() -> None:
+    assert "s3a://bucket/c cannot be read" in refused(2, "s3a://bucket/c")
+
+
+def test_another_query(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1, 1))
+    assert run(place, "--query", QUERY).exit_code == 0
+    assert f"of query {QUERY}, not of --query orders" in refused(2, place, "--query", "orders")
+    log = make_log(tmp_path / "log")
+    assert run(place, "--query", "orders", "--log", log).exit_code == 4
+
+
+def test_a_catalog_that_is_not_there(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    assert "holds no catalog of query" in refused(2, place, "--catalog", tmp_path / "none")
+
+
+def test_a_damaged_certificate(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    catalog = make_catalog(tmp_path / "catalog")
+    (catalog / QUERY / "catalog.json").write_text("{")
+    assert "certificate" in refused(3, place, "--catalog", catalog)
+
+
+def test_a_log_of_another_query(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    log = make_log(tmp_path / "log", query_id="another")
+    assert "tells nothing of query" in refused(2, place, "--log", log)
+    assert "no folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
+
+
+def test_a_metrics_log_that_is_cut(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1, 1))
+    log = make_log(tmp_path / "log")
+    (path,) = log.iterdir()
+    path.write_bytes(path.read_bytes()[:-40])
+    (found,) = findings(place, "--log", log)["source-clocks"]
+    assert "of the last 2,000 records" in found["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--conf", "spark.master"), "--conf spark.master is not KEY=VALUE"),
+        (("--conf", "=yarn"), "--conf =yarn is not KEY=VALUE"),
+        (("--conf", "maxOffsetsPerTrigger=5"), "no Spark setting"),
+        (("--source-option", "maxOffsetsPerTrigger"), "is not KEY=VALUE"),
+        (("--kafka-retention", "a week"), "--kafka-retention='a week' is not a duration"),
+        (("--horizon", "-5 days"), "--horizon='-5 days' is not a duration"),
+        (("--properties", "/nowhere/at/all"), "--properties /nowhere/at/all cannot be read"),
+        (("--properties", "/"), "--properties / cannot be read"),
+    ],
+)
+def test_bad_flags(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    assert says in refused(2, place, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"spark.master local\nwhat\n", "line 2: 'what' is not KEY VALUE"), (b"\xff\xfe", "UTF-8")],
+)
+def test_properties_that_cannot_be_read(tmp_path: Path, content: bytes, says: str) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    (tmp_path / "p").write_bytes(content)
+    assert says in refused(2, place, "--properties", tmp_path / "p")
+
+
+def test_an_error_as_json(tmp_path: Path) -> None:
+    body = json.loads(run(tmp_path, "--json").stdout)
+    assert (body["exit_code"], body["error"]) == (2, "ConfigError")
+
+
+def test_retention() -> None:
+    assert retention("1 hour", option="x") == HOUR_MS
+    assert retention("-1", option="x") == retention("forever", option="x") == FOREVER_MS
+
+
+# --- the screen
+
+
+def test_findings_on_the_screen() -> None:
+    fine = Finding(rule="all-well", level=Level.FINE, evidence="Nothing to do.")
+    broken = Finding(
+        rule="worst",
+        level=Level.BREAKS,
+        evidence="It is " + "very " * 20 + "bad: spark.sql.shuffle.partitions=200.",
+        change="spark.sql.streaming.statefulOperator.useStrictDistribution=true-and-much-longer",
+        takes=Takes.RESTART,
+    )
+    lines = findings_lines([fine, broken])
+    texts = [line.plain for line in lines]
+    assert texts[0].split() == ["BREAKS", "worst"]
+    assert texts[-2].split() == ["FINE", "all-well"]
+    assert broken.change in [text.strip() for text in texts]
+    assert all(len(text) <= 80 for text in texts if broken.change not in text)
+    assert " ".join(" ".join(texts).split()).count(broken.evidence) == 1
+    change = next(line for line in lines if broken.change in line.plain)
+    assert change.spans[0].style == "bold"
+    assert summary_line([fine, broken]).plain == ("2 looked at: 1 breaks the guarantee, 1 fine")
+
+
+def test_markup_in_a_finding_is_text() -> None:
+    odd = Finding(
+        rule="r", level=Level.COSTS, evidence="Topic [bold]x[/] is odd.", change="[red]=1"
+    )
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for line in findings_lines([odd]):
+        console.print(line)
+    assert "Topic [bold]x[/] is odd." in (text := console.export_text())
+    assert "[red]=1" in text

@@ -1,0 +1,272 @@
+"""`dedup tune` from the shell: from a number and a log, and all that can be wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_support import START_MS, batch
+from tune_support import COSTS
+from typer.testing import CliRunner
+
+from dedup.cli import tune as job
+from dedup.cli.app import app
+from dedup.core.filter import SplitBlockFilter
+from dedup.core.keys import Keys
+from dedup.core.tail import Tail
+from dedup.errors import CatalogError
+from dedup.monitor.metrics_log import MetricsLog
+from dedup.tune import candidates, footprint, machine, trial
+from dedup.tune.machine import Costs
+from dedup.tune.trial import made_keys
+
+pytest.importorskip("vl_convert")
+SMALL = ["--ids-per-day", "60k", "--horizon", "1 day", "--state-budget-bytes", "65536"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer choices; what is left is measured as ever."""
+    monkeypatch.setattr(candidates, "FPRS", (0.01, 0.001))
+    monkeypatch.setattr(candidates, "BUCKETS", (8,))
+    monkeypatch.setattr(candidates, "BUDGETS", ())
+
+
+def tune(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["tune", *arguments])
+
+
+def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
+    report = tmp_path / "report.html"
+    done = tune(*SMALL, "--cores", "2", "--html", str(report), "--json")
+    body = json.loads(done.stdout)
+    assert done.exit_code == body["exit_code"] == 0, done.output
+    assert body["verdict"].startswith(("KEEP", "CHANGE"))
+    assert body["false_negatives"] == 0
+    assert body["live_ids"] == 62_500
+    assert [c["fpr"] for c in body["candidates"]] == [0.01, 0.001]
+    for found in body["candidates"]:
+        assert found["state_budget_bytes"] == 65_536
+        assert found["unknown_ids_asked"] > 50_000
+        assert found["known_ids_asked"] > 5_000
+        assert found["measured_fpr_low"] < found["fpr"]
+        assert found["segment_bytes"] > found["sidecar_bytes"] > found["state_bytes"] / 4 > 0
+        assert found["ms_per_million"] > 0
+    assert all(ns > 0 for ns in body["costs_ns"].values())
+    assert sum(body["shard_ids"]) == pytest.approx(62_500, rel=0.01)
+    assert {"fpr", "buckets", "state-budget-bytes", "shards", "memory"} == {
+        finding["rule"] for finding in body["findings"]
+    }
+    assert body["verdict"] in report.read_text()
+
+
+def test_the_screen_has_verdict_table_advice_and_what_it_rests_on(quick: None) -> None:
+    done = tune(*SMALL)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert "60,000 new IDs a day (as given), horizon 1 day, lateness 1 hour" in lines[0]
+    assert any(line.startswith(("KEEP ", "CHANGE ")) for line in lines)
+    assert sum(line.startswith((">", "*", " ")) and "%-" in line for line in lines) == 2
+    assert "0 false negatives" in " ".join(lines)
+    assert max(map(len, lines)) <= 100
+    assert "costs of this machine" in done.stderr
+    assert "fpr=0.001" in done.stderr
+    assert "costs of this machine" not in done.stdout
+
+
+def test_quiet_tells_of_no_progress(quick: None) -> None:
+    assert tune(*SMALL, "--quiet").stderr == ""
+
+
+def test_a_filter_that_forgets_makes_it_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = SplitBlockFilter.may_contain
+    monkeypatch.setattr(
+        SplitBlockFilter,
+        "may_contain",
+        lambda self, hashes: honest(self, hashes) & (hashes % np.uint64(100) != 0),
+    )
+    done = tune(*SMALL, "--json")
+    assert done.exit_code == 3
+    body = json.loads(done.stdout)
+    assert body["error"] == "FilterDamaged"
+    assert "IDs that were added to them: duplicates would pass" in body["message"]
+
+
+def test_a_duplicate_that_passes_a_trial_makes_it_exit_3(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the filters but what is made of their answers is wrong: the tail is not asked."""
+    honest = trial.process
+
+    def forgetful(state: Any, *arguments: Any, **named: Any) -> Any:
+        return honest(replace(state, tail=Tail.empty()), *arguments, **named)
+
+    monkeypatch.setattr(job, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(trial, "process", forgetful)
+    done = tune(*SMALL, "--json")
+    assert done.exit_code == 3
+    body = json.loads(done.stdout)
+    assert body["status"] == "false negatives"
+    assert body["false_negatives"] > 100
+
+
+def log(folder: Path, count: int = 6, *, query: str | None = None, cut: bool = False) -> Path:
+    written = MetricsLog(folder)
+    for number in range(count):
+        fields: dict[str, Any] = {} if query is None else {"query_id": query, "query_name": query}
+        made = batch(number, horizon_ms=86_400_000, unique=950, duplicate=50, records_in=1000,
+                     live_ids=50_000, **fields)  # fmt: skip
+        written.batch(made, START_MS + 10_000 * number)
+    if cut:
+        (path,) = folder.glob("*.jsonl")
+        path.write_bytes(path.read_bytes()[:-100])
+    return folder
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_log_is_read_even_if_it_is_cut_mid_line(tmp_path: Path, quick: None, cut: bool) -> None:
+    done = tune("--log", str(log(tmp_path, cut=cut)), "--state-budget-bytes", "65536", "--json")
+    body = json.loads(done.stdout)
+    assert done.exit_code == 0, done.output
+    assert body["origin"] == f"the metrics log of query orders, {5 if cut else 6} micro-batches"
+    assert body["ids_per_day"] == pytest.approx(950 / 10 * 86_400)
+    assert (body["shards"], body["cores"]) == (4, 4)
+    assert body["candidates"][0]["today"]
+    assert "seen-fpr" in {finding["rule"] for finding in body["findings"]}
+
+
+def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
+    asked = job.Asked(
+        log=str(log(tmp_path)), horizon="2 days", lateness="10 minutes", batch="5 s", cores=16,
+        duplicate_share=0.5, id_bytes=40, ids_per_day="1.5M", fpr=0.2, buckets=3, read={},
+    )  # fmt: skip
+    found = job.demand_of(asked)
+    assert (found.horizon_ms, found.lateness_ms, found.batch_ms) == (172_800_000, 600_000, 5000)
+    assert (found.cores, found.duplicates, found.key_bytes) == (16, 0.5, 40)
+    assert found.ids_per_day == 1_500_000
+    assert found.today is not None
+    assert (found.today.fpr, found.today.buckets) == (0.2, 3)
+
+
+def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        log(tmp_path, query=name)
+    done = tune("--log", str(tmp_path))
+    assert done.exit_code == 2
+    assert "tells of one, two; say which: --query" in done.stderr
+    assert job.demand_of(job.Asked(log=str(tmp_path), query="two", read={})).origin.count("two")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Say what is asked of the query"),
+        (["--ids-per-day", "many", "--horizon", "1 day"], "--ids-per-day many is not a number"),
+        (["--ids-per-day", "-5", "--horizon", "1 day"], "--ids-per-day -5 is not a number"),
+        (["--ids-per-day", "0", "--horizon", "1 day"], "0 new IDs a day"),
+        (["--ids-per-day", "5M"], "--horizon is missing"),
+        (["--ids-per-day", "5M", "--horizon", "soon"], "'soon' is not a duration"),
+        (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s is no time at all"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--batch", "0 s"], "--batch 0 s"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1"], "--fpr 1.0 does not lie"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "0"], "--buckets 0 is below 1"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "2000"], "--buckets 2000"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1e-9"], "--fpr 1e-09"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--duplicate-share", "1.5"], "is a share"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--html", "/no/such/x.html"], "no folder"),
+        (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
+        (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
+        (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),
+        (["--sample", "/no/such", "--id", "a", "--horizon", "1 d"], "/no/such does not exist"),
+        (["--catalog", "x"], "--catalog needs --checkpoint"),
+        (["--catalog", "/no/such", "--checkpoint", "y"], "holds no catalog"),
+        (["--id", "a", "--ids-per-day", "1k", "--horizon", "1 d", "--read-option", "x"], "KEY=VAL"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: list[str], said: str) -> None:
+    done = tune(*arguments)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert "Traceback" not in done.output
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
+
+
+def test_an_empty_sample_is_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    arguments = ["--sample", str(tmp_path), "--id", "a", "--horizon", "1 d"]
+    done = tune(*arguments)
+    assert (done.exit_code, "holds no file named as csv, json or parquet" in done.stderr) == (
+        2,
+        True,
+    )
+    done = tune(*arguments, "--format", "csv")
+    assert (done.exit_code, "holds no csv files" in done.stderr) == (2, True)
+
+
+def test_a_log_folder_without_a_query_is_refused(tmp_path: Path) -> None:
+    done = tune("--log", str(tmp_path))
+    assert (done.exit_code, "tells of no query" in done.stderr) == (2, True)
+    done = tune("--log", str(log(tmp_path)), "--query", "other")
+    assert (done.exit_code, "tells of orders; not of other" in done.stderr) == (2, True)
+
+
+def test_a_disk_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> Costs:
+        raise CatalogError("the local disk is full")
+
+    monkeypatch.setattr(job, "measure", full)
+    done = tune(*SMALL)
+    assert (done.exit_code, done.stderr.count("the local disk is full")) == (3, 1)
+
+
+def test_a_report_that_cannot_be_written_is_told(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report").mkdir()
+    done = tune(*SMALL, "--html", str(tmp_path / "report"))
+    assert done.exit_code == 2
+    assert "is a folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("20M", 2e7),
+        ("1.5b", 1.5e9),
+        ("300000", 3e5),
+        ("2,000,000", 2e6),
+        ("10 k", 1e4),
+        ("1e6", 1e6),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
+    assert job.count(text, "--ids-per-day") == number
+
+
+def test_a_worker_takes_more_for_more_records() -> None:
+    few, many = (footprint.worker_bytes(rows, 17) for rows in (10, 300_000))
+    assert 20 << 20 < few < many
+    # Some hundred bytes a record: 25 of them in the state, the rest in sorting and looking up.
+    assert 50 < (many - few) / 300_000 < 2_000
+    assert footprint.worker_bytes(4_000_000, 17) > many
+
+
+def test_the_scratch_catalog_leaves_nothing_behind() -> None:
+    with machine.scratch_store() as (store, _):
+        folder = Path(store._root.url().removeprefix("file://"))  # type: ignore[attr-defined]
+        assert folder.parent.is_dir()
+    assert not folder.parent.exists()
+
+
+def test_keys_of_a_sample_serve_in_a_trial() -> None:
+    own = Keys.from_list([b"a", b"b"])
+    found = job.demand_of(job.Asked(ids_per_day="1k", horizon="1 day", read={}))
+    assert found.keys is None
+    assert made_keys()(np.array([1]))[0] not in (own[0], own[1])

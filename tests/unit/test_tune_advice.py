@@ -1,0 +1,353 @@
+"""Which choice is recommended, and what is advised for which reason."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tune_support import COSTS, candidate, demand
+
+from dedup.cli import tune_screen as words
+from dedup.cli.tune import Result, page
+from dedup.core.findings import Finding, Level, Takes
+from dedup.errors import MissingExtraError
+from dedup.tune import report
+from dedup.tune.advice import CACHE_BYTES, Memory, advise
+from dedup.tune.candidates import Candidate, Choice, best_of_each, choices, explore, named
+from dedup.tune.charts import charts
+from dedup.tune.curves import Point
+from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing
+from dedup.tune.trial import Trial
+
+vl_convert = pytest.importorskip("vl_convert")
+BASE = Sizing(fpr=0.1)
+HOUR_MS = 3_600_000
+
+
+def choice(*others: Candidate, today: Candidate | None = None) -> Choice:
+    first = today or candidate(BASE)
+    return Choice((first, *others), min((first, *others), key=lambda c: c.cost))
+
+
+def repeats(apart: list[float], behind: list[float] = (), **fields: Any) -> Repeats:
+    """Hours."""
+    made = {
+        "apart_ms": np.sort(np.array(apart, np.float64) * HOUR_MS).astype(np.int64),
+        "behind_ms": np.sort(np.array(behind, np.float64) * HOUR_MS).astype(np.int64),
+        "records": 10_000,
+        "same_timestamp": 0,
+        "span_ms": 10 * DAY_MS,
+    }
+    return Repeats(**(made | fields))
+
+
+def advice(rule: str, asked: Demand, chosen: Choice | None = None, memory: Any = None) -> Finding:
+    (found,) = [f for f in advise(asked, chosen or choice(), memory) if f.rule == rule]
+    return found
+
+
+# ---- which choice --------------------------------------------------------------------------------
+
+
+def test_every_value_of_one_option_at_a_time_is_tried() -> None:
+    wanted = choices(BASE)
+    assert wanted[0] == BASE
+    assert len(wanted) == len(set(wanted)) == 1 + 4 + 3 + 2
+    assert all(sum(a != b for a, b in zip(astuple(s), astuple(BASE), strict=True)) <= 1
+               for s in wanted)  # fmt: skip
+
+
+def astuple(sizing: Sizing) -> tuple[float, ...]:
+    return sizing.buckets, sizing.fpr, sizing.state_budget_bytes
+
+
+def test_an_option_changes_only_where_that_is_worth_it() -> None:
+    tried = [
+        candidate(BASE, ms=1000),
+        candidate(replace(BASE, fpr=0.01), ms=700),
+        candidate(replace(BASE, fpr=0.001), ms=690, gib=1.1),
+        candidate(replace(BASE, buckets=16), ms=810),
+        candidate(replace(BASE, state_budget_bytes=1 << 22), ms=790),
+    ]
+    assert best_of_each(tried, BASE) == replace(BASE, fpr=0.01, state_budget_bytes=1 << 22)
+    assert best_of_each(tried[:1], BASE) == BASE
+
+
+def test_the_best_values_are_tried_together_and_the_cheapest_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    costs = {"fpr=0.01": 700, "state_budget_bytes=4194304": 780}
+
+    def fake(asked: Demand, sizing: Sizing, costs_of: object, tell: Any) -> Candidate:
+        tell(1.0)
+        return candidate(sizing, ms=costs.get(named(sizing, BASE), 1000))
+
+    monkeypatch.setattr("dedup.tune.candidates.try_out", fake)
+    both = "fpr=0.01, state_budget_bytes=4194304"
+    for together, wanted in ((600, both), (710, "fpr=0.01")):
+        costs[both] = together
+        told: list[float] = []
+        found = explore(demand(today=BASE), COSTS, lambda done, what, told=told: told.append(done))
+        assert named(found.recommended.sizing, BASE) == wanted
+        assert len(found.candidates) == len(choices(BASE)) + 1
+        assert found.today.sizing == BASE
+        assert told == sorted(told)
+        assert told[-1] == 1.0
+
+
+def test_dominated_is_what_another_beats_in_time_and_bytes() -> None:
+    small, fast, worse, same = (
+        candidate(Sizing(buckets=n), gib=gib, ms=ms)
+        for n, gib, ms in ((1, 1, 900), (2, 2, 500), (3, 2, 900), (4, 2, 500))
+    )
+    found = Choice((small, fast, worse, same), fast)
+    assert [found.dominated(c) for c in found.candidates] == [False, False, True, False]
+
+
+def test_waste_is_against_one_ideal_filter() -> None:
+    found = candidate()
+    assert found.bits_per_id == pytest.approx(8 * 2.5e6 / 0.99e6)
+    assert found.wasted == pytest.approx(1 - 7.643856 / found.bits_per_id, abs=1e-4)
+    empty = replace(found, trial=replace(found.trial, predicted_fpr=0.0, filter_bytes=0.0))
+    assert empty.wasted is None
+    assert empty.bits_per_id == 0
+
+
+# ---- advice --------------------------------------------------------------------------------------
+
+
+def test_a_change_comes_with_its_evidence_and_option() -> None:
+    better = candidate(replace(BASE, fpr=0.003), ms=640, gib=1.25)
+    found = advice("fpr", demand(today=BASE), choice(better))
+    assert (found.level, found.change, found.takes) == (Level.COSTS, "fpr=0.003", Takes.RESTART)
+    assert "1.56 times the time and 0.80 times the bytes of fpr=0.003" in found.evidence
+    assert "1,000 instead of 640 ms" in found.evidence
+    assert advice("buckets", demand(), choice(better)).level is Level.FINE
+    assert advice("buckets", demand(), choice(better)).change is None
+
+
+@pytest.mark.parametrize(
+    ("shards", "cores", "level", "said"),
+    [
+        (4, 4, Level.FINE, "shards=4 on 4 cores"),
+        (8, 4, Level.FINE, "the fullest shard holds 1.0"),
+        (9, 4, Level.COSTS, "a Python session in every micro-batch"),
+        (3, 4, Level.COSTS, "cores stand idle"),
+    ],
+)
+def test_shards_fit_the_cores(shards: int, cores: int, level: Level, said: str) -> None:
+    found = advice("shards", demand(shards=shards, cores=cores))
+    assert found.level is level
+    assert said in found.evidence
+    if level is Level.COSTS:
+        assert found.change == "spark.sql.shuffle.partitions=4"
+        assert found.takes is Takes.BEGINNING
+
+
+def test_skew_is_told_as_it_was_seen() -> None:
+    found = advice("shards", demand(shard_ids=(100, 300)))
+    assert "1.50 times the mean" in found.evidence
+
+
+def test_repeats_beyond_the_horizon_go_on() -> None:
+    found = advice("horizon", demand(repeats=repeats([1, 2, 25, 30])))
+    assert found.level is Level.BREAKS
+    assert '2 repeats come later than horizon="1 day"' in found.evidence
+    assert "the last one 1d 06:00:00 after it" in found.evidence
+    assert found.change == 'horizon="2 days"'
+
+
+def test_a_sample_shorter_than_the_horizon_proves_nothing() -> None:
+    found = advice("horizon", demand(repeats=repeats([1, 2], span_ms=DAY_MS - 1)))
+    assert found.level is Level.UNKNOWN
+    assert advice("horizon", demand(repeats=repeats([]))).level is Level.UNKNOWN
+
+
+def test_a_horizon_far_beyond_all_repeats_is_told() -> None:
+    found = advice("horizon", demand(repeats=repeats([0.5, 1.0])))
+    assert (found.level, found.change) == (Level.COSTS, 'horizon="2 hours"')
+    assert "12 times as long" in found.evidence
+    assert advice("horizon", demand(repeats=repeats([0.5, 9.0]))).level is Level.FINE
+
+
+def test_lateness_follows_what_is_behind() -> None:
+    few = [0.5] * 500 + [5.0] * 10
+    assert advice("lateness", demand(repeats=repeats([1], few))).level is Level.FINE
+    found = advice("lateness", demand(repeats=repeats([1], [*few, *[1.5] * 100])))
+    assert (found.level, found.change) == (Level.COSTS, 'lateness="2 hours"')
+    assert "110 of 10,000 records are late" in found.evidence
+    assert "behind by 01:30:00 at most" in found.evidence
+
+
+def test_copies_with_the_first_ones_timestamp_suggest_stable_timestamps() -> None:
+    same = repeats([1, 2, 3], same_timestamp=3)
+    found = advice("stable-timestamps", demand(repeats=same))
+    assert found.change == "stable_timestamps=True"
+    assert "12.0 filters" in found.evidence
+    for other in (
+        demand(repeats=replace(same, same_timestamp=2)),
+        demand(repeats=same, stable_timestamps=True),
+        demand(repeats=repeats([])),
+    ):
+        assert "stable-timestamps" not in {f.rule for f in advise(other, choice(), None)}
+
+
+def test_the_rate_of_a_running_query_is_held_against_its_target() -> None:
+    high = advice("seen-fpr", demand(seen_fpr=(1200, 10_000)))
+    assert (high.level, high.takes) == (Level.COSTS, Takes.OUTSIDE)
+    assert "1,200 of 10,000" in high.evidence
+    assert advice("seen-fpr", demand(seen_fpr=(900, 10_000))).level is Level.FINE
+
+
+def test_a_catalog_larger_than_the_cache_is_told() -> None:
+    large = choice(today=candidate(BASE, gib=20))
+    assert advice("cache-bytes", demand(), large).change == f"cache_bytes={25 * 2**30}"
+    small = {f.rule for f in advise(demand(), choice(), None)}
+    assert "cache-bytes" not in small
+    assert CACHE_BYTES < 20 * 2**30
+
+
+def test_memory_is_told_for_an_executor() -> None:
+    found = advice("memory", demand(), memory=Memory(50_000, 200 << 20))
+    assert found.change == "spark.executor.memoryOverhead=1000m"
+    assert "200 MiB for 50,000 records" in found.evidence
+
+
+# ---- words, table, report ------------------------------------------------------------------------
+
+
+def result(asked: Demand | None = None, *, forgotten: int = 0, **trial: Any) -> Result:
+    today = candidate(BASE)
+    better = candidate(replace(BASE, fpr=0.003), ms=640)
+    better = replace(better, trial=replace(better.trial, **trial))
+    chosen = choice(better, candidate(replace(BASE, buckets=4), ms=2000), today=today)
+    asked = asked or demand(repeats=repeats([1, 2, 25]))
+    points = tuple(
+        Point(target_fpr=rate, fill=fill, predicted_fpr=rate * fill, spread=0.0, asked=1000,
+              false_positives=round(1000 * rate * fill), forgotten=forgotten)
+        for rate in (0.1, 0.001) for fill in (0.5, 1.0)
+    )  # fmt: skip
+    return Result(asked, chosen, COSTS, points, tuple(advise(asked, chosen, None)))
+
+
+def test_the_verdict_says_keep_or_change_what() -> None:
+    found = result()
+    assert words.verdict(found.demand, found.choice).startswith(
+        "CHANGE to fpr=0.003 instead of 0.1:"
+    )
+    alone = Choice(found.choice.candidates[:1], found.choice.today)
+    assert words.verdict(found.demand, alone).startswith("KEEP buckets=8, fpr=0.1, state_budget")
+    tail_only = candidate(BASE)
+    tail_only = replace(tail_only, trial=replace(tail_only.trial, filters_asked=0.0))
+    told = words.verdict(found.demand, Choice((tail_only,), tail_only))
+    assert "all fit into Spark state" in told
+
+
+def test_the_table_marks_and_dims() -> None:
+    found = result()
+    lines = list(words.table(found.choice, running=True))
+    assert [line.plain[0] for line in lines[1:4]] == ["*", ">", " "]
+    assert str(lines[2].style) == "bold green"
+    assert str(lines[3].style) == "dim"
+    assert max(len(line.plain) for line in lines) <= 100
+    assert "as the query has it" in lines[-1].plain
+    assert len(lines[0].plain) == len(lines[1].plain)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(0, "0B"), (999, "999B"), (1 << 20, "1.0M"), (344.4 * 2**20, "344M"), (3e9, "2.8G"),
+     (999.6 * 2**20, "1.0G"), (2**70, "1048576P")],
+)  # fmt: skip
+def test_bytes_are_short(size_bytes: float, shown: str) -> None:
+    assert words.amount(size_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0, "0%"), (0.00012, "0.012%"), (0.0123, "1.23%"), (0.1, "10.0%"), (1.0, "100.0%")],
+)
+def test_rates_are_short(share: float, shown: str) -> None:
+    assert words.rate(share) == shown
+
+
+def test_one_forgotten_id_makes_the_exit_code_3() -> None:
+    assert result().exit_code == 0
+    for bad in (
+        result(forgotten=1),
+        result(forgotten=0, passed_again=1),
+        result(wrongly_dropped=1),
+    ):
+        assert bad.exit_code == 3
+        assert bad.to_json()["status"] == "false negatives"
+        assert bad.to_json()["false_negatives"] >= 1
+
+
+def test_json_holds_every_figure_of_the_table() -> None:
+    body = json.loads(json.dumps(result().to_json()))
+    first, second, _ = body["candidates"]
+    assert (first["today"], first["recommended"], second["recommended"]) == (True, False, True)
+    assert second["fpr"] == 0.003
+    assert first["measured_fpr_low"] < first["measured_fpr"] < first["measured_fpr_high"]
+    assert {"horizon", "fpr", "shards"} <= {finding["rule"] for finding in body["findings"]}
+    assert body["findings"][0]["level"] == "breaks the guarantee"
+
+
+def test_the_report_needs_nothing_else() -> None:
+    text = page(result())
+    outside = re.sub(r'<script type="module">.*</script>', "", text, flags=re.S)
+    specs = re.search(r'<script type="application/json" id="specs">(.*?)</script>', outside, re.S)
+    assert specs is not None
+    outside = outside.replace(specs.group(0), "")
+    assert not re.findall(r"(?:src|href|url|@import)\s*[=(]", outside)
+    assert "@@" not in outside
+    assert text.count("</script>") == 2
+    assert set(json.loads(specs.group(1))) == {"fpr", "cost", "fill", "shards", "repeats"}
+    for place in json.loads(specs.group(1)):
+        assert f'id="{place}"' in outside
+    for finding in result().findings:
+        assert html.escape(finding.evidence) in outside
+    assert 'tr class="recommended"' in outside
+    assert "prefers-color-scheme: dark" in outside
+
+
+def test_what_users_named_is_escaped() -> None:
+    hostile = demand(origin="</script><script>alert(1)</script>")
+    text = page(result(hostile))
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def test_every_chart_is_one_that_vega_lite_draws() -> None:
+    found = result()
+    drawn = charts(found.demand, found.choice, found.points)
+    assert set(drawn) == {"fpr", "cost", "fill", "shards", "repeats"}
+    for name, spec in drawn.items():
+        svg = vl_convert.vegalite_to_svg({**spec, "width": 400})
+        assert svg.startswith("<svg"), name
+        marks = re.findall(r'class="mark-(\w+)', svg)
+        assert set(marks) & {"symbol", "line", "area", "rect"}, name
+
+
+def test_a_chart_without_false_positives_and_without_a_sample_is_drawn_as_well() -> None:
+    asked = demand(repeats=None, shards=200)
+    empty = candidate(BASE)
+    empty = replace(empty, trial=Trial(scale=1.0, asked=10))
+    none = [Point(target_fpr=0.1, fill=1.0, predicted_fpr=0.0, spread=0.0, asked=10,
+                  false_positives=0, forgotten=0)]  # fmt: skip
+    drawn = charts(asked, Choice((empty,), empty), none)
+    assert "repeats" not in drawn
+    assert len(drawn["shards"]["layer"][0]["data"]["values"]) == 64
+    for spec in drawn.values():
+        assert vl_convert.vegalite_to_svg({**spec, "width": 400}).startswith("<svg")
+
+
+def test_a_report_without_the_extra_says_which_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    with pytest.raises(MissingExtraError, match=r"rolling-dedup\[report\]"):
+        report.check_extra()

@@ -1,0 +1,212 @@
+"""What is asked of a query, as a log, a state or a sample shows it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from metrics_support import START_MS, batch
+from tune_support import demand
+
+from dedup.core.duration import format_ms
+from dedup.core.keys import Keys
+from dedup.core.state import ShardState
+from dedup.errors import ConfigError
+from dedup.tune.counting import CountingStore
+from dedup.tune.demand import DAY_MS, Demand, Sizing, check, of_batches, of_states
+from dedup.tune.sample import Sample, of_sample
+from dedup.tune.trial import Load, drive, made_keys
+
+HOUR_MS = 3_600_000
+BASE = demand(ids_per_day=0, today=Sizing(buckets=16))
+
+
+def logged(count: int = 5, **fields: object) -> list[tuple[int, object]]:
+    """Every 20 s a micro-batch of 10 s of the data's time: it catches up."""
+    return [(START_MS + 20_000 * n, batch(n, **fields)) for n in range(count)]
+
+
+def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
+    found = of_batches(BASE, "orders", logged(unique=90, late=5, duplicate=5))
+    assert found.ids_per_day == pytest.approx(95 / 10_000 * DAY_MS)
+    assert found.duplicates == pytest.approx(0.05)
+    assert (found.horizon_ms, found.lateness_ms, found.shards) == (HOUR_MS, 0, 4)
+    assert found.batch_ms == 20_000
+    assert found.today == Sizing(buckets=16, fpr=0.01)
+    assert found.running
+    assert "orders, 5 micro-batches" in found.origin
+    assert found.seen_fpr == (50, 50 + 5 * 890)
+
+
+def test_a_log_tells_the_length_of_ids_by_its_segments() -> None:
+    found = of_batches(BASE, "q", logged(live_ids=1000, tail_ids=200, segment_bytes=800 * 41))
+    assert found.key_bytes == round(41 - 4.4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([], "holds 0 micro-batches; it takes two"),
+        (logged(1), "holds 1 micro-batches"),
+        (logged(3, newest_ms=START_MS), "its time stood still"),
+        (logged(3, newest_ms=None), "its time stood still"),
+        (logged(3, unique=0, duplicate=0), "no data came"),
+    ],
+)
+def test_a_log_that_tells_no_rate_is_refused(batches: list, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        of_batches(BASE, "orders", batches)
+
+
+def states(asked: Demand, shards: int = 2) -> dict[int, ShardState]:
+    """States of a query that ran for two horizons."""
+    policy = asked.policy(Sizing(buckets=4, state_budget_bytes=1 << 14))
+    load = Load(rows=500, batch_ms=HOUR_MS, policy=policy, duplicates=0.1)
+    made = {}
+    for shard in range(shards):
+        store = CountingStore()
+        for step in drive(load, 50, made_keys(), lambda number, store=store: store):
+            made[shard] = step.state
+    return made
+
+
+def test_states_tell_what_their_clocks_and_buckets_hold() -> None:
+    asked = demand()
+    found = of_states(BASE, "orders", states(asked))
+    assert found.horizon_ms == asked.horizon_ms
+    assert found.lateness_ms == asked.lateness_ms
+    # 450 new IDs an hour in each of two shards.
+    assert found.ids_per_day == pytest.approx(2 * 450 * 24, rel=0.05)
+    assert found.shards == len(found.shard_ids) == 2
+    assert found.today == Sizing(buckets=4)
+    assert found.key_bytes == 17
+    assert found.running
+    assert found.fill_of_shards() == found.shard_ids
+
+
+def test_states_without_ids_are_refused() -> None:
+    for nothing in ({}, {0: ShardState()}):
+        with pytest.raises(ConfigError, match="holds no IDs yet; give --ids-per-day"):
+            of_states(BASE, "orders", nothing)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"ids_per_day": 0.0}, "0 new IDs a day"),
+        ({"ids_per_day": float("nan")}, "nan new IDs a day"),
+        ({"duplicates": 1.0}, "--duplicate-share 1 "),
+        ({"batch_ms": 0}, "--batch must be"),
+        ({"ids_per_day": 1e15}, "more than any catalog"),
+    ],
+)
+def test_what_cannot_be_sized_is_refused(fields: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(demand(**fields))
+
+
+def test_a_demand_adds_up() -> None:
+    asked = check(demand(ids_per_day=86_400.0, duplicates=0.2, batch_ms=10_000, shards=2))
+    assert asked.live_ids == pytest.approx(86_400 + 3600)
+    assert asked.records_per_s == pytest.approx(1.25)
+    assert asked.rows_per_shard == pytest.approx(6.25)
+    assert asked.policy(Sizing(buckets=5)).bucket_ms == DAY_MS // 5
+
+
+def test_ids_without_a_sample_spread_over_shards_by_their_hash() -> None:
+    fill = demand(shards=8).fill_of_shards()
+    assert len(fill) == 8
+    assert sum(fill) == pytest.approx(demand().live_ids, rel=0.01)
+    assert max(fill) < 1.1 * min(fill)
+
+
+def test_a_trial_asks_for_the_samples_own_ids_first() -> None:
+    own = Keys.from_list([b"one", b"two", b"three"])
+    keys = demand(keys=own, key_bytes=20).keys_of()(np.array([5, 1, 0, 2, 7, 0]))
+    assert [keys[i] for i in (1, 2, 3, 5)] == [b"two", b"one", b"three", b"one"]
+    assert len(keys[0]) == len(keys[4]) == 20
+    assert keys[0] != keys[4]
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+def sample(rows: list[tuple[str, float | None, int]], one_in: int = 1) -> Sample:
+    """Rows of ID, hours and file."""
+    times = [hours for _, hours, _ in rows]
+    return Sample(
+        keys=Keys.from_list([name.encode() for name, _, _ in rows]),
+        times_ms=None if None in times else np.array([int(h * HOUR_MS) for h in times], np.int64),
+        files=np.array([file for _, _, file in rows], np.int64),
+        one_in=one_in,
+    )
+
+
+DAYS = [(f"id{n}", n / 10, n // 24) for n in range(480)]
+
+
+def test_a_sample_tells_ids_per_day_and_repeats() -> None:
+    found = of_sample(BASE, "in/", sample([*DAYS, ("id0", 47.9, 20), ("id470", 47.9, 20)]), None)
+    assert found.ids_per_day == pytest.approx(240, rel=0.02)
+    assert found.duplicates == pytest.approx(2 / 482)
+    assert found.origin == "482 records of in/"
+    assert found.keys is not None
+    assert len(found.keys) == 480
+    assert found.repeats is not None
+    assert found.repeats.apart_ms.tolist() == [
+        pytest.approx(0.9 * HOUR_MS), pytest.approx(47.9 * HOUR_MS)
+    ]  # fmt: skip
+    assert found.repeats.same_timestamp == 0
+    assert found.repeats.span_ms == pytest.approx(47.9 * HOUR_MS)
+
+
+def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
+    """A copy with the first one's own timestamp that comes a day late is a day less an hour off."""
+    found = of_sample(BASE, "in/", sample([*DAYS, ("id10", 1.0, 20)]), None)
+    assert found.repeats is not None
+    assert found.repeats.same_timestamp == 1
+    assert found.repeats.apart_ms.tolist() == [pytest.approx((47.9 - 1 - 1.0) * HOUR_MS)]
+    assert found.repeats.behind_ms[-1] == pytest.approx(46.9 * HOUR_MS)
+
+
+def test_records_of_one_file_are_none_behind_the_others() -> None:
+    rows = [("a", 5.0, 0), ("b", 1.0, 0), ("c", 3.0, 1), ("d", 6.0, 1)]
+    found = of_sample(BASE, "in/", sample(rows), None)
+    assert found.repeats is not None
+    assert found.repeats.behind_ms.tolist() == [pytest.approx(2 * HOUR_MS)]
+
+
+def test_a_thinned_sample_stands_for_all() -> None:
+    whole, thin = (of_sample(BASE, "in/", sample(DAYS, one_in), None) for one_in in (1, 7))
+    assert thin.ids_per_day == pytest.approx(7 * whole.ids_per_day)
+    assert thin.origin == "3,360 records of in/"
+
+
+def test_a_sample_without_time_needs_the_number() -> None:
+    timeless = sample([("a", None, 0), ("a", None, 0), ("b", None, 0)])
+    with pytest.raises(ConfigError, match=r"does not tell how many .* --ids-per-day"):
+        of_sample(BASE, "in/", timeless, None)
+    found = of_sample(BASE, "in/", timeless, 1000.0)
+    assert (found.ids_per_day, found.event_time, found.lateness_ms) == (1000.0, False, 0)
+    assert found.duplicates == pytest.approx(1 / 3)
+    assert found.repeats is None
+
+
+def test_samples_that_tell_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="holds no record with an ID"):
+        of_sample(BASE, "in/", sample([]), None)
+    with pytest.raises(ConfigError, match="all have one timestamp"):
+        of_sample(BASE, "in/", sample([("a", 1.0, 0), ("b", 1.0, 1)]), None)
+
+
+def test_lengths_of_time_are_written_as_people_do() -> None:
+    from dedup.tune.advice import round_up
+
+    asked = [1, 60_000, 60_001, 90 * 60_000, 25 * HOUR_MS, 13 * DAY_MS - 1]
+    given = [round_up(duration_ms) for duration_ms in asked]
+    assert [format_ms(duration_ms) for duration_ms in given] == [
+        "1 minute", "1 minute", "5 minutes", "2 hours", "2 days", "13 days"
+    ]  # fmt: skip
+    assert all(a <= b for a, b in zip(asked, given, strict=True))
+    assert all(a <= b for a, b in pairwise(given))
