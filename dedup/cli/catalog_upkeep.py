@@ -10,8 +10,8 @@ from dedup.catalog.adopt import adopt as adopt_catalog
 from dedup.catalog.root import Root
 from dedup.catalog.vacuum import carry_out, plan_vacuum
 from dedup.cli.catalog import only_query, open_root, snapshot
-from dedup.clock import wall_clock_ms
 from dedup.core.duration import duration_ms
+from dedup.machine import wall_clock_ms
 
 
 def vacuum(

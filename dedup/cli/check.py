@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +11,18 @@ from typing import Any
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.root import Root
 from dedup.cli.checkpoint_log import CheckpointLog, read_checkpoint
+from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
 from dedup.core.advice import advise
 from dedup.core.duration import duration_ms
 from dedup.core.facts import FOREVER_MS, Facts, cores_of
 from dedup.core.findings import Finding, Level
+from dedup.core.policy import default_lateness_ms
 from dedup.errors import ConfigError
+from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.metrics_log import QueryLog, read_logs
 
-#: Exit code where something breaks the guarantee.
-BROKEN = 4
-
-_HOUR_MS = 3_600_000
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
@@ -120,7 +118,7 @@ def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Find
         "status": "breaks" if broken else "ok",
         "findings": [finding.to_json() for finding in findings],
     }
-    return (BROKEN if broken else 0), body, findings
+    return (UNSAFE if broken else OK), body, findings
 
 
 def _flags(given: Given) -> Facts:
@@ -187,7 +185,7 @@ def _of_run(facts: Facts, record: Record) -> Facts:
     horizon_ms = duration_ms(record.rules["horizon"], option="horizon")
     lateness = record.rules["lateness"]
     event_time = record.options["timestamp"] is not None
-    lateness_ms = min(horizon_ms, _HOUR_MS) if event_time else 0
+    lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=False) if event_time else 0
     if lateness is not None:
         lateness_ms = duration_ms(lateness, option="lateness")
     return replace(
@@ -262,13 +260,3 @@ def _of_catalog(facts: Facts, where: str, log: CheckpointLog) -> Facts:
         shards=certificate.shards,
         event_time=certificate.timestamp_source != "processing time",
     )
-
-
-def machine_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def machine_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -11,6 +11,8 @@ OK = 0
 FAILED = 1
 USAGE = 2
 DAMAGE = 3
+#: Settings that break the guarantee.
+UNSAFE = 4
 INTERRUPTED = 130
 
 #: Set in the environment, errors come with their Python traceback.

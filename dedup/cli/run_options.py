@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
+from dedup.machine import machine_cores
 
 #: Column that tells the side output's rows apart; readers skip names that begin with "_".
 VERDICT = "dedup_verdict"
@@ -143,7 +143,7 @@ class RunOptions:
         match = _MASTER.fullmatch(self.master)
         count = match.group(1) if match else None
         if count == "*":
-            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+            return machine_cores()
         return int(count or 1)
 
     def check(self) -> None:

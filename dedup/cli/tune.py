@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dedup.core.findings import Finding
 from dedup.core.policy import MAX_BUCKETS, MIN_FPR, default_lateness_ms
 from dedup.errors import ConfigError, FilterDamaged
 from dedup.kernel import PATH
+from dedup.machine import machine_cores
 from dedup.tune import report
 from dedup.tune.advice import Memory, advise
 from dedup.tune.candidates import FPRS, Choice, explore
@@ -227,8 +227,8 @@ def demand_of(asked: Asked) -> Demand:
         ids_per_day=0.0 if asked.ids_per_day is None else count(asked.ids_per_day, "--ids-per-day"),
         horizon_ms=horizon_ms or 1,
         lateness_ms=0,
-        shards=asked.shards or asked.cores or _cores(),
-        cores=asked.cores or asked.shards or _cores(),
+        shards=asked.shards or asked.cores or machine_cores(),
+        cores=asked.cores or asked.shards or machine_cores(),
         key_bytes=asked.id_bytes or UUID_BYTES,
         stable_timestamps=asked.stable_timestamps,
         today=asked.sizing(),
@@ -313,7 +313,7 @@ def measured(result: Result) -> str:
 
 def machine() -> str:
     """The machine, as far as times depend on it."""
-    return f"{_cores()} cores, {platform.machine()}, {PATH} kernel"
+    return f"{machine_cores()} cores, {platform.machine()}, {PATH} kernel"
 
 
 def count(text: str, option: str) -> float:
@@ -343,7 +343,3 @@ def _lateness_ms(given_ms: int | None, base: Demand) -> int:
     if given_ms is not None:
         return given_ms
     return default_lateness_ms(base.horizon_ms, stable_timestamps=base.stable_timestamps)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from dedup.cli.watch_screen import STATUSES, WIDTH, screen, waiting, worst
-from dedup.clock import wall_clock_ms
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
+from dedup.machine import wall_clock_ms
 from dedup.monitor.metrics_log import read_logs
 
 #: Gives every query as it is now, and why that is not news, None where it is.
@@ -40,7 +40,7 @@ def looker(where: str, query: str | None) -> Look:
             told = f"nothing of query {query}" if query else "of no query yet"
             raise ConfigError(
                 f"{where} tells {told}: it begins with the first micro-batch after "
-                'spark.streams.addListener(DedupListener(log="..."))'
+                "spark.streams.addListener(DedupListener(...))"
             )
         return found, trouble
 

@@ -23,6 +23,8 @@ LEAST_EVIDENCE = 5
 LEAST_SILENCE_MS = 600_000
 #: Nor less than this where nobody knows yet how far apart micro-batches are.
 UNKNOWN_SILENCE_MS = 3_600_000
+#: From here on an unusual silence is told: the driver may be gone. An idle query speaks more often.
+TOLD_SILENCE_MS = 180_000
 
 
 #: Why a run ended that did not fail.
@@ -149,7 +151,11 @@ def _judge(
     if silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return Status.STOPPED, f"silent for {span(silent_ms)}"
     status, reason = _of_window(last)
-    return status, reason if pause_ms is None else f"between two runs; {reason}"
+    if pause_ms is not None:
+        return status, f"between two runs; {reason}"
+    if silent_ms > max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS):
+        reason += f"; nothing heard for {span(silent_ms)}"
+    return status, reason
 
 
 def _pause_ms(samples: Sequence[Sample]) -> int | None:
@@ -170,8 +176,12 @@ def _patience_ms(last: tuple[Sample, ...]) -> int:
     """The silence that is usual: that of the whole window, and twice the longest in it."""
     if len(last) < 2:
         return UNKNOWN_SILENCE_MS
-    longest_ms = max(after.at_ms - before.at_ms for before, after in pairwise(last))
-    return max(last[-1].at_ms - last[0].at_ms, 2 * longest_ms, LEAST_SILENCE_MS)
+    window_ms = last[-1].at_ms - last[0].at_ms
+    return max(window_ms, 2 * _longest_pause_ms(last), LEAST_SILENCE_MS)
+
+
+def _longest_pause_ms(last: tuple[Sample, ...]) -> int:
+    return max((after.at_ms - before.at_ms for before, after in pairwise(last)), default=0)
 
 
 def _forgot(samples: Sequence[Sample]) -> str | None:

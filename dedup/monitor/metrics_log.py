@@ -36,7 +36,7 @@ SUFFIX = ".metrics.jsonl"
 #: A query's log is at most so many files of this size.
 FILES, FILE_BYTES = 4, 16 << 20
 #: An idle query says so at most this often.
-IDLE_EVERY_MS = 300_000
+IDLE_EVERY_MS = 120_000
 #: Of a log's end: some hundred micro-batches.
 READ_BYTES = 1 << 20
 _ERROR_CHARS = 500

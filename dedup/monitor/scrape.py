@@ -64,14 +64,20 @@ class Endpoint:
             When the endpoint was never reached, or is none of ours.
         """
         try:
-            self._take(self._scrape())
-            self.trouble = None
+            self._take(told := self._scrape())
+            # A driver that began anew knows of a query from its first micro-batch on.
+            gone = ", ".join(sorted(self._batches.keys() - told.keys()))
+            self.trouble = (
+                f"{self.url} tells nothing of {gone} any more: what follows is what it said last"
+                if gone
+                else None
+            )
         except (OSError, ValueError, KeyError, HTTPException) as error:
             self.trouble = f"no answer from {self.url} ({error}): what follows is what it said last"
             if not self._batches:
                 raise ConfigError(
-                    f"{self.url} gives no metrics of dedup ({error}): give the address that "
-                    "DedupListener(prometheus_port=...) serves"
+                    f"{self.url} gives no metrics of dedup ({error}): the driver is gone, or it is "
+                    "not the address that DedupListener(prometheus_port=...) serves"
                 ) from error
         return [
             Watched.of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -14,6 +13,7 @@ from dedup.core.advice import advise
 from dedup.core.duration import duration_ms
 from dedup.core.facts import FOREVER_MS, Facts, Source, cores_of
 from dedup.core.findings import Finding
+from dedup.machine import machine_bytes
 from dedup.spark.build import Operator
 from dedup.spark.checks import local_cores
 
@@ -69,7 +69,7 @@ def check_query(
         complete=True,
         spark_version=spark.version,
         cores=cores,
-        machine_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        machine_bytes=machine_bytes(),
         shards=options.shards or _partitions(settings),
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         sources=_sources(df),

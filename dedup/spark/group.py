@@ -24,7 +24,6 @@ from dedup.catalog.housekeeping import Visit, look_round
 from dedup.catalog.root import Root
 from dedup.catalog.runs import read_lineage
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.clock import wall_clock_ms
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.lineage import Run
@@ -34,6 +33,7 @@ from dedup.core.ports import SegmentStore
 from dedup.core.shard import Epoch, Outcome, never, process
 from dedup.core.state import ShardState
 from dedup.core.upkeep import live_manifest_bytes
+from dedup.machine import wall_clock_ms
 from dedup.spark import wire
 from dedup.spark.inbox import Inbox
 from dedup.spark.metrics import DDL, Stopwatch

@@ -16,8 +16,8 @@ from dedup.catalog.advisory import read_advisory
 from dedup.cli import catalog, catalog_upkeep
 from dedup.cli.explain import explain, sentences
 from dedup.cli.id_text import id_key
-from dedup.clock import wall_clock_ms
 from dedup.errors import ConfigError, SegmentDamaged
+from dedup.machine import wall_clock_ms
 from dedup.spark.state_reader import Snapshot
 
 

@@ -508,3 +508,19 @@ def test_markup_in_a_finding_is_text() -> None:
         console.print(line)
     assert "Topic [bold]x[/] is odd." in (text := console.export_text())
     assert "[red]=1" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "topics", "partitions"),
+    [
+        ({"subscribe": "orders, payments"}, ("orders", "payments"), None),
+        ({"assign": '{"orders": [0, 1], "payments": [4]}'}, ("orders", "payments"), 3),
+        ({"subscribepattern": "or.*"}, (), None),
+    ],
+)
+def test_the_options_of_kafka_name_its_topics(
+    options: dict[str, str], topics: tuple[str, ...], partitions: int | None
+) -> None:
+    from dedup.spark.check_query import _topics
+
+    assert _topics(options) == (topics, partitions)

@@ -14,6 +14,7 @@ from dedup.core.health import (
     HISTORY,
     LEAST_EVIDENCE,
     LEAST_SILENCE_MS,
+    TOLD_SILENCE_MS,
     UNKNOWN_SILENCE_MS,
     WINDOW,
     Sample,
@@ -93,6 +94,21 @@ def test_silence_longer_than_the_window_is_a_stop() -> None:
     # An idle query tells that it lives.
     heard_ms = given[-1].at_ms + window_ms
     assert told(given, now_ms=heard_ms + 1000, heard_ms=heard_ms)[0] is not Status.STOPPED
+
+
+def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
+    """A driver that was killed looks well for ten minutes."""
+    given = samples([0] * WINDOW)
+    last_ms = given[-1].at_ms
+    well = "the GC watermark keeps up"
+    assert told(given, now_ms=last_ms + TOLD_SILENCE_MS) == (Status.OK, well)
+    status, reason = told(given, now_ms=last_ms + 3 * TOLD_SILENCE_MS)
+    assert (status, reason) == (Status.OK, f"{well}; nothing heard for 00:09:00")
+    # Not where micro-batches are that far apart.
+    slow = [replace(s, at_ms=START_MS + n * 300_000) for n, s in enumerate(given)]
+    assert "nothing heard" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
+    assert "nothing heard" in told(slow, now_ms=slow[-1].at_ms + 600_001)[1]
+    assert "nothing heard" in told(given[:1], now_ms=START_MS + TOLD_SILENCE_MS + 1)[1]
 
 
 def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:

@@ -41,7 +41,7 @@ def queries() -> Iterator[tuple[str, str]]:
     for panel in panels():
         for target in panel.get("targets", ()):
             text = target["expr"].replace("$__rate_interval", "5m").replace("$query", ".*")
-            yield panel["title"], text
+            yield panel["title"], text.replace("$__range", "6h")
     for rule in alerts():
         yield rule["alert"], rule["expr"]
 
@@ -92,6 +92,15 @@ def test_panels_do_not_overlap_and_say_what_they_show() -> None:
         assert panel["type"] == "row" or panel["description"]
         for target in panel.get("targets", ()):
             assert target["datasource"]["uid"] == "${datasource}"
+
+
+@pytest.mark.parametrize("title", ["Running", "Source lag", "Since the last micro-batch"])
+def test_a_panel_does_not_freeze_when_the_driver_is_gone(title: str) -> None:
+    """A stat shows the last value of its series, and they end with the driver."""
+    (panel,) = (panel for panel in panels() if panel["title"] == title)
+    assert panel["type"] == "stat"
+    for target in panel["targets"]:
+        assert re.search(r"last_over_time\(\w+{query=~\"\$query\"}\[\$__range\]\)", target["expr"])
 
 
 def test_alerts_say_what_to_do() -> None:

@@ -79,6 +79,8 @@ def test_an_idle_query_says_so_now_and_then(tmp_path: Path) -> None:
     assert read.heard_ms == START_MS + 2 * IDLE_EVERY_MS
     text = (tmp_path / (QUERY + SUFFIX)).read_text()
     assert text.count('"idle"') == 3
+    # Else it would be taken for one whose driver is gone.
+    assert IDLE_EVERY_MS < TOLD_SILENCE_MS
     log.started("a query of another kind", RUN, START_MS)
     log.ended("a query of another kind", RUN, None, START_MS)
     assert len(list(tmp_path.iterdir())) == 1

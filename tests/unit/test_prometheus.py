@@ -269,6 +269,21 @@ def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
     assert endpoint.trouble is None
 
 
+def test_a_driver_that_began_anew_knows_of_nothing_yet(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    session.batch(batch(0), START_MS)
+    endpoint.look(START_MS)
+    session.exporter._queries.clear()
+    (watched,) = endpoint.look(START_MS)
+    assert watched.name == "orders"
+    assert endpoint.trouble is not None
+    assert endpoint.trouble.startswith(f"{url}/metrics tells nothing of orders any more: ")
+    session.batch(batch(1), START_MS + 1)
+    endpoint.look(START_MS + 1)
+    assert endpoint.trouble is None
+
+
 def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Session, str]) -> None:
     session, url = served
     endpoint = Endpoint(url)
