@@ -87,6 +87,10 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.simulate check
 	@$(PY) -m benchmarks.simulate plan
 
+.PHONY: pictures
+pictures: java $(VENV)/.ready-test ## draw the pictures of the documentation anew, from a real run (3 minutes)
+	@$(PY) -m benchmarks.pictures
+
 .PHONY: sanitize
 sanitize: $(VENV)/.ready-test ## kernel tests under the address and undefined-behaviour sanitizers
 	@PYTHON="$(abspath $(PY))" sh native/sanitize.sh

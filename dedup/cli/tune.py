@@ -269,9 +269,17 @@ def _found(base: Demand, asked: Asked) -> Demand:
         # What was given beats what the log tells.
         return replace(found, today=replace(found.today or Sizing(), **_given(asked)))
     if asked.catalog is not None and asked.checkpoint is not None:
+        from dedup.catalog.certificate import certificate_of
         from dedup.cli.catalog import open_root, snapshot
 
-        known = snapshot(open_root(asked.catalog), asked.checkpoint)
+        root = open_root(asked.catalog)
+        known = snapshot(root, asked.checkpoint)
+        fixed = certificate_of(root, known.query_id)
+        base = replace(
+            base,
+            event_time=fixed.timestamp_source != "processing time",
+            stable_timestamps=fixed.stable_timestamps,
+        )
         found = of_states(base, known.query_id, known.states)
         return replace(found, today=replace(found.today or Sizing(), **_given(asked)))
     return base

@@ -18,7 +18,7 @@ COLUMNS = (
     ("budget", 6, "state_budget_bytes of a shard"),
     ("bits", 4, "filter bits per live ID in segments"),
     ("expect", 6, "false-positive rate that sizes and contents of the filters let expect"),
-    ("measured", 12, "the rate measured on unknown IDs: 95 % interval"),
+    ("measured", 13, "the rate measured on unknown IDs: 95 % interval"),
     ("state", 6, "bytes in Spark state, rewritten in every micro-batch"),
     ("sidecar", 7, "bytes of filter sidecars"),
     ("segment", 7, "bytes of segments: the exact catalog"),

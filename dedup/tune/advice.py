@@ -160,7 +160,7 @@ def _repeats(demand: Demand, choice: Choice) -> Iterator[Finding]:
                 f"asked of {asked:.1f} filters."
             ),
             change="stable_timestamps=True",
-            takes=Takes.RESTART,
+            takes=Takes.BEGINNING,
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[2] / "README.md"
+CHECK = "check orders/checkpoint --catalog orders/catalog --log metrics"
 
 
 def snippets(language: str) -> list[str]:
@@ -45,6 +46,15 @@ def test_python(tmp_path: Path) -> None:
     told = json.loads(run(watch, tmp_path).stdout)
     assert told["queries"][0]["last"]["records_in"] > 0
     assert told["status"] in ("OK", "STOPPED")
+    assert re.search("^fine The checkpoint is of format 1", done.stdout, re.MULTILINE)
+    assert "breaks the guarantee" not in done.stdout
+    cli = [sys.executable, "-m", "dedup.cli.main"]
+    looked = run([*cli, *CHECK.split(), "--json"], tmp_path)
+    assert looked.returncode == 0, looked.stdout
+    assert json.loads(looked.stdout)["query_id"] == told["queries"][0]["query_id"]
+    tuned = run([*cli, "tune", "--log", "metrics", "--json"], tmp_path)
+    assert tuned.returncode == 0, tuned.stderr
+    assert json.loads(tuned.stdout)["candidates"]
 
 
 def test_shell(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from metrics_support import QUERY, RUN, START_MS, batch
 
+from dedup.core.health import TOLD_SILENCE_MS
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import metrics_log

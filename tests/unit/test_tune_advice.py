@@ -187,7 +187,7 @@ def test_lateness_follows_what_is_behind() -> None:
 def test_copies_with_the_first_ones_timestamp_suggest_stable_timestamps() -> None:
     same = repeats([1, 2, 3], same_timestamp=3)
     found = advice("stable-timestamps", demand(repeats=same))
-    assert found.change == "stable_timestamps=True"
+    assert (found.change, found.takes) == ("stable_timestamps=True", Takes.BEGINNING)
     assert "12.0 filters" in found.evidence
     for other in (
         demand(repeats=replace(same, same_timestamp=2)),
