@@ -172,12 +172,12 @@ def _print(result: job.Result, html: Path | None) -> None:
     from dedup.cli.findings_screen import findings_lines
 
     console = Console()
-    width = max(60, min(100, console.width)) if console.is_terminal else 100
+    width = max(40, min(100, console.width)) if console.is_terminal else 100
     lines = [
         *Text(words.title(result.demand), style="dim").wrap(console, width),
         *Text(words.verdict(result.demand, result.choice), style="bold").wrap(console, width),
         Text(),
-        *words.table(result.choice, running=result.demand.running),
+        *words.table(result.choice, running=result.demand.running, width=width),
         Text(),
         *findings_lines(result.findings, width),
         *Text(job.measured(result), style="dim").wrap(console, width),

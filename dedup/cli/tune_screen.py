@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -30,6 +31,8 @@ COLUMNS = (
     ),
     ("waste", 5, "share of the filters' bits that one ideal filter of all IDs could do without"),
 )
+#: Columns that a narrow screen does without, in this order.
+_SPARED = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")
 _UNITS = ("B", "K", "M", "G", "T", "P")
 
 
@@ -94,20 +97,45 @@ def kind(choice: Choice, candidate: Candidate) -> str:
     return "dominated" if choice.dominated(candidate) else ""
 
 
-def table(choice: Choice, *, running: bool) -> Iterator[Text]:
-    """The choices, each a line of at most 100 characters."""
-    yield Text("  " + " ".join(f"{name:>{width}}" for name, width, _ in COLUMNS), style="dim")
+def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
+    """The choices, a line each; where it is narrow, columns are left out from the least telling on.
+
+    Parameters
+    ----------
+    choice : Choice
+    running : bool
+        Whether there is a query that has the first of them.
+    width : int
+        Characters of a line.
+    """
+    shown = [name for name, _, _ in COLUMNS]
+    left_out = []
+    while sum(wide + 1 for name, wide, _ in COLUMNS if name in shown) + 1 > width:
+        left_out.append(next(name for name in _SPARED if name in shown))
+        shown.remove(left_out[-1])
+        if not set(_SPARED) & set(shown):
+            break
+    head = " ".join(f"{name:>{wide}}" for name, wide, _ in COLUMNS if name in shown)
+    yield Text(f"  {head}", style="dim")
     for candidate in choice.candidates:
         what = kind(choice, candidate)
         mark = {"recommended": ">", "today": "*"}.get(what, " ")
-        line = " ".join(
-            f"{cell:>{width}}"
-            for cell, (_, width, _) in zip(cells(candidate), COLUMNS, strict=True)
-        )
+        row = zip(cells(candidate), COLUMNS, strict=True)
+        line = " ".join(f"{cell:>{wide}}" for cell, (name, wide, _) in row if name in shown)
         style = {"recommended": "bold green", "dominated": "dim"}.get(what, "")
         yield Text(f"{mark} {line}", style=style)
     now = "as the query has it" if running else "as given, else the defaults"
-    yield Text(f"> recommended  * {now}  dim: another is as fast and as small, or better")
+    yield from _wrapped(
+        f"> recommended  * {now}  dim: another is as fast and as small, or better", width
+    )
+    if left_out:
+        yield from _wrapped(
+            f"A wider terminal, --json and --html show {', '.join(left_out)}.", width
+        )
+
+
+def _wrapped(text: str, width: int) -> list[Text]:
+    return [Text(line) for line in textwrap.wrap(text, width)]
 
 
 def legend() -> Sequence[tuple[str, str]]:

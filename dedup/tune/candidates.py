@@ -23,6 +23,8 @@ BUDGETS = (1 << 18, 1 << 20, 1 << 22)
 #: A change that saves less is not worth a restart: Spark's passes, which are not counted here, take
 #: as long again, so half of it is left.
 WORTH = 0.20
+#: Bytes in all below which none are worth saving.
+LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class Candidate:
     @property
     def cost(self) -> float:
         """Time times bytes."""
-        return self.total_bytes * self.ms_per_million
+        return max(self.total_bytes, LEAST_BYTES) * self.ms_per_million
 
     @property
     def measured_fpr(self) -> float:

@@ -39,6 +39,9 @@ UUID_BYTES = 17
 UNKNOWN = 1 << 40
 #: IDs that a trial keeps alive at most.
 TRIAL_IDS = 150_000
+#: IDs that a full segment of a trial holds at least: smaller filters are no likeness of large ones,
+#: as they are made of whole blocks, and so many of them take hours.
+LEAST_SEGMENT_IDS = 1024
 #: Micro-batches per horizon at most; more of them would make no deeper buckets.
 MAX_BATCHES = 512
 #: Fewest bytes of a key that still tell so many numbers apart.
@@ -80,12 +83,15 @@ class Load:
     policy : Policy
     duplicates : float
         Share of records that repeat an earlier one of the shard, at any age within the horizon.
+    parts : float
+        Segments of the real shard for each of those that a merge makes here out of several ranges.
     """
 
     rows: int
     batch_ms: int
     policy: Policy
     duplicates: float = 0.05
+    parts: float = 1.0
 
     @property
     def new(self) -> int:
@@ -250,11 +256,11 @@ def scaled(
     """
     live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
     scale = max(1.0, live / TRIAL_IDS)
-    segment_ids = min(policy.segment_ids, SEGMENT_BYTES / (key_bytes + SST_BYTES_BESIDE_KEY))
+    full = min(policy.segment_ids, SEGMENT_BYTES / (key_bytes + SST_BYTES_BESIDE_KEY)) / scale
     shrunk = replace(
         policy,
         state_budget_bytes=max(1, round(policy.state_budget_bytes / scale)),
-        segment_ids=max(1, round(segment_ids / scale)),
+        segment_ids=max(LEAST_SEGMENT_IDS, round(full)),
         keep_expired_ms=0,
         retain_epochs=2,
     )
@@ -263,7 +269,12 @@ def scaled(
     new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
     batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))
     trial_rows = max(2, round(new_per_ms * batch_ms / scale / (1 - duplicates)))
-    return Load(rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=duplicates), scale
+    load = Load(
+        rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=duplicates,
+        parts=max(1.0, LEAST_SEGMENT_IDS / full),
+    )  # fmt: skip
+    # About the scale by which all else was shrunk; far less where not even one ID comes in a bucket.
+    return load, new_per_ms * batch_ms / load.new
 
 
 def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None]) -> Trial:
@@ -329,8 +340,9 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.live_ids += scale * (state.manifest.ids + len(state.tail))
     trial.tail_ids += scale * len(state.tail)
     trial.tail_bytes += scale * state.tail.nbytes
-    trial.head_bytes += state.head_bytes_without_slices()
-    trial.segments += len(segments)
+    count_of_real = sum(load.parts if segment.parts > 1 else 1.0 for segment in segments)
+    trial.segments += count_of_real
+    trial.head_bytes += state.head_bytes_without_slices() * count_of_real / max(1, len(segments))
     trial.depth += max((bucket.depth for bucket in state.manifest.buckets), default=0)
     trial.sst_bytes += scale * sum(s.sst_bytes for s in segments)
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)

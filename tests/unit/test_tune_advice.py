@@ -260,6 +260,21 @@ def test_the_table_marks_and_dims() -> None:
 
 
 @pytest.mark.parametrize(
+    ("width", "gone"),
+    [(92, []), (91, ["waste"]), (80, ["waste", "expect"]), (60, ["waste", "expect", "state",
+     "budget", "sidecar"]), (10, ["waste", "expect", "state", "budget", "sidecar", "reads/s",
+     "bits"])],
+)  # fmt: skip
+def test_a_narrow_table_leaves_out_what_tells_least(width: int, gone: list[str]) -> None:
+    lines = [line.plain for line in words.table(result().choice, running=False, width=width)]
+    names = [name for name, _, _ in words.COLUMNS]
+    assert lines[0].split() == [name for name in names if name not in gone]
+    assert max(map(len, lines)) <= max(width, 50)
+    told = " ".join(lines)
+    assert (f"--html show {', '.join(gone)}." in told) == bool(gone)
+
+
+@pytest.mark.parametrize(
     ("size_bytes", "shown"),
     [(0, "0B"), (999, "999B"), (1 << 20, "1.0M"), (344.4 * 2**20, "344M"), (3e9, "2.8G"),
      (999.6 * 2**20, "1.0G"), (2**70, "1048576P")],
