@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from dedup.core.findings import Finding
 from dedup.machine import machine_bytes
 from dedup.spark.build import Operator
 from dedup.spark.checks import local_cores
+from dedup.spark.kafka_topics import ask_brokers
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 
@@ -37,7 +39,7 @@ def check_query(
         What `dedup_by_id` returned.
     kafka_retention : str or timedelta, optional
         How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
-        ``"forever"`` for -1.
+        ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
 
     Returns
     -------
@@ -63,6 +65,10 @@ def check_query(
         retention_ms = FOREVER_MS
     elif kafka_retention is not None:
         retention_ms = duration_ms(kafka_retention, option="kafka_retention")
+    sources = _sources(df)
+    if sources is not None:
+        sources, asked_ms = _asked(spark, sources)
+        retention_ms = retention_ms or asked_ms
     place = None if options.root is None else options.root.local_path("catalog.json")
     facts = Facts(
         settings=settings,
@@ -72,7 +78,7 @@ def check_query(
         machine_bytes=machine_bytes(),
         shards=options.shards or _partitions(settings),
         max_shard_batch_bytes=options.max_shard_batch_bytes,
-        sources=_sources(df),
+        sources=sources,
         kafka_retention_ms=retention_ms,
         horizon_ms=policy.horizon_ms,
         lateness_ms=policy.lateness_ms,
@@ -83,6 +89,20 @@ def check_query(
         catalog_local=None if place is None else str(place.parent),
     )
     return advise(facts)
+
+
+def _asked(
+    spark: SparkSession, sources: tuple[Source, ...]
+) -> tuple[tuple[Source, ...], int | None]:
+    """The sources with what Kafka's brokers say of them, and the longest retention."""
+    known, kept_ms = [], []
+    for source in sources:
+        told = ask_brokers(spark, source.options, source.topics) if source.kind == "kafka" else None
+        if told is not None:
+            source = replace(source, partitions=source.partitions or told.partitions)
+            kept_ms.append(told.retention_ms)
+        known.append(source)
+    return tuple(known), max(kept_ms, default=None)
 
 
 class _Settings(Mapping[str, str]):
