@@ -59,8 +59,14 @@ def resolve(options: RunOptions) -> Job:
     return Job(options, files, record, shards)
 
 
-def schema_of(spark: SparkSession, job: Job) -> StructType:
-    """Return the input's columns: the first run's, or what the files say, checked."""
+def schema_of(spark: SparkSession, job: Job, *, writes: bool = True) -> StructType:
+    """Return the input's columns: the first run's, or what the files say, checked.
+
+    Parameters
+    ----------
+    writes : bool
+        Whether its records go to an output, where some names have a meaning of their own.
+    """
     from pyspark.sql.types import StructType
 
     if job.record is not None:
@@ -75,7 +81,7 @@ def schema_of(spark: SparkSession, job: Job) -> StructType:
         raise ConfigError(
             f"INPUT has a column {VERDICT!r}, which --duplicates adds; rename it in the input."
         )
-    if "batch" in (column.lower() for column in schema.names):
+    if writes and "batch" in (column.lower() for column in schema.names):
         raise ConfigError(
             "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
             "readers; rename it in the input."
@@ -87,9 +93,8 @@ def _check_column(flag: str, name: str, columns: list[str]) -> None:
     if name.lower() in (column.lower() for column in columns):
         return
     near = difflib.get_close_matches(name, columns, n=3, cutoff=0.5) or columns[:8]
-    raise ConfigError(
-        f"{flag} {name}: INPUT has no such column; did you mean {', '.join(map(repr, near))}?"
-    )
+    known = f"did you mean {', '.join(map(repr, near))}?" if near else "it has none at all."
+    raise ConfigError(f"{flag} {name}: INPUT has no such column; {known}")
 
 
 def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:

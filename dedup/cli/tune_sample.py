@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -13,7 +14,7 @@ from dedup.cli.job import Job, named_column, resolve, schema_of, timestamp_colum
 from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
-from dedup.tune.sample import Sample
+from dedup.tune.sample import Sample, without_future
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +73,7 @@ def _read(spark: SparkSession, job: Job) -> Sample:
     from dedup.spark.identity import encode_ids
     from dedup.spark.pack import millis
 
-    run, schema = job.options, schema_of(spark, job)
+    run, schema = job.options, schema_of(spark, job, writes=False)
     reader = spark.read.format(job.files.file_format).schema(schema)
     reader = reader.options(**job.files.reader_options, **dict(run.read_options))
     frame = reader.load(str(job.files.root))
@@ -95,7 +96,10 @@ def _read(spark: SparkSession, job: Job) -> Sample:
     files = _file_numbers(table.column("file"), job.files.paths)
     order = np.argsort(files, kind="stable")
     keys = encode_ids([_one(table.column(name)) for name in names]).keys.take(order)
-    times_ms = None if timestamp is None else millis(_one(table.column("time")))[order]
+    times_ms = None
+    if timestamp is not None:
+        told_ms = millis(_one(table.column("time")))[order]
+        times_ms = without_future(told_ms, files[order], time.time_ns() // 1_000_000)
     return Sample(keys=keys, times_ms=times_ms, files=files[order], one_in=one_in)
 
 

@@ -124,7 +124,7 @@ def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
         line = " ".join(f"{cell:>{wide}}" for cell, (name, wide, _) in row if name in shown)
         style = {"recommended": "bold green", "dominated": "dim"}.get(what, "")
         yield Text(f"{mark} {line}", style=style)
-    now = "as the query has it" if running else "as given, else the defaults"
+    now = "as the query tells, or given" if running else "as given, else the defaults"
     yield from _wrapped(
         f"> recommended  * {now}  dim: another is as fast and as small, or better", width
     )

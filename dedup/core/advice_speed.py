@@ -11,7 +11,7 @@ from dedup.core.findings import Finding, Level, Takes
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 #: Partitions per core up to which there is room to grow into for 6 to 13 % of a micro-batch.
-_PER_CORE_MAX = 4
+PER_CORE_MAX = 4
 _MIB = 1 << 20
 #: Records in a micro-batch that a core is through with in about a second.
 _RECORDS_PER_CORE = 500_000
@@ -50,7 +50,7 @@ def shuffle_partitions(facts: Facts) -> Iterator[Finding]:
             evidence=f"{have}, and each costs a Python session in every micro-batch; how many "
             f"cores there are is not known. {HOW_CORES}",
         )
-    elif partitions > _PER_CORE_MAX * cores:
+    elif partitions > PER_CORE_MAX * cores:
         yield Finding(
             rule=rule,
             level=Level.COSTS,
@@ -73,7 +73,7 @@ def shuffle_partitions(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             rule=rule,
             level=Level.FINE,
-            evidence=f"{have}, on {cores} cores: one to {_PER_CORE_MAX} for each core is best.",
+            evidence=f"{have}, on {cores} cores: one to {PER_CORE_MAX} for each core is best.",
         )
 
 

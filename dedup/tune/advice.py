@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from dedup.core.advice_speed import PER_CORE_MAX
 from dedup.core.duration import format_ms, span
 from dedup.core.findings import Finding, Level, Takes, in_order
 from dedup.core.sizing import interval
@@ -15,8 +16,6 @@ from dedup.tune.demand import Demand, Repeats
 
 #: Default of the option `cache_bytes`.
 CACHE_BYTES = 16 << 30
-#: So many shards per core cost little more than one, and leave room to grow into.
-SHARDS_PER_CORE = 2
 #: Share of records that may be late before lateness is worth a word.
 LATE_SHARE = 0.001
 #: Lengths of time that people write.
@@ -120,7 +119,7 @@ def _shards(demand: Demand) -> Iterator[Finding]:
     mean = sum(fill) / len(fill)
     fullest = max(fill) / mean if mean else 1.0
     skew = f"the fullest shard holds {fullest:.2f} times the mean"
-    few, many = demand.cores, SHARDS_PER_CORE * demand.cores
+    few, many = demand.cores, PER_CORE_MAX * demand.cores
     if few <= demand.shards <= many:
         yield Finding(
             rule="shards",

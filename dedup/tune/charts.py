@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dedup.tune.candidates import Choice, named
+from dedup.tune.candidates import LEAST_BYTES, Choice, named
 from dedup.tune.curves import Point
 from dedup.tune.demand import Demand
 
 Spec = dict[str, Any]
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _HOUR_MS = 3_600_000
 #: Moments of the fill that are drawn.
 _MOMENTS = 120
@@ -122,11 +122,15 @@ def _cost(choice: Choice) -> Spec:
                 "reads": candidate.reads_per_s,
             }
         )
+    # Those that matter most lie on top, where several come to the same.
+    kinds = ["recommended", "as it is", "another choice", "dominated"]
+    rows.sort(key=lambda row: -kinds.index(str(row["kind"])))
     knee = choice.recommended
     gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
     sizes = np.geomspace(min(gib), max(gib), 40)
+    least = LEAST_BYTES / 2**30
     line = [
-        {"gib": size, "ms": knee.cost / 2**30 / size, "kind": "recommended"}
+        {"gib": size, "ms": knee.cost / 2**30 / max(size, least), "kind": "recommended"}
         for size in sizes.tolist()
     ]
     x = {
@@ -137,7 +141,6 @@ def _cost(choice: Choice) -> Spec:
         "field": "ms", "type": "quantitative", "scale": {"zero": False},
         "title": "ms of one core per 1 M records",
     }  # fmt: skip
-    kinds = ["recommended", "as it is", "another choice", "dominated"]
     colour = {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": kinds}}
     return {
         "height": 300,

@@ -14,6 +14,8 @@ from dedup.tune.demand import DAY_MS, Demand, Repeats
 from dedup.tune.trial import HASH_KEY, TRIAL_IDS
 
 Int64s = npt.NDArray[np.int64]
+#: Default of the option `max_future`.
+_MAX_FUTURE_MS = 600_000
 #: Timestamps at either end that may be stray ones, as a share.
 _STRAY = 0.001
 
@@ -62,7 +64,8 @@ def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | Non
     """
     count = len(sample)
     if not count:
-        raise ConfigError(f"--sample {where} holds no record with an ID.")
+        timed = "" if sample.times_ms is None else " and a timestamp"
+        raise ConfigError(f"--sample {where} holds no record with an ID{timed}.")
     times_ms, effective_ms = sample.times_ms, None
     order = np.arange(count)
     newest_before = np.zeros(count, np.int64)
@@ -103,12 +106,37 @@ def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | Non
     )
 
 
+def without_future(times_ms: Int64s, files: Int64s, now_ms: int) -> Int64s:
+    """The timestamps; one in the future counts as the newest up to its file that is not.
+
+    The operator takes it for the time of its micro-batch, so that it makes nothing late that
+    follows it.
+    """
+    future = times_ms > now_ms + _MAX_FUTURE_MS
+    if not future.any():
+        return times_ms
+    others = times_ms[~future]
+    oldest = others.min() if len(others) else now_ms
+    newest = _newest_by_file(np.where(future, oldest, times_ms), files)
+    return np.where(future, newest[_file_index(files)], times_ms)
+
+
+def _newest_by_file(times_ms: Int64s, files: Int64s) -> Int64s:
+    """For each file in turn the newest timestamp up to its end."""
+    starts = np.searchsorted(files, np.unique(files))
+    return np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
+
+
+def _file_index(files: Int64s) -> npt.NDArray[np.intp]:
+    """Which of the files that there are each record is in."""
+    return np.searchsorted(np.unique(files), files)
+
+
 def _newest_before(times_ms: Int64s, files: Int64s) -> Int64s:
     """The newest timestamp of all files before each record's; in the first one its oldest."""
-    starts = np.searchsorted(files, np.unique(files))
-    newest = np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
+    newest = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
-    return before[np.searchsorted(files[starts], files)]
+    return before[_file_index(files)]
 
 
 def _ids_per_day(

@@ -39,6 +39,11 @@ UUID_BYTES = 17
 UNKNOWN = 1 << 40
 #: IDs that a trial keeps alive at most.
 TRIAL_IDS = 150_000
+#: Share of repeats from which on a trial's are fewer than asked: what is counted per record hardly
+#: changes any more, and records would be without end.
+MOST_DUPLICATES = 0.99
+#: IDs that a trial of so many repeats keeps alive at most.
+_FEWEST_IDS = 25_000
 #: IDs that a full segment of a trial holds at least: smaller filters are no likeness of large ones,
 #: as they are made of whole blocks, and so many of them take hours.
 LEAST_SEGMENT_IDS = 1024
@@ -255,7 +260,8 @@ def scaled(
     key_bytes : int
     """
     live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
-    scale = max(1.0, live / TRIAL_IDS)
+    new_share = 1 - min(duplicates, MOST_DUPLICATES)
+    scale = max(1.0, live / max(min(TRIAL_IDS, _FEWEST_IDS), TRIAL_IDS * min(1.0, 2 * new_share)))
     full = min(policy.segment_ids, SEGMENT_BYTES / (key_bytes + SST_BYTES_BESIDE_KEY)) / scale
     shrunk = replace(
         policy,
@@ -268,12 +274,12 @@ def scaled(
     tail_ids = policy.state_budget_bytes / 2 / (key_bytes + 13)
     new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
     batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))
-    trial_rows = max(2, round(new_per_ms * batch_ms / scale / (1 - duplicates)))
+    trial_rows = max(2, round(new_per_ms * batch_ms / scale / new_share))
     load = Load(
-        rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=duplicates,
+        rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=1 - new_share,
         parts=max(1.0, LEAST_SEGMENT_IDS / full),
     )  # fmt: skip
-    # About the scale by which all else was shrunk; far less where not even one ID comes in a bucket.
+    # About the scale by which all else was shrunk; far less where hardly an ID comes in a bucket.
     return load, new_per_ms * batch_ms / load.new
 
 
@@ -329,13 +335,14 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.spread += math.hypot(*(share * predicted_spread(n, z) for share, n, z in filters))
     count = load.new * (step.number + 1)
     unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
-    memory = _ask(step, store, load, keys(unknown))
+    memory = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
     trial.asked += memory.negative + memory.false_positive
     trial.false_positives += memory.false_positive
     oldest = max(0, count - load.new * load.batches_per_horizon)
     known = np.unique(np.linspace(oldest, count - 1, _ASKED // 8, dtype=np.int64))
     trial.known += len(known)
-    trial.forgotten += len(known) - len(np.unique(_ask(step, store, load, keys(known)).index))
+    found = _ask(step, store, load, keys(known), known * load.batch_ms // load.new)
+    trial.forgotten += len(known) - len(np.unique(found.index))
     segments = list(state.manifest.segments())
     trial.live_ids += scale * (state.manifest.ids + len(state.tail))
     trial.tail_ids += scale * len(state.tail)
@@ -348,10 +355,11 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
 
 
-def _ask(step: Step, store: CountingStore, load: Load, keys: Keys) -> Memory:
+def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: Int64s) -> Memory:
+    """What is remembered of IDs that come now, with timestamps of their own."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    question = Question(keys, hashes, now_ms, now_ms, now_ms, now_ms)
+    question = Question(keys, hashes, now_ms, now_ms, own_ms, own_ms)
     return recall(
         step.state, question, load.policy, store, hash_key=HASH_KEY, lap=lambda stage: None
     )
@@ -373,6 +381,10 @@ def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float
     for bucket in state.manifest.buckets:
         # Kept for records that come late.
         if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:
+            continue
+        # A copy carries the same timestamp: no other bucket can hold it.
+        stable = load.policy.stable_timestamps and not bucket.clamped
+        if stable and not bucket.start_ms <= now_ms < bucket.end_ms:
             continue
         for reach in bucket.reaches():
             segment = reach.segment

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ from spark_support import FileDrop, Job
 
 from dedup.cli import tune_sample
 from dedup.cli.catalog import open_root, snapshot
+from dedup.core.advice_memory import SHARE_BYTES
+from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
-from dedup.tune.demand import Demand, of_states
-from dedup.tune.sample import of_sample
+from dedup.spark.operator import dedup_by_id
+from dedup.tune.advice import CACHE_BYTES
+from dedup.tune.demand import Demand, Sizing, of_states
+from dedup.tune.sample import of_sample, without_future
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -111,6 +117,16 @@ def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
     assert horizon["level"] == "breaks the guarantee"
 
 
+def test_what_is_taken_for_a_default_is_the_operators() -> None:
+    default = {name: p.default for name, p in inspect.signature(dedup_by_id).parameters.items()}
+    taken = {**asdict(Sizing()), "cache_bytes": CACHE_BYTES, "max_shard_batch_bytes": SHARE_BYTES}
+    assert taken == {name: default[name] for name in taken}
+    now_ms, future_ms = 1_000, duration_ms(default["max_future"], option="max_future")
+    times_ms = np.array([0, now_ms + future_ms, now_ms + future_ms + 1])
+    held_ms = without_future(times_ms, np.zeros(3, np.int64), now_ms)
+    assert held_ms.tolist() == [0, now_ms + future_ms, now_ms + future_ms]
+
+
 def test_a_large_sample_is_thinned_by_id(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, rows in enumerate(events()):
         names, times = [r[0] for r in rows], [r[1] for r in rows]
@@ -146,6 +162,21 @@ def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> 
     ):
         with pytest.raises(ConfigError, match=said):
             tune_sample.read_sample(**read, **wrong)
+
+
+def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) -> None:
+    """It is not written: `batch` hides nothing. A stray timestamp leaves the others on time."""
+    for number in range(3):
+        times = [START.replace(year=2024, hour=number), START.replace(year=2099)]
+        names = [f"{number}", f"{number} stray"]
+        job.files.table(f"{number}.parquet", pa.table({"id": names, "at": times, "batch": [1, 2]}))
+    sample = tune_sample.read_sample(
+        input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
+    )
+    found = of_sample(base(), "in", sample, None)
+    assert found.repeats is not None
+    assert found.repeats.span_ms == 2 * 3_600_000
+    assert not found.repeats.behind_ms.any()
 
 
 def test_a_sample_in_the_order_of_its_files(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,7 @@ from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.tune.counting import CountingStore
 from dedup.tune.demand import DAY_MS, Demand, Sizing, check, of_batches, of_states
-from dedup.tune.sample import Sample, of_sample
+from dedup.tune.sample import Sample, of_sample, without_future
 from dedup.tune.trial import Load, drive, made_keys
 
 HOUR_MS = 3_600_000
@@ -114,6 +115,18 @@ def test_a_demand_adds_up() -> None:
     assert asked.policy(Sizing(buckets=5)).bucket_ms == DAY_MS // 5
 
 
+def test_a_trial_is_judged_by_the_rules_of_the_query() -> None:
+    asked = demand(horizon_ms=1_000, stable_timestamps=True, event_time=False, lateness_ms=7)
+    policy = asked.policy(Sizing(buckets=3, fpr=0.2, state_budget_bytes=99))
+    # As the operator has it: as many buckets cover the horizon, none is left over.
+    assert (policy.bucket_ms, policy.horizon_ms, policy.lateness_ms) == (334, 1_000, 7)
+    assert (policy.fpr, policy.state_budget_bytes) == (0.2, 99)
+    assert (policy.stable_timestamps, policy.event_time) == (True, False)
+    assert (BASE.policy(Sizing()).stable_timestamps, BASE.policy(Sizing()).event_time) == (
+        False, True,
+    )  # fmt: skip
+
+
 def test_ids_without_a_sample_spread_over_shards_by_their_hash() -> None:
     fill = demand(shards=8).fill_of_shards()
     assert len(fill) == 8
@@ -198,6 +211,26 @@ def test_samples_that_tell_nothing_are_refused() -> None:
         of_sample(BASE, "in/", sample([]), None)
     with pytest.raises(ConfigError, match="all have one timestamp"):
         of_sample(BASE, "in/", sample([("a", 1.0, 0), ("b", 1.0, 1)]), None)
+
+
+def test_a_sample_whose_timestamps_are_all_null_is_told_from_one_without_ids() -> None:
+    empty = sample([])
+    timed = replace(empty, times_ms=np.zeros(0, np.int64))
+    with pytest.raises(ConfigError, match="no record with an ID and a timestamp"):
+        of_sample(BASE, "in/", timed, None)
+    with pytest.raises(ConfigError, match=r"no record with an ID\."):
+        of_sample(BASE, "in/", replace(empty, times_ms=None), None)
+
+
+def test_a_timestamp_in_the_future_makes_none_of_the_others_late() -> None:
+    now_ms = 1_000 * HOUR_MS
+    stray = 30 * 365 * 24.0
+    hours = np.array([stray, stray, 5, 4, stray, 1000, 1000.1, 1000.2])
+    files = np.array([3, 5, 5, 5, 6, 7, 7, 7])
+    told = without_future((hours * HOUR_MS).astype(np.int64), files, now_ms) / HOUR_MS
+    assert told.tolist() == [4, 5, 5, 4, 5, 1000, 1000.1, 1000.1]
+    assert without_future(np.array([5 * now_ms]), np.zeros(1, np.int64), now_ms) == now_ms
+    assert not len(without_future(np.zeros(0, np.int64), np.zeros(0, np.int64), now_ms))
 
 
 def test_lengths_of_time_are_written_as_people_do() -> None:

@@ -52,11 +52,64 @@ def test_a_shrunk_shard_does_what_the_whole_one_does(monkeypatch: pytest.MonkeyP
         assert getattr(small, name) == pytest.approx(getattr(whole, name), rel=0.15), name
 
 
+def test_a_shard_of_thousands_of_segments_is_tried_with_few_of_the_same_filters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Segments shrunk to a handful of IDs took minutes, and their filters were wrong too seldom."""
+    monkeypatch.setattr(trials, "TRIAL_IDS", 50_000)
+    thousands, few = (
+        tried(demand(ids_per_day=ids), Sizing(buckets=4)) for ids in (5_000_000_000, 100_000_000)
+    )
+    assert thousands.predicted_fpr == pytest.approx(few.predicted_fpr, rel=0.05)
+    assert thousands.filter_bytes == pytest.approx(50 * few.filter_bytes, rel=0.05)
+    assert thousands.segments == pytest.approx(50 * few.segments, rel=0.3)
+    assert thousands.head_bytes > 20 * few.head_bytes
+    assert thousands.segments > thousands.live_ids / (1 << 20)
+
+
+@pytest.mark.parametrize("duplicates", [0.9, 0.99, 0.999999])
+def test_records_of_a_trial_are_few_however_many_of_them_are_repeats(duplicates: float) -> None:
+    policy = demand().policy(Sizing())
+    load, scale = scaled(
+        policy, new_per_ms=50.0, rows=3e6 / (1 - duplicates), duplicates=duplicates, key_bytes=17
+    )
+    batches = (policy.horizon_ms + policy.lateness_ms) / load.batch_ms
+    assert load.rows * batches < 3_000_000
+    assert load.new * batches > 20_000
+    assert scale * load.new == pytest.approx(50.0 * load.batch_ms)
+
+
+@pytest.mark.parametrize("ids_per_day", [0.01, 3.0, 50.0])
+def test_fewer_ids_than_a_trial_has_are_counted_as_they_are(ids_per_day: float) -> None:
+    asked = demand(ids_per_day=ids_per_day)
+    bucket = ids_per_day / 8
+    assert asked.live_ids <= 2 * tried(asked, Sizing()).live_ids <= asked.live_ids + bucket
+
+
 def test_live_ids_are_those_of_horizon_and_lateness() -> None:
     asked = demand()
     found = tried(asked, Sizing(state_budget_bytes=1 << 15))
     bucket = asked.ids_per_day / 8
     assert asked.live_ids <= 2 * found.live_ids <= asked.live_ids + bucket
+
+
+def test_a_repeat_of_what_left_the_state_costs_a_block_and_a_new_id_hardly_any() -> None:
+    asked = demand(duplicates=0.3)
+    found = tried(asked, Sizing(state_budget_bytes=1 << 14))
+    in_state = found.tail_ids / found.live_ids
+    assert found.blocks_read == pytest.approx(0.3 * (1 - in_state), abs=0.04)
+    # Each is written once at least, in a segment of its own or in a merge.
+    assert 0.7 < found.ids_written < 0.7 * 6
+
+
+def test_stable_timestamps_ask_one_bucket_and_forget_nothing() -> None:
+    """Known IDs come with their own timestamps; asked for as of now, they were said forgotten."""
+    sizing = Sizing(fpr=0.2, state_budget_bytes=1 << 14)
+    each, one = (tried(demand(stable_timestamps=stable), sizing) for stable in (False, True))
+    assert (one.false_negatives, each.false_negatives) == (0, 0)
+    assert 0 < one.filters_asked < each.filters_asked
+    low, high = interval(one.false_positives, one.asked, z=4, spread=one.spread)
+    assert 0 < low <= one.predicted_fpr <= high
 
 
 def test_what_fits_into_the_tail_asks_no_filter() -> None:
