@@ -13,7 +13,7 @@ from dedup.cli import tune_screen as words
 from dedup.cli.failures import DAMAGE, OK
 from dedup.core.duration import duration_ms
 from dedup.core.findings import Finding
-from dedup.core.policy import MAX_BUCKETS, MIN_FPR, default_lateness_ms
+from dedup.core.policy import MIN_FPR, default_lateness_ms
 from dedup.errors import ConfigError, FilterDamaged
 from dedup.kernel import PATH
 from dedup.machine import machine_cores
@@ -107,8 +107,6 @@ class Asked:
             raise ConfigError(
                 f"--fpr {self.fpr} does not lie between 0 and 1, from {MIN_FPR:g} on."
             )
-        if self.buckets is not None and self.buckets > MAX_BUCKETS:
-            raise ConfigError(f"--buckets {self.buckets} is above {MAX_BUCKETS}.")
         if self.html is not None and self.html.is_dir():
             raise ConfigError(f"--html {self.html} is a folder; give a file.")
         if self.html is not None and not self.html.parent.is_dir():

@@ -15,7 +15,7 @@ _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
 #: Address space of one without records: it works with 1 GiB in all, and not with 512 MiB.
 _MAPPED_BYTES = 768 * _MIB
 #: Advice does not go below such a share: some 100,000 records of a kilobyte or two.
-_LEAST_SHARE = 128 * _MIB
+LEAST_SHARE = 128 * _MIB
 _OVERHEAD = "spark.executor.memoryOverhead"
 _PYSPARK = "spark.executor.pyspark.memory"
 _SHARE = "max_shard_batch_bytes"
@@ -51,9 +51,9 @@ def batch_memory(facts: Facts) -> Iterator[Finding]:
         yield Finding(rule=rule, level=Level.FINE, evidence=f"{said}; {have}.")
         return
     fits = _fitting(allowed, tasks)
-    change = f"{_SHARE}={max(fits, _LEAST_SHARE)}"
-    if fits < _LEAST_SHARE:
-        change = f"{_OVERHEAD}={_workers(tasks, _LEAST_SHARE) // _MIB}m\n{change}"
+    change = f"{_SHARE}={max(fits, LEAST_SHARE)}"
+    if fits < LEAST_SHARE:
+        change = f"{_OVERHEAD}={workers_bytes(tasks, LEAST_SHARE) // _MIB}m\n{change}"
     yield Finding(
         rule=rule,
         level=Level.COSTS,
@@ -84,11 +84,11 @@ def pyspark_memory(facts: Facts) -> Iterator[Finding]:
         )
         return
     fits = (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
-    if fits < _LEAST_SHARE:
+    if fits < LEAST_SHARE:
         what = "pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
         what += "with its first larger micro-batch"
-        change = f"{_PYSPARK}={tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * _LEAST_SHARE) // _MIB}m\n"
-        change += f"{_SHARE}={_LEAST_SHARE}"
+        change = f"{_PYSPARK}={tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * LEAST_SHARE) // _MIB}m\n"
+        change += f"{_SHARE}={LEAST_SHARE}"
     else:
         what = (
             f"a share of a micro-batch of more than {fits // _MIB:,} MiB fails with a memory error"
@@ -131,7 +131,7 @@ def _on_this_machine(rule: str, facts: Facts) -> Iterator[Finding]:
 
 def _need(facts: Facts, tasks: int, share: int) -> tuple[int, str]:
     """The bytes of all workers at work with the largest shares, and that in words."""
-    need = _workers(tasks, share)
+    need = workers_bytes(tasks, share)
     default = "" if facts.max_shard_batch_bytes else ", unless it was given otherwise"
     return need, (
         f"{tasks} Python worker{'s' if tasks > 1 else ''} with shares of a micro-batch of "
@@ -150,7 +150,8 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
     )
 
 
-def _workers(tasks: int, share: int) -> int:
+def workers_bytes(tasks: int, share: int) -> int:
+    """Memory of an executor's Python workers at work with shares of so many bytes."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 

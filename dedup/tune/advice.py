@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from dedup.core.advice_memory import LEAST_SHARE, workers_bytes
 from dedup.core.advice_speed import PER_CORE_MAX
 from dedup.core.duration import format_ms, span
 from dedup.core.findings import Finding, Level, Takes, in_order
@@ -250,19 +251,19 @@ def _cache(best: Candidate) -> Iterator[Finding]:
 def _memory(demand: Demand, memory: Memory | None) -> Iterator[Finding]:
     if memory is None:
         return
-    # The group function's, and that of the pass before or behind it.
-    workers = 2 * min(demand.shards, demand.cores)
+    overhead = workers_bytes(demand.cores, LEAST_SHARE) >> 20
     yield Finding(
         rule="memory",
         level=Level.FINE,
         evidence=(
             f"A Python worker took {memory.worker_bytes / 2**20:,.0f} MiB for {memory.rows:,} "
-            f"records of a shard and micro-batch (measured), their columns apart; with two to a "
-            f"core that is {workers * memory.worker_bytes / 2**20:,.0f} MiB for {demand.cores} "
-            "cores, outside of the JVM's heap. Of an executor with all of them:"
+            "records of a shard and micro-batch (measured), their columns apart. Outside of the "
+            f"JVM's heap {overhead:,} MiB for {demand.cores} cores leave room for shares of up to "
+            f"{LEAST_SHARE >> 20} MiB, columns included; larger ones then stop the query with an "
+            "error that says so. Of an executor with all cores:"
         ),
-        change=f"spark.executor.memoryOverhead={workers * memory.worker_bytes * 5 // 4 >> 20}m",
-        takes=Takes.OUTSIDE,
+        change=f"spark.executor.memoryOverhead={overhead}m\nmax_shard_batch_bytes={LEAST_SHARE}",
+        takes=Takes.RESTART,
     )
 
 

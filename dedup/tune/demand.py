@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import median
 
 import numpy as np
 
@@ -22,6 +20,8 @@ from dedup.tune.counting import SST_BYTES_BESIDE_KEY
 from dedup.tune.trial import UUID_BYTES, KeysOf, made_keys
 
 DAY_MS = 86_400_000
+#: Bounds of what trials go through in a minute or two.
+MAX_KEY_BYTES, MAX_BUCKETS = 1024, 128
 #: Records of a shard in a micro-batch of a query that is behind, at least.
 BUSY_ROWS = 10_000
 #: IDs that stand for all when shards are filled with IDs that were made up.
@@ -208,6 +208,16 @@ def check(demand: Demand) -> Demand:
         )
     if demand.batch_ms < 1:
         raise ConfigError("--batch must be at least a millisecond.")
+    if demand.key_bytes > MAX_KEY_BYTES:
+        raise ConfigError(
+            f"IDs of {demand.key_bytes:,} bytes are longer than a trial can hold "
+            f"({MAX_KEY_BYTES:,}): give the query a digest of them, such as F.sha2(...)."
+        )
+    if demand.today is not None and demand.today.buckets > MAX_BUCKETS:
+        raise ConfigError(
+            f"{demand.today.buckets} buckets per horizon are more than a trial goes through in "
+            f"minutes ({MAX_BUCKETS}), as every lookup asks them all; 8 is best. Give --buckets 8."
+        )
     if demand.live_ids > 1e13:
         raise ConfigError(f"{demand.live_ids:.3g} live IDs are more than any catalog can hold.")
     return demand
@@ -246,7 +256,6 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             f"In the metrics log of query {query} no data came, or its time stood still; give "
             "--ids-per-day."
         )
-    at_ms = [at for at, _ in batches]
     sealed = last.live_ids - last.tail_ids
     key_bytes = base.key_bytes
     if sealed > 0 and last.segment_bytes:
@@ -261,7 +270,8 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         duplicates=1 - new / records,
         horizon_ms=last.horizon_ms,
         lateness_ms=last.lateness_ms,
-        batch_ms=max(1, round(median(b - a for a, b in pairwise(at_ms)))),
+        # Of the data's time, as the rate is: a query that catches up goes through more of it.
+        batch_ms=max(1, round(passed_ms / (len(batches) - 1))),
         shards=last.shards,
         key_bytes=key_bytes,
         today=replace(today, fpr=last.target_fpr),

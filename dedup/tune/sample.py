@@ -89,7 +89,7 @@ def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | Non
             behind_ms=np.sort(behind_ms[behind_ms > 0]),
             records=count,
             same_timestamp=int((times_ms[again] == times_ms[first[again]]).sum()),
-            span_ms=int(times_ms.max() - times_ms.min()),
+            span_ms=int(np.ptp(_without_strays(times_ms))),
         )
     if ids_per_day is None:
         ids_per_day = _ids_per_day(where, times_ms, is_first, sample.one_in)
@@ -148,11 +148,18 @@ def _ids_per_day(
             "--ids-per-day as well."
         )
     new_ms = times_ms[is_first]
-    low, high = np.quantile(new_ms, [_STRAY, 1 - _STRAY])
-    within = int(((new_ms >= low) & (new_ms <= high)).sum())
-    if high - low < 1:
+    within_ms = _without_strays(new_ms)
+    span_ms = int(np.ptp(within_ms))
+    if span_ms < 1:
         raise ConfigError(
             f"The records of --sample {where} all have one timestamp; give --ids-per-day, or a "
             "sample of a longer time."
         )
-    return within * one_in / float(high - low) * DAY_MS
+    return len(within_ms) * one_in / span_ms * DAY_MS
+
+
+def _without_strays(times_ms: Int64s) -> Int64s:
+    """Timestamps but for a few at either end."""
+    low, high = np.quantile(times_ms, [_STRAY, 1 - _STRAY])
+    within: Int64s = times_ms[(times_ms >= low) & (times_ms <= high)]
+    return within

@@ -175,7 +175,11 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
         (["--ids-per-day", "5M", "--horizon", "1 d", "--batch", "0 s"], "--batch 0 s"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1"], "--fpr 1.0 does not lie"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "0"], "--buckets 0 is below 1"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "2000"], "--buckets 2000"),
+        (
+            ["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "129"],
+            "129 buckets per",
+        ),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--id-bytes", "1025"], "IDs of 1,025 bytes"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1e-9"], "--fpr 1e-09"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--duplicate-share", "1.5"], "is a share"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--html", "/no/such/x.html"], "no folder"),

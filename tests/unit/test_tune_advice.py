@@ -14,6 +14,8 @@ from tune_support import COSTS, candidate, demand
 
 from dedup.cli import tune_screen as words
 from dedup.cli.tune import Result, page
+from dedup.core.advice import advise as check_rules
+from dedup.core.facts import Facts
 from dedup.core.findings import Finding, Level, Takes
 from dedup.errors import MissingExtraError
 from dedup.tune import candidates, report
@@ -245,12 +247,18 @@ def test_a_catalog_larger_than_the_cache_is_told() -> None:
     assert CACHE_BYTES < 20 * 2**30
 
 
-def test_memory_is_told_for_an_executor() -> None:
-    found = advice("memory", demand(), memory=Memory(50_000, 200 << 20))
-    assert found.change == "spark.executor.memoryOverhead=1000m"
+def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
+    found = advice("memory", demand(shards=2, cores=4), memory=Memory(50_000, 200 << 20))
     assert "200 MiB for 50,000 records" in found.evidence
-    few = advice("memory", demand(shards=2, cores=8), memory=Memory(50_000, 200 << 20))
-    assert few.change == "spark.executor.memoryOverhead=1000m"
+    assert found.change is not None
+    settings = dict(line.split("=") for line in found.change.splitlines())
+    facts = Facts(
+        settings={"spark.master": "yarn", "spark.executor.cores": "4", **settings},
+        complete=True,
+        max_shard_batch_bytes=int(settings.pop("max_shard_batch_bytes")),
+    )
+    (judged,) = [f for f in check_rules(facts) if f.rule == "batch-memory"]
+    assert judged.level is Level.FINE
 
 
 # ---- words, table, report ------------------------------------------------------------------------

@@ -33,7 +33,8 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     assert found.ids_per_day == pytest.approx(95 / 10_000 * DAY_MS)
     assert found.duplicates == pytest.approx(0.05)
     assert (found.horizon_ms, found.lateness_ms, found.shards) == (HOUR_MS, 0, 4)
-    assert found.batch_ms == 20_000
+    assert found.batch_ms == 10_000
+    assert found.rows_per_shard == pytest.approx(100 / 4)
     assert found.today == Sizing(buckets=16, fpr=0.01)
     assert found.running
     assert "orders, 5 micro-batches" in found.origin
@@ -171,7 +172,7 @@ def test_a_sample_tells_ids_per_day_and_repeats() -> None:
         pytest.approx(0.9 * HOUR_MS), pytest.approx(47.9 * HOUR_MS)
     ]  # fmt: skip
     assert found.repeats.same_timestamp == 0
-    assert found.repeats.span_ms == pytest.approx(47.9 * HOUR_MS)
+    assert found.repeats.span_ms == pytest.approx(47.9 * HOUR_MS, rel=0.01)
 
 
 def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
@@ -181,6 +182,12 @@ def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
     assert found.repeats.same_timestamp == 1
     assert found.repeats.apart_ms.tolist() == [pytest.approx((47.9 - 1 - 1.0) * HOUR_MS)]
     assert found.repeats.behind_ms[-1] == pytest.approx(46.9 * HOUR_MS)
+
+
+def test_a_stray_timestamp_of_old_makes_no_sample_longer() -> None:
+    found = of_sample(BASE, "in/", sample([("old", -450_000.0, 0), *DAYS * 3]), None)
+    assert found.repeats is not None
+    assert found.repeats.span_ms < 48 * HOUR_MS
 
 
 def test_records_of_one_file_are_none_behind_the_others() -> None:

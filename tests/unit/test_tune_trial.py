@@ -181,8 +181,6 @@ def test_units_are_measured_on_a_real_catalog() -> None:
     told: list[float] = []
     costs = measure(made_keys(), told.append, rows=4000)
     assert min(costs.row_ns, costs.filter_ns, costs.read_ns, costs.written_ns, costs.state_ns) > 0
-    # A block from disk costs more than a filter's bit, whatever the machine.
-    assert costs.read_ns > 10 * costs.filter_ns
     assert told[-1] == 1.0
 
 
