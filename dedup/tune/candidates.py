@@ -22,7 +22,7 @@ BUCKETS = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
 #: A change that saves less is not worth a restart: Spark's passes, which are not counted here, take
 #: as long again, so half of it is left.
-WORTH = 0.20
+WORTH = 0.15
 #: Bytes in all below which none are worth saving.
 LEAST_BYTES = 1 << 20
 

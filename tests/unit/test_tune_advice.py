@@ -103,8 +103,8 @@ def test_an_option_changes_only_where_that_is_worth_it() -> None:
         candidate(BASE, ms=1000),
         candidate(replace(BASE, fpr=0.01), ms=700),
         candidate(replace(BASE, fpr=0.001), ms=690, gib=1.1),
-        candidate(replace(BASE, buckets=16), ms=810),
-        candidate(replace(BASE, state_budget_bytes=1 << 22), ms=790),
+        candidate(replace(BASE, buckets=16), ms=860),
+        candidate(replace(BASE, state_budget_bytes=1 << 22), ms=840),
     ]
     assert best_of_each(tried, BASE) == replace(BASE, fpr=0.01, state_budget_bytes=1 << 22)
     assert best_of_each(tried[:1], BASE) == BASE
