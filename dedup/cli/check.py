@@ -16,7 +16,7 @@ from dedup.cli.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
 from dedup.core.advice import advise
 from dedup.core.duration import duration_ms
-from dedup.core.facts import FOREVER_MS, Facts, cores_of
+from dedup.core.facts import Facts, cores_of, retention
 from dedup.core.findings import Finding, Level
 from dedup.core.policy import default_lateness_ms
 from dedup.errors import ConfigError
@@ -109,7 +109,7 @@ def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Find
     facts = _of_checkpoint(facts, log, options)
     if given.catalog is not None:
         facts = _of_catalog(facts, given.catalog, log)
-    # What `dedup run` sets itself, and cannot be told otherwise, is no advice.
+    # `dedup run` has no flag for it.
     findings = [f for f in advise(facts) if output is None or f.rule != "arrow-batch-bytes"]
     broken = any(finding.level is Level.BREAKS for finding in findings)
     body = {
@@ -124,8 +124,9 @@ def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Find
 
 def _flags(given: Given) -> Facts:
     settings = {} if given.properties is None else _properties(given.properties)
-    settings |= _pairs("--conf", given.conf)
-    strange = sorted(name for name in _pairs("--conf", given.conf) if not name.startswith("spark."))
+    conf = _pairs("--conf", given.conf)
+    settings |= conf
+    strange = sorted(name for name in conf if not name.startswith("spark."))
     if strange:
         raise ConfigError(
             f"--conf {strange[0]} is no Spark setting; options of the source go to --source-option."
@@ -141,11 +142,6 @@ def _flags(given: Given) -> Facts:
         horizon_ms=horizon_ms,
         kafka_retention_ms=retention_ms,
     )
-
-
-def retention(text: str, *, option: str) -> int:
-    """Milliseconds of a Kafka retention; ``-1`` and ``forever`` are `FOREVER_MS`."""
-    return FOREVER_MS if text.strip() in ("-1", "forever") else duration_ms(text, option=option)
 
 
 def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:

@@ -112,10 +112,10 @@ class Asked:
         if self.html is not None and not self.html.parent.is_dir():
             raise ConfigError(f"--html {self.html}: there is no folder {self.html.parent}.")
 
-    def sizing(self) -> Sizing:
-        """What the query has now, as far as it was given."""
+    def sizing(self) -> dict[str, Any]:
+        """Options of `Sizing` that were given."""
         given = {name: getattr(self, name) for name in asdict(Sizing())}
-        return Sizing(**{name: value for name, value in given.items() if value is not None})
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def demand_of(asked: Asked) -> Demand:
         cores=asked.cores or asked.shards or machine_cores(),
         key_bytes=asked.id_bytes or UUID_BYTES,
         stable_timestamps=asked.stable_timestamps,
-        today=asked.sizing(),
+        today=Sizing(**asked.sizing()),
     )
     base = replace(base, lateness_ms=_lateness_ms(lateness_ms, base))
     found = _found(base, asked)
@@ -241,6 +241,7 @@ def demand_of(asked: Asked) -> Demand:
         "key_bytes": asked.id_bytes,
         "cores": asked.cores or (found.shards if found.running else None),
         "ids_per_day": base.ids_per_day or None,
+        "today": replace(found.today or Sizing(), **asked.sizing()),
     }
     return replace(found, **{name: value for name, value in given.items() if value is not None})
 
@@ -263,9 +264,7 @@ def _found(base: Demand, asked: Asked) -> Demand:
             told = ", ".join(sorted(log.name or log.query_id for log in logs)) or "no query"
             which = f"not of {asked.query}" if asked.query and not chosen else "say which: --query"
             raise ConfigError(f"--log {asked.log} tells of {told}; {which}.")
-        found = of_batches(base, chosen[0].name or chosen[0].query_id, chosen[0].batches)
-        # What was given beats what the log tells.
-        return replace(found, today=replace(found.today or Sizing(), **_given(asked)))
+        return of_batches(base, chosen[0].name or chosen[0].query_id, chosen[0].batches)
     if asked.catalog is not None and asked.checkpoint is not None:
         from dedup.catalog.certificate import certificate_of
         from dedup.cli.catalog import open_root, snapshot
@@ -278,15 +277,8 @@ def _found(base: Demand, asked: Asked) -> Demand:
             event_time=fixed.timestamp_source != "processing time",
             stable_timestamps=fixed.stable_timestamps,
         )
-        found = of_states(base, known.query_id, known.states)
-        return replace(found, today=replace(found.today or Sizing(), **_given(asked)))
+        return of_states(base, known.query_id, known.states)
     return base
-
-
-def _given(asked: Asked) -> dict[str, Any]:
-    return {
-        name: getattr(asked, name) for name in asdict(Sizing()) if getattr(asked, name) is not None
-    }
 
 
 def page(result: Result) -> str:

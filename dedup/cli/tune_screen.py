@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.text import Text
 
 from dedup.core.duration import format_ms
-from dedup.tune.candidates import Candidate, Choice
+from dedup.tune.candidates import Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand
 
 #: Columns of the table: name, width, meaning.
@@ -50,9 +50,10 @@ def verdict(demand: Demand, choice: Choice) -> str:
             f"({amount(best.state_bytes)}): no filter is ever asked"
         )
     if best is choice.today:
-        return f"KEEP {written(best)}: {comes_to}; no other choice is worth a change."
+        options = ", ".join(written(*pair) for pair in asdict(best.sizing).items())
+        return f"KEEP {options}: {comes_to}; no other choice is worth a change."
     changed = [
-        f"{name}={value(asdict(best.sizing)[name])} instead of {value(old)}"
+        f"{written(name, asdict(best.sizing)[name])} instead of {value_of(old)}"
         for name, old in asdict(choice.today.sizing).items()
         if asdict(best.sizing)[name] != old
     ]
@@ -141,16 +142,6 @@ def _wrapped(text: str, width: int) -> list[Text]:
 def legend() -> Sequence[tuple[str, str]]:
     """The columns' names and what they mean."""
     return [(name, meaning) for name, _, meaning in COLUMNS]
-
-
-def written(candidate: Candidate) -> str:
-    """The choice as it is written in a call."""
-    return ", ".join(f"{name}={value(v)}" for name, v in asdict(candidate.sizing).items())
-
-
-def value(option: float) -> str:
-    """An option's value as it is written in a call."""
-    return f"{option:g}" if isinstance(option, float) else str(option)
 
 
 def amount(size_bytes: float) -> str:

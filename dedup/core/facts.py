@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
+
+from dedup.core.duration import duration_ms
 
 #: Kafka's -1: nothing is ever deleted.
 FOREVER_MS = 1 << 62
@@ -161,6 +164,13 @@ class Facts:
     def of_kind(self, kind: str) -> tuple[Source, ...]:
         """The sources of one kind that are known."""
         return tuple(source for source in self.sources or () if source.kind == kind)
+
+
+def retention(value: str | timedelta, *, option: str) -> int:
+    """Milliseconds of a Kafka retention; ``-1`` and ``forever`` are `FOREVER_MS`."""
+    if isinstance(value, str) and value.strip() in ("-1", "forever"):
+        return FOREVER_MS
+    return duration_ms(value, option=option)
 
 
 def whole(text: str | None) -> int | None:

@@ -11,8 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup.core.advice import advise
-from dedup.core.duration import duration_ms
-from dedup.core.facts import FOREVER_MS, Facts, Source, cores_of
+from dedup.core.facts import Facts, Source, cores_of, retention
 from dedup.core.findings import Finding
 from dedup.machine import machine_bytes
 from dedup.spark.build import Operator
@@ -61,10 +60,8 @@ def check_query(
     settings = _Settings(spark)
     cores = cores_of(settings, local_cores(spark))
     retention_ms = None
-    if kafka_retention in ("forever", "-1"):
-        retention_ms = FOREVER_MS
-    elif kafka_retention is not None:
-        retention_ms = duration_ms(kafka_retention, option="kafka_retention")
+    if kafka_retention is not None:
+        retention_ms = retention(kafka_retention, option="kafka_retention")
     sources = _sources(df)
     if sources is not None:
         sources, asked_ms = _asked(spark, sources)

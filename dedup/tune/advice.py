@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.core.advice_memory import LEAST_SHARE, workers_bytes
 from dedup.core.advice_speed import PER_CORE_MAX
 from dedup.core.duration import format_ms, span
 from dedup.core.findings import Finding, Level, Takes, in_order
 from dedup.core.sizing import interval
-from dedup.tune.candidates import WORTH, Candidate, Choice
+from dedup.tune.candidates import WORTH, Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand, Repeats
 
-#: Default of the option `cache_bytes`.
-CACHE_BYTES = 16 << 30
 #: Share of records that may be late before lateness is worth a word.
 LATE_SHARE = 0.001
 #: Lengths of time that people write.
@@ -59,13 +58,13 @@ def advise(demand: Demand, choice: Choice, memory: Memory | None) -> list[Findin
 def _sizing(choice: Choice) -> Iterator[Finding]:
     today, best = choice.today, choice.recommended
     for option, value in asdict(today.sizing).items():
-        rule, written = option.replace("_", "-"), _written(option, value)
+        rule, now = option.replace("_", "-"), written(option, value)
         if getattr(best.sizing, option) == value:
             tried = sorted(
-                {_value(getattr(c.sizing, option)) for c in choice.candidates}, key=float
+                {value_of(getattr(c.sizing, option)) for c in choice.candidates}, key=float
             )
             evidence = (
-                f"{written}: of {', '.join(tried)} none saves more than {WORTH:.0%} of time x bytes"
+                f"{now}: of {', '.join(tried)} none saves more than {WORTH:.0%} of time x bytes"
                 " while the other options stay."
             )
             yield Finding(rule=rule, level=Level.FINE, evidence=evidence)
@@ -81,13 +80,13 @@ def _sizing(choice: Choice) -> Iterator[Finding]:
             rule=rule,
             level=Level.COSTS,
             evidence=(
-                f"{written} takes {today.ms_per_million / alone.ms_per_million:.2f} times the time "
+                f"{now} takes {today.ms_per_million / alone.ms_per_million:.2f} times the time "
                 f"and {today.total_bytes / alone.total_bytes:.2f} times the bytes of "
-                f"{_written(option, wanted)}: {today.ms_per_million:,.0f} instead of "
+                f"{written(option, wanted)}: {today.ms_per_million:,.0f} instead of "
                 f"{alone.ms_per_million:,.0f} ms per 1 M records, {today.reads_per_s:,.1f} instead "
                 f"of {alone.reads_per_s:,.1f} catalog reads/s."
             ),
-            change=_written(option, wanted),
+            change=written(option, wanted),
             takes=Takes.RESTART,
         )
 
@@ -234,14 +233,15 @@ def _lateness(demand: Demand, repeats: Repeats) -> Finding:
 
 def _cache(best: Candidate) -> Iterator[Finding]:
     needed = best.sidecar_bytes + best.segment_bytes
-    if needed > CACHE_BYTES:
+    if needed > DEFAULT_CACHE_BYTES:
         yield Finding(
             rule="cache-bytes",
             level=Level.COSTS,
             evidence=(
                 f"Segments and sidecars come to {needed / 2**30:,.1f} GiB, the cache of each "
-                f"machine holds {CACHE_BYTES >> 30} GiB. With the catalog in an object store what "
-                "does not fit is fetched again; count what one machine's share of the shards needs."
+                f"machine holds {DEFAULT_CACHE_BYTES >> 30} GiB. With the catalog in an object "
+                "store what does not fit is fetched again; count what one machine's share of the "
+                "shards needs."
             ),
             change=f"cache_bytes={round(1.25 * needed)}",
             takes=Takes.RESTART,
@@ -265,14 +265,6 @@ def _memory(demand: Demand, memory: Memory | None) -> Iterator[Finding]:
         change=f"spark.executor.memoryOverhead={overhead}m\nmax_shard_batch_bytes={LEAST_SHARE}",
         takes=Takes.RESTART,
     )
-
-
-def _written(option: str, value: float) -> str:
-    return f"{option}={_value(value)}"
-
-
-def _value(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _capital(text: str) -> str:

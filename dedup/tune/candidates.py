@@ -234,9 +234,15 @@ def changed(sizing: Sizing, base: Sizing) -> set[tuple[str, float]]:
 def named(sizing: Sizing, base: Sizing) -> str:
     """What tells a choice from the base, as it is written in a call."""
     different = changed(sizing, base)
-    texts = [
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in asdict(sizing).items()
-        if (name, value) in different
-    ]
+    texts = [written(*pair) for pair in asdict(sizing).items() if pair in different]
     return ", ".join(texts) or "as it is"
+
+
+def written(option: str, value: float) -> str:
+    """An option as it is written in a call."""
+    return f"{option}={value_of(value)}"
+
+
+def value_of(value: float) -> str:
+    """An option's value as it is written in a call."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

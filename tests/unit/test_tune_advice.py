@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tune_support import COSTS, candidate, demand
 
+from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.cli import tune_screen as words
 from dedup.cli.tune import Result, page
 from dedup.core.advice import advise as check_rules
@@ -19,7 +20,7 @@ from dedup.core.facts import Facts
 from dedup.core.findings import Finding, Level, Takes
 from dedup.errors import MissingExtraError
 from dedup.tune import candidates, report
-from dedup.tune.advice import CACHE_BYTES, Memory, advise
+from dedup.tune.advice import Memory, advise
 from dedup.tune.candidates import (
     Candidate,
     Choice,
@@ -244,7 +245,7 @@ def test_a_catalog_larger_than_the_cache_is_told() -> None:
     assert advice("cache-bytes", demand(), large).change == f"cache_bytes={25 * 2**30}"
     small = {f.rule for f in advise(demand(), choice(), None)}
     assert "cache-bytes" not in small
-    assert CACHE_BYTES < 20 * 2**30
+    assert DEFAULT_CACHE_BYTES < 20 * 2**30
 
 
 def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
