@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from spark_support import FileDrop, Job
 
+from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.cli import tune_sample
 from dedup.cli.catalog import open_root, snapshot
 from dedup.core.advice_memory import SHARE_BYTES
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
 from dedup.spark.operator import dedup_by_id
-from dedup.tune.advice import CACHE_BYTES
 from dedup.tune.demand import Demand, Sizing, of_states
 from dedup.tune.sample import of_sample, without_future
 
@@ -119,7 +119,11 @@ def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
 
 def test_what_is_taken_for_a_default_is_the_operators() -> None:
     default = {name: p.default for name, p in inspect.signature(dedup_by_id).parameters.items()}
-    taken = {**asdict(Sizing()), "cache_bytes": CACHE_BYTES, "max_shard_batch_bytes": SHARE_BYTES}
+    taken = {
+        **asdict(Sizing()),
+        "cache_bytes": DEFAULT_CACHE_BYTES,
+        "max_shard_batch_bytes": SHARE_BYTES,
+    }
     assert taken == {name: default[name] for name in taken}
     now_ms, future_ms = 1_000, duration_ms(default["max_future"], option="max_future")
     times_ms = np.array([0, now_ms + future_ms, now_ms + future_ms + 1])
