@@ -18,7 +18,7 @@ from pathlib import Path
 from dedup.catalog.layout import checked_query_id
 from dedup.errors import CatalogError
 
-DEFAULT_CACHE_BYTES = 10 << 30
+DEFAULT_CACHE_BYTES = 16 << 30
 #: A build takes seconds; whatever is this old was left by a killed process.
 LEFTOVER_AGE_S = 3600.0
 

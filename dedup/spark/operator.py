@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
+from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.root import FileSystemFactory
 from dedup.spark.build import ColumnOrName, Operator, Options
 from dedup.spark.idtime import IdTime
@@ -39,7 +40,7 @@ def dedup_by_id(
     accept_clock_jump: bool = False,
     shared_local: bool = False,
     cache_dir: str | None = None,
-    cache_bytes: int = 16 << 30,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
     max_shard_batch_bytes: int = 1 << 30,
     metrics: str = "dedup",
 ) -> Operator:
