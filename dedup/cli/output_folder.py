@@ -189,11 +189,9 @@ def check_query(options: RunOptions, record: Record | None) -> None:
 def checkpoint_query_id(checkpoint: Path) -> str | None:
     """ID that Spark gave to the query of a checkpoint, or None where there is none yet."""
     try:
-        text = (checkpoint / "metadata").read_text(encoding="utf-8")
+        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
     except FileNotFoundError:
         return None
-    try:
-        return str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{checkpoint}/metadata is damaged; restore the checkpoint, or give a new --output.",

@@ -96,7 +96,8 @@ def _asked(
     for source in sources:
         told = ask_brokers(spark, source.options, source.topics) if source.kind == "kafka" else None
         if told is not None:
-            source = replace(source, partitions=source.partitions or told.partitions)
+            partitions = source.partitions or told.partitions
+            source = replace(source, topics=told.names, partitions=partitions)
             kept_ms.append(told.retention_ms)
         known.append(source)
     return tuple(known), max(kept_ms, default=None)

@@ -24,12 +24,15 @@ class Topics:
 
     Parameters
     ----------
+    names : tuple of str
+        Those that were asked for, or match ``subscribePattern``.
     partitions : int
         Of all topics together.
     retention_ms : int
         The longest of them; `FOREVER_MS` where a topic keeps records for ever.
     """
 
+    names: tuple[str, ...]
     partitions: int
     retention_ms: int
 
@@ -46,16 +49,15 @@ def ask_brokers(
     options : mapping of str to str
         Of the source, names in lower case; those that begin with ``kafka.`` are the client's.
     topics : tuple of str
+        Empty where ``subscribePattern`` says which.
     """
-    if not topics:
-        return None
     try:
         return _ask(spark._jvm, options, topics)
     except Exception:  # no connector, no answer, no such topic, no permission
         return None
 
 
-def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topics:
+def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topics | None:
     settings = jvm.java.util.Properties()
     for name, value in options.items():
         if name.startswith(_PREFIX):
@@ -64,6 +66,9 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
         settings.setProperty(name, str(TIMEOUT_MS))
     admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
     try:
+        topics = topics or _matching(jvm, admin, options["subscribepattern"])
+        if not topics:
+            return None
         kinds = getattr(jvm.org.apache.kafka.common.config, "ConfigResource$Type")
         names, resources = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
         for topic in topics:
@@ -75,7 +80,13 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
         kept = [_retention_ms(configs.get(resource)) for resource in resources]
     finally:
         admin.close()
-    return Topics(partitions, max(kept))
+    return Topics(topics, partitions, max(kept))
+
+
+def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
+    """Topics that Spark's ``subscribePattern`` takes: their whole name matches, in Java's sense."""
+    matches = jvm.java.util.regex.Pattern.compile(pattern).asMatchPredicate()
+    return tuple(sorted(str(t) for t in admin.listTopics().names().get() if matches.test(t)))
 
 
 def _retention_ms(config: Any) -> int:

@@ -50,6 +50,8 @@ for name, options in {
     "ever": {"subscribe": "ever"},
     "compacted": {"subscribe": "compacted"},
     "assigned": {"assign": '{"week": [0]}'},
+    "pattern": {"subscribePattern": "(day|wee).?"},
+    "unmatched": {"subscribePattern": "da"},
     "missing": {"subscribe": "nowhere"},
     "silent": {"subscribe": "day", "kafka.bootstrap.servers": "127.0.0.1:9"},
 }.items():
@@ -78,13 +80,15 @@ def test_retention_and_partitions_are_those_of_the_broker(broker: str, tmp_path:
     assert "keeps topic day for 1 day" in retention("day")[1]
     assert retention("both")[0] == "breaks the guarantee"
     assert "for 7 days" in retention("both")[1]
+    assert "keeps topics day, week for 7 days" in retention("pattern")[1]
     assert found["both"]["horizon-retention"]["change"] == 'horizon="7 days"'
     for name in ("ever", "compacted"):
         assert retention(name)[0] == "breaks the guarantee"
         assert "for ever" in retention(name)[1]
     assert "3 tasks read for 2 cores" in found["day"]["kafka-partitions"]["evidence"]
     assert "6 tasks read for 2 cores" in found["both"]["kafka-partitions"]["evidence"]
+    assert "6 tasks read for 2 cores" in found["pattern"]["kafka-partitions"]["evidence"]
     assert "1 partitions are read" in found["assigned"]["kafka-partitions"]["evidence"]
-    for name in ("missing", "silent"):
+    for name in ("unmatched", "missing", "silent"):
         assert retention(name)[0] == "cannot be told"
         assert found[name]["kafka-partitions"]["level"] == "cannot be told"

@@ -169,9 +169,10 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="belongs to another run"):
         check_query(options, None)
     check_query(options, record_of(options, "q2"))
-    (options.checkpoint / "metadata").write_text("{")
-    with pytest.raises(ConfigError, match="metadata is damaged"):
-        check_query(options, record_of(options, "q2"))
+    for damaged in (b"{", b'{"id": "q\xff"}', b"[]"):
+        (options.checkpoint / "metadata").write_bytes(damaged)
+        with pytest.raises(ConfigError, match="metadata is damaged"):
+            check_query(options, record_of(options, "q2"))
 
 
 @pytest.mark.parametrize("side", [False, True])
