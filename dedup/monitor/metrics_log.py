@@ -39,8 +39,6 @@ FILES, FILE_BYTES = 4, 16 << 20
 IDLE_EVERY_MS = 120_000
 #: Of a log's end: some hundred micro-batches.
 READ_BYTES = 1 << 20
-_ERROR_CHARS = 500
-_OURS = "dedup.errors."
 
 logger = logging.getLogger("dedup")
 
@@ -134,13 +132,6 @@ class MetricsLog:
         self._writers[query_id].handle(
             logging.LogRecord("dedup.metrics", logging.INFO, "", 0, text, None, None)
         )
-
-
-def cause_of(error: str) -> str:
-    """The line that tells an error of ours, else the first one: Spark's have hundreds."""
-    lines = [line for line in map(str.strip, error.splitlines()) if line] or [error]
-    ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
-    return (ours or lines)[0][:_ERROR_CHARS]
 
 
 @dataclass

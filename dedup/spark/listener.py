@@ -15,11 +15,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from dedup.causes import cause_of
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.watched import Watched
 from dedup.errors import StateError
 from dedup.machine import wall_clock_ms
-from dedup.monitor.metrics_log import MetricsLog, cause_of
+from dedup.monitor.metrics_log import MetricsLog
 from dedup.monitor.runs import Runs
 from dedup.spark.metrics import from_progress
 

@@ -7,9 +7,11 @@ import logging
 import shutil
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -153,6 +155,16 @@ def test_a_job_that_was_run_again_is_between_two_runs(spark: SparkSession, tmp_p
     )  # fmt: skip
 
 
+def _ended(folder: Path, why: str) -> str | None:
+    """What the log says of the run's end, once that is so."""
+    deadline = time.monotonic() + 30
+    while True:
+        (log,) = read_logs(folder)
+        if (log.ended and why in log.ended) or time.monotonic() > deadline:
+            return log.ended
+        time.sleep(0.05)
+
+
 def test_the_log_tells_why_a_query_failed(spark: SparkSession, tmp_path: Path) -> None:
     listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
     spark.streams.addListener(listener)
@@ -162,16 +174,43 @@ def test_the_log_tells_why_a_query_failed(spark: SparkSession, tmp_path: Path) -
         shutil.rmtree(tmp_path / "catalog")
         with pytest.raises(StreamingQueryException):
             query.add("b@0").run()
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            (log,) = read_logs(tmp_path / "metrics")
-            if log.ended and "CatalogError" in log.ended:
-                break
-            time.sleep(0.05)
+        ended = _ended(tmp_path / "metrics", "CatalogError")
     finally:
         spark.streams.removeListener(listener)
-    assert log.ended is not None
-    assert "CatalogError" in log.ended, log.ended
+    assert ended is not None
+    assert "CatalogError" in ended, ended
+
+
+@pytest.mark.parametrize("sink", ["foreachBatch", "noop"])
+def test_the_log_tells_what_the_users_python_raised(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    def fail_at_b(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if "b" in batch["id"].to_pylist():
+                raise KeyError("region")
+            yield batch
+
+    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
+    spark.streams.addListener(listener)
+    try:
+        query = Query(
+            spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"},
+            then=lambda df: df.mapInArrow(fail_at_b, df.schema),
+        ).add("a@0")  # fmt: skip
+        query.run()
+        query.add("b@0")
+        writer = query.result().writeStream.option("checkpointLocation", str(query.checkpoint))
+        ways = {
+            "foreachBatch": query.run,
+            "noop": lambda: finish(writer.format("noop").trigger(availableNow=True).start()),
+        }
+        with pytest.raises(StreamingQueryException):
+            ways[sink]()
+        ended = _ended(tmp_path / "metrics", "KeyError")
+    finally:
+        spark.streams.removeListener(listener)
+    assert ended == "KeyError: 'region'"
 
 
 def test_the_endpoint_serves_what_a_real_query_did(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dedup.core.health import TOLD_SILENCE_MS
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import metrics_log
-from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog, cause_of, read_logs
+from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog, read_logs
 from dedup.monitor.runs import Runs
 
 
@@ -38,19 +38,6 @@ def test_every_line_is_an_object_that_says_whose_it_is(tmp_path: Path) -> None:
         (1, QUERY, RUN)
     }
     assert lines[2]["error"] == "Boom: first line"
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        ("[FAILED] it\nat x\n  dedup.errors.StateError: lost. \nat y", "StateError: lost."),
-        ("\n\n boom\nat z", "boom"),
-        (" ", " "),
-        ("x" * 1000, "x" * 500),
-    ],
-)
-def test_the_cause_is_found_in_a_long_error(error: str, told: str) -> None:
-    assert cause_of(error) == told
 
 
 def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:

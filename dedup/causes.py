@@ -1,0 +1,114 @@
+"""The cause inside the text of a failure: Spark's have hundreds of lines, and one that matters."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dedup.errors import LINK
+
+#: A line in a log is at most so long.
+LINE_CHARS = 500
+
+_OURS = re.compile(r"dedup\.errors\.(\w+): (.+)")
+_TOPIC = re.compile(rf"^{LINK}([a-z-]+)", re.M)
+_FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
+_CAUSE = re.compile(
+    r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at [\w\[]|\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
+)
+# Looks ahead, so that one class inside the text of another is found as well.
+_CLASSED = re.compile(r"(?=\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+))")
+_WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
+# The first line behind a Python traceback that is not indented: what was raised.
+_RAISED = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n(?=[ \t]+File ))*([A-Za-z_][\w.]*)"
+    r"(?:: (.*))?"
+)
+#: Python's name for what a Java call raised: its text tells more.
+_JAVA = ("py4j.", "pyspark.")
+_HEAP = ("java.lang.OutOfMemoryError", "GC overhead limit exceeded")
+_WORKER = ("failed to map segment", "MemoryError", "Cannot allocate memory")
+
+
+class OwnError(NamedTuple):
+    """An error of this package: its class, its line, and its topic of REMEDIES.md."""
+
+    kind: str
+    message: str
+    topic: str | None
+
+
+def own_error(text: str) -> OwnError | None:
+    """Return the first error of this package that a text tells."""
+    found = _OURS.search(text)
+    if found is None:
+        return None
+    # Another exception of the same traceback stands behind an empty line.
+    topic = _TOPIC.search(text[found.end() :].partition("\n\n")[0])
+    return OwnError(found.group(1), found.group(2).strip(), topic.group(1) if topic else None)
+
+
+def out_of_memory(text: str) -> str | None:
+    """Return who had too little memory and what to change, None where nobody had."""
+    if any(sign in text for sign in _HEAP):
+        return (
+            "Spark ran out of memory; give a larger --driver-memory (spark.driver.memory, "
+            "spark.executor.memory) or fewer --files-per-trigger (maxFilesPerTrigger, "
+            "maxOffsetsPerTrigger)."
+        )
+    for kind, said in _RAISED.findall(text):
+        if any(sign in f"{kind}: {said}" for sign in _WORKER):
+            return (
+                f"A Python worker got no memory ({_raised(kind, said)}). Where "
+                "spark.executor.pyspark.memory is set, `dedup check` says what it must be; else "
+                "give the machine more memory or the query smaller micro-batches."
+            )
+    return None
+
+
+def spark_cause(text: str) -> str:
+    """Return the line of a Spark error that tells its cause."""
+    causes = [_tidy(reason or name) for name, reason in _CAUSE.findall(text)]
+    file = _FILE.search(text)
+    if file:
+        said = _tidy(text[file.end() :].split("\n", 1)[0])
+        reason = causes[-1] if causes else said
+        return f"{file.group(1)} cannot be read: {reason}"
+    raised = [one for one in _RAISED.findall(text) if not one[0].startswith(_JAVA)]
+    if raised:
+        return _raised(*raised[-1])
+    classed = [m for m in _CLASSED.finditer(text) if m.group(1) not in _WRAPPERS]
+    if classed:
+        said = _tidy(classed[-1].group(2))
+        return said if not causes or causes[-1] in said else f"{said} ({causes[-1]})"
+    if causes:
+        return causes[-1]
+    text = text.partition(" terminated with exception: ")[2] or text
+    return _tidy(text.strip().split("\n", 1)[0]) or "no reason given"
+
+
+def cause_of(text: str) -> str:
+    """Return the cause of a query's failure in one line, an error of this package with its class.
+
+    At most `LINE_CHARS` characters.
+
+    Parameters
+    ----------
+    text : str
+        What Spark tells, with all its traces.
+    """
+    ours = own_error(text)
+    told = f"{ours.kind}: {ours.message}" if ours else out_of_memory(text) or spark_cause(text)
+    return told[:LINE_CHARS]
+
+
+def _raised(kind: str, said: str) -> str:
+    name = kind.rpartition(".")[2]
+    return f"{name}: {_tidy(said)}" if said else name
+
+
+def _tidy(text: str) -> str:
+    text = _SQLSTATE.sub("", text)
+    text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text.strip())
+    return "; ".join(line.strip() for line in text.split("\n") if line.strip())
