@@ -60,7 +60,7 @@ MAXIMA = ("buckets", "branches", "newest_ms", "now_ms", "low_watermark_ms", "lat
 #: What leaves while the GC watermark advances by each eighth of the horizon, summed over shards.
 EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
 #: Options, the same in every shard.
-SETTINGS = ("horizon_ms", "lateness_ms", "fpr_ppb")
+SETTINGS = ("horizon_ms", "lateness_ms", "bucket_ms", "state_budget_bytes", "fpr_ppb")
 COLUMNS = (
     *SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms", *EXPIRING, *SETTINGS, "base_epoch",
 )  # fmt: skip
@@ -105,8 +105,8 @@ class BatchMetrics:
         How many micro-batches the oldest of the shards' states, as this micro-batch found them, is
         behind the newest. Above 0 state files of Spark are not those that it wrote: IDs of that
         shard are forgotten.
-    horizon_ms, lateness_ms, target_fpr
-        Options in force.
+    horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, target_fpr
+        Options in force; the budget is that of one shard.
     """
 
     query_id: str
@@ -166,6 +166,8 @@ class BatchMetrics:
     epochs_apart: int
     horizon_ms: int
     lateness_ms: int
+    bucket_ms: int
+    state_budget_bytes: int
     target_fpr: float
     stage_us: dict[str, int]
 

@@ -161,4 +161,7 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
                 values[head] = exact if head == "target_fpr" else round(exact)
     values["expiring"] = tuple((ids, size) for ids, size in bands)
     values["records_in"] = sum(values[v] for v in ("unique", "duplicate", "late", "null_id"))
-    return BatchMetrics(**values)
+    try:
+        return BatchMetrics(**values)
+    except TypeError as error:
+        raise ValueError(f"the driver has another release of rolling-dedup: {error}") from error

@@ -161,6 +161,9 @@ SERIES = (
     _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms", _MS),
     _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
            "lateness_ms", _MS),
+    _gauge("bucket_seconds", "How long a bucket is.", "bucket_ms", _MS),
+    _gauge("state_budget_bytes", "How large the state of one shard may become.",
+           "state_budget_bytes"),
 )  # fmt: skip
 
 LAST_BATCH = f"{PREFIX}last_batch_timestamp_seconds"

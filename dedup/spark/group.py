@@ -277,5 +277,7 @@ def _counters(
         **{f"expiring_bytes_{band}": size for band, (_, size) in enumerate(bands)},
         "horizon_ms": plan.policy.horizon_ms,
         "lateness_ms": plan.policy.lateness_ms,
+        "bucket_ms": plan.policy.bucket_ms,
+        "state_budget_bytes": plan.policy.state_budget_bytes,
         "fpr_ppb": round(plan.policy.fpr * 1e9),
     }

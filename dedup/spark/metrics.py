@@ -163,6 +163,8 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         epochs_apart=int(observed["epochs_apart"]),
         horizon_ms=int(observed["horizon_ms"]),
         lateness_ms=int(observed["lateness_ms"]),
+        bucket_ms=int(observed["bucket_ms"]),
+        state_budget_bytes=int(observed["state_budget_bytes"]),
         target_fpr=int(observed["fpr_ppb"]) / 1e9,
         **{field: int(observed[field]) for field in SUMS},
         **{field: observed[field] for field in (*MAXIMA[2:], "gc_watermark_ms")},

@@ -262,7 +262,6 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         key_bytes = max(1, round(last.segment_bytes / sealed - SST_BYTES_BESIDE_KEY))
     wrong = sum(batch.filter_false_positive for _, batch in batches)
     asked = wrong + sum(batch.filter_negative for _, batch in batches)
-    today = base.today or Sizing()
     return replace(
         base,
         origin=f"the metrics log of query {query}, {len(batches)} micro-batches",
@@ -274,7 +273,11 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         batch_ms=max(1, round(passed_ms / (len(batches) - 1))),
         shards=last.shards,
         key_bytes=key_bytes,
-        today=replace(today, fpr=last.target_fpr),
+        today=Sizing(
+            buckets=-(-last.horizon_ms // last.bucket_ms),
+            fpr=last.target_fpr,
+            state_budget_bytes=last.state_budget_bytes,
+        ),
         running=True,
         seen_fpr=(wrong, asked) if asked else None,
     )

@@ -107,7 +107,7 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     try:
         query = Query(
             spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "bucket_length": "1 hour",
-                              "fpr": 0.003, "lateness": "2 hours"},
+                              "fpr": 0.003, "lateness": "2 hours", "state_budget_bytes": 1 << 19},
         )  # fmt: skip
         run = query.add("a@0", "b@1", "c@1", "a@1").add("d@2").run()
         deadline = time.monotonic() + 30
@@ -125,6 +125,7 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     assert [batch for _, batch in watched.batches] == run.metrics
     last = run.metrics[-1]
     assert (last.horizon_ms, last.lateness_ms, last.target_fpr) == (8 * HOUR, 2 * HOUR, 0.003)
+    assert (last.bucket_ms, last.state_budget_bytes) == (HOUR, 1 << 19)
     # The GC watermark is ten hours behind hour 2; the buckets end at hours 1, 2 and 3.
     assert last.gc_watermark_ms is not None
     assert last.newest_ms == last.gc_watermark_ms + 10 * HOUR

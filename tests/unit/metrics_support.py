@@ -24,6 +24,7 @@ def batch(number: int, **fields: Any) -> BatchMetrics:
         "slowest_sources": (), "fullest_shard": 1, "fullest_shard_ids": 700, "live_ids": 2400,
         "begins": False, "epochs_apart": 0,
         "expiring": tuple((n, 10 * n) for n in range(BANDS)), "horizon_ms": HOUR_MS,
-        "lateness_ms": 0, "target_fpr": 0.01, "stage_us": dict.fromkeys(STAGES, 5),
+        "lateness_ms": 0, "bucket_ms": fields.get("horizon_ms", HOUR_MS) // 8,
+        "state_budget_bytes": 1 << 20, "target_fpr": 0.01, "stage_us": dict.fromkeys(STAGES, 5),
     }  # fmt: skip
     return BatchMetrics(**{**values, **fields})

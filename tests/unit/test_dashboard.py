@@ -71,7 +71,8 @@ def test_every_metric_is_shown_or_told_of() -> None:
         "dedup_buckets", "dedup_tail_ids", "dedup_late_watermark_timestamp_seconds",
         "dedup_expiring_bytes", "dedup_filters_rebuilt_total", "dedup_segments_deleted_total",
         "dedup_catalog_written_ids_total", "dedup_records_emitted_total", "dedup_fullest_shard",
-        "dedup_run_first_batch_timestamp_seconds",
+        "dedup_run_first_batch_timestamp_seconds", "dedup_bucket_seconds",
+        "dedup_state_budget_bytes",
     }  # fmt: skip
 
 

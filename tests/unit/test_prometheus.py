@@ -299,6 +299,21 @@ def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Session, str])
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.0 200 OK\r\n\r\n" + OTHERS])
 def test_what_others_serve_is_refused(answer: bytes) -> None:
+    refuse(answer, "gives no metrics of dedup")
+
+
+def test_a_driver_of_another_release_is_refused(served: tuple[Session, str]) -> None:
+    session, url = served
+    session.batch(batch(0), START_MS)
+    with urllib.request.urlopen(url + "/metrics") as answer:
+        lines = answer.read().splitlines(keepends=True)
+    older = [line for line in lines if b"dedup_bucket_seconds" not in line]
+    assert len(lines) - len(older) == 3
+    refuse(b"HTTP/1.0 200 OK\r\n\r\n" + b"".join(older), "another release.*bucket_ms")
+
+
+def refuse(answer: bytes, why: str) -> None:
+    """Watch an endpoint that gives this answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -309,7 +324,7 @@ def test_what_others_serve_is_refused(answer: bytes) -> None:
 
         thread = threading.Thread(target=serve_once)
         thread.start()
-        with pytest.raises(ConfigError, match="gives no metrics of dedup"):
+        with pytest.raises(ConfigError, match=why):
             Endpoint(url).look(0)
         thread.join()
 

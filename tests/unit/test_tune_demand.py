@@ -20,6 +20,8 @@ from dedup.tune.sample import Sample, of_sample, without_future
 from dedup.tune.trial import Load, drive, made_keys
 
 HOUR_MS = 3_600_000
+#: As a query with buckets=5 reports it.
+SIZES = {"bucket_ms": 12 * 60_000, "state_budget_bytes": 1 << 19, "target_fpr": 0.002}
 BASE = demand(ids_per_day=0, today=Sizing(buckets=16))
 
 
@@ -29,13 +31,13 @@ def logged(count: int = 5, **fields: object) -> list[tuple[int, object]]:
 
 
 def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
-    found = of_batches(BASE, "orders", logged(unique=90, late=5, duplicate=5))
+    found = of_batches(BASE, "orders", logged(**SIZES, unique=90, late=5, duplicate=5))
     assert found.ids_per_day == pytest.approx(95 / 10_000 * DAY_MS)
     assert found.duplicates == pytest.approx(0.05)
     assert (found.horizon_ms, found.lateness_ms, found.shards) == (HOUR_MS, 0, 4)
     assert found.batch_ms == 10_000
     assert found.rows_per_shard == pytest.approx(100 / 4)
-    assert found.today == Sizing(buckets=16, fpr=0.01)
+    assert found.today == Sizing(buckets=5, fpr=0.002, state_budget_bytes=1 << 19)
     assert found.running
     assert "orders, 5 micro-batches" in found.origin
     assert found.seen_fpr == (50, 50 + 5 * 890)
