@@ -110,13 +110,15 @@ class Endpoint:
     def _take(self, queries: dict[str, Scraped]) -> None:
         for name, scraped in queries.items():
             ended = _FAILED if scraped.get((FAILED, "")) else ENDED
+            at_ms, heard_ms = (round(scraped[at, ""] * 1000) for at in (LAST_BATCH, HEARD))
+            made = _micro_batch(name, scraped, self._before.get(name, {}))
+            # From here on nothing fails: a query is known with a micro-batch, or not at all.
             self._ended[name] = None if scraped.get((RUNNING, ""), 1) else ended
-            at_ms = round(scraped[LAST_BATCH, ""] * 1000)
-            self._heard_ms[name] = round(scraped[HEARD, ""] * 1000)
+            self._heard_ms[name] = heard_ms
             known = self._batches[name]
             if known and known[-1][0] >= at_ms:
                 continue
-            known.append((at_ms, _micro_batch(name, scraped, self._before.get(name, {}))))
+            known.append((at_ms, made))
             del known[:-HISTORY]
             self._before[name] = scraped
 
