@@ -99,7 +99,7 @@ def watch(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
     every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")
+        float, typer.Option(metavar="SECONDS", min=0.1, max=86_400, help="How often to look.")
     ] = 2.0,
     as_json: _JSON = False,
 ) -> None:
@@ -114,8 +114,8 @@ def watch(
         look = watch_query.looker(where, query)
         if once or as_json:
             return watch_query.once(look, as_json=as_json)
-        with stop_on_signals() as stop:
-            watch_query.follow(look, stop, every_s=every)
+        with stop_on_signals(tidy=True) as stop:
+            watch_query.follow(look, stop, every_s=every, where=where)
         return OK, {}
 
     finish(work, as_json=as_json)

@@ -44,6 +44,9 @@ def check(
     horizon: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Horizon of the next start.")
     ] = None,
+    late: Annotated[
+        str | None, typer.Option(metavar="emit|drop", help="late= of the next start.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout.")
     ] = False,
@@ -64,6 +67,7 @@ def check(
             source_options=source_option or (),
             kafka_retention=kafka_retention,
             horizon=horizon,
+            late=late,
         )
         code, body, findings = job.check(checkpoint, given)
         if not as_json:

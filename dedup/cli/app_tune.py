@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from dedup.cli.ending import finish
+from dedup.cli.failures import FAILED, OK
 
 if TYPE_CHECKING:
     from dedup.cli import tune as job
@@ -60,10 +62,12 @@ def tune(
         int | None, typer.Option(metavar="N", help="Length of an ID; a UUID has 17.")
     ] = None,
     cores: Annotated[
-        int | None, typer.Option(metavar="N", help="Of all executors together.")
+        int | None,
+        typer.Option(metavar="N", help="Of all executors together. Default: this machine's."),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(metavar="N", help="Default: as many as cores.")
+        int | None,
+        typer.Option(metavar="N", help="Default: as many as cores; a log or catalog tells them."),
     ] = None,
     buckets: Annotated[int | None, typer.Option(metavar="N", rich_help_panel=_NOW)] = None,
     fpr: Annotated[float | None, typer.Option(metavar="P", rich_help_panel=_NOW)] = None,
@@ -73,6 +77,10 @@ def tune(
     stable_timestamps: Annotated[
         bool, typer.Option("--stable-timestamps", rich_help_panel=_NOW)
     ] = False,
+    late: Annotated[
+        str | None,
+        typer.Option(metavar="emit|drop", help="Default: emit.", rich_help_panel=_NOW),
+    ] = None,
     id: Annotated[  # noqa: A002
         list[str] | None, typer.Option("--id", metavar="COL", rich_help_panel=_READ)
     ] = None,
@@ -123,6 +131,7 @@ def tune(
             fpr=fpr,
             state_budget_bytes=state_budget_bytes,
             stable_timestamps=stable_timestamps,
+            late=late,
             read={
                 "id": tuple(id or ()),
                 "timestamp": timestamp,
@@ -136,11 +145,20 @@ def tune(
         )
         with _talk(quiet=quiet) as tell:
             result = job.tune(asked, tell)
+        code, body, written = result.exit_code, result.to_json(), html
         if html is not None:
-            html.write_text(job.page(result), encoding="utf-8")
+            try:
+                html.write_text(job.page(result), encoding="utf-8")
+            except OSError as error:
+                # What was measured is told all the same.
+                failure = f"--html {html} cannot be written: {error.strerror}."
+                print(f"error: {failure}", file=sys.stderr)
+                body["message"], written = failure, None
+                if code == OK:
+                    code, body["status"] = FAILED, "failed"
         if not as_json:
-            _print(result, html)
-        return result.exit_code, result.to_json()
+            _print(result, written)
+        return code, body
 
     finish(work, as_json=as_json)
 

@@ -16,7 +16,7 @@ from dedup.cli.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
 from dedup.core.advice import advise
 from dedup.core.duration import duration_ms
-from dedup.core.facts import Facts, cores_of, retention
+from dedup.core.facts import Facts, cores_of, retention, whole
 from dedup.core.findings import Finding, Level
 from dedup.core.policy import default_lateness_ms
 from dedup.errors import ConfigError
@@ -25,6 +25,7 @@ from dedup.monitor.metrics_log import QueryLog, read_logs
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 
 
@@ -48,6 +49,8 @@ class Given:
         ``KEY=VALUE``, options of the source.
     kafka_retention, horizon : str or None
         Durations.
+    late : str or None
+        ``"emit"`` or ``"drop"``, of the next start.
     """
 
     log: str | None = None
@@ -58,6 +61,7 @@ class Given:
     source_options: Sequence[str] = ()
     kafka_retention: str | None = None
     horizon: str | None = None
+    late: str | None = None
 
 
 def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Finding]]:
@@ -131,16 +135,26 @@ def _flags(given: Given) -> Facts:
         raise ConfigError(
             f"--conf {strange[0]} is no Spark setting; options of the source go to --source-option."
         )
+    partitions = settings.get(_PARTITIONS)
+    if partitions is not None and not whole(partitions):
+        raise ConfigError(
+            f"{_PARTITIONS}={partitions} is no whole number of at least 1; Spark refuses it."
+        )
+    if given.late not in (None, "emit", "drop"):
+        raise ConfigError(f"--late {given.late} is neither emit nor drop.")
     retention_ms = horizon_ms = None
     if given.kafka_retention is not None:
         retention_ms = retention(given.kafka_retention, option="--kafka-retention")
     if given.horizon is not None:
         horizon_ms = duration_ms(given.horizon, option="--horizon")
+        if horizon_ms < 1:
+            raise ConfigError(f"--horizon {given.horizon} must be at least a millisecond.")
     return Facts(
         settings=settings,
         complete=given.properties is not None,
         horizon_ms=horizon_ms,
         kafka_retention_ms=retention_ms,
+        late=None if given.late is None else "drop" if given.late == "drop" else "emit",
     )
 
 
@@ -192,7 +206,7 @@ def _of_run(facts: Facts, record: Record) -> Facts:
         shards=record.shards,
         horizon_ms=facts.horizon_ms or horizon_ms,
         lateness_ms=lateness_ms,
-        late=record.rules["late"],
+        late=facts.late or record.rules["late"],
         event_time=event_time,
         by_source=False,
     )

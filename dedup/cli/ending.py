@@ -18,11 +18,20 @@ from dedup.errors import LINK
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end."""
+def stop_on_signals(*, tidy: bool = False) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end.
+
+    Parameters
+    ----------
+    tidy : bool
+        The second is a KeyboardInterrupt, so that the terminal is left in order. Default: the
+        process ends at once, since Spark may hang.
+    """
     stop = threading.Event()
 
     def ask(number: int, frame: Any) -> None:
+        if stop.is_set() and tidy:
+            raise KeyboardInterrupt
         if stop.is_set():
             os._exit(INTERRUPTED)
         stop.set()
@@ -33,6 +42,17 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def while_read() -> Iterator[None]:
+    """Print for as long as someone reads: a pipe that is closed early is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left would be flushed at the end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> None:
@@ -56,5 +76,6 @@ def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> 
             body["remedy"] = failure.remedy
             print(f"{LINK}{failure.remedy}", file=sys.stderr)
     if as_json:
-        print(json.dumps(body | {"exit_code": code}, sort_keys=True))
+        with while_read():
+            print(json.dumps(body | {"exit_code": code}, sort_keys=True))
     raise typer.Exit(code)

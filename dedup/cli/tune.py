@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dedup.cli import tune_screen as words
 from dedup.cli.failures import DAMAGE, OK
 from dedup.core.duration import duration_ms
 from dedup.core.findings import Finding
-from dedup.core.policy import MIN_FPR, default_lateness_ms
+from dedup.core.policy import MIN_BUDGET_BYTES, MIN_FPR, default_lateness_ms
 from dedup.errors import ConfigError, FilterDamaged
 from dedup.kernel import PATH
 from dedup.machine import machine_cores
@@ -58,6 +59,8 @@ class Asked:
     buckets, fpr, state_budget_bytes
         What the query has now; None: the operator's default.
     stable_timestamps : bool
+    late : str or None
+        ``"emit"`` or ``"drop"``; None: what a catalog tells, else ``"emit"``.
     read : dict
         How a sample is read, as `RunOptions` has it.
     html : Path or None
@@ -81,6 +84,7 @@ class Asked:
     fpr: float | None = None
     state_budget_bytes: int | None = None
     stable_timestamps: bool = False
+    late: str | None = None
     read: dict[str, Any]
     html: Path | None = None
 
@@ -99,17 +103,28 @@ class Asked:
             raise ConfigError("--sample needs --id: the column of the record ID.")
         if self.horizon is None and self.log is None and self.catalog is None:
             raise ConfigError("--horizon is missing: how long an ID is remembered, '7 days'.")
-        for option in ("id_bytes", "shards", "cores", "buckets", "state_budget_bytes"):
+        for fixed in ("log", "catalog"):
+            if getattr(self, fixed) is not None and self.shards is not None:
+                raise ConfigError(
+                    f"--shards and --{fixed} exclude each other: the {fixed} tells the shards, "
+                    "which are fixed from the query's beginning."
+                )
+        if self.late not in (None, "emit", "drop"):
+            raise ConfigError(f"--late {self.late} is neither emit nor drop.")
+        for option, least in (
+            ("id_bytes", 1), ("shards", 1), ("cores", 1), ("buckets", 1),
+            ("state_budget_bytes", MIN_BUDGET_BYTES),
+        ):  # fmt: skip
             value = getattr(self, option)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{option.replace('_', '-')} {value} is below 1.")
+            if value is not None and value < least:
+                raise ConfigError(f"--{option.replace('_', '-')} {value} is below {least}.")
         if self.fpr is not None and not MIN_FPR <= self.fpr < 1:
             raise ConfigError(
                 f"--fpr {self.fpr} does not lie between 0 and 1, from {MIN_FPR:g} on."
             )
-        if self.html is not None and self.html.is_dir():
+        if self.html is not None and os.path.isdir(self.html):
             raise ConfigError(f"--html {self.html} is a folder; give a file.")
-        if self.html is not None and not self.html.parent.is_dir():
+        if self.html is not None and not os.path.isdir(self.html.parent):
             raise ConfigError(f"--html {self.html}: there is no folder {self.html.parent}.")
 
     def sizing(self) -> dict[str, Any]:
@@ -146,12 +161,14 @@ class Result:
             "verdict": words.verdict(demand, choice),
             "origin": demand.origin,
             "ids_per_day": demand.ids_per_day,
-            "live_ids": demand.live_ids,
+            "live_ids": round(words.live_ids(demand, choice)),
+            "expected_live_ids": demand.live_ids,
             "duplicates": demand.duplicates,
             "horizon_ms": demand.horizon_ms,
             "lateness_ms": demand.lateness_ms,
             "shards": demand.shards,
             "cores": demand.cores,
+            "cores_given": demand.cores_given,
             "key_bytes": demand.key_bytes,
             "machine": machine(),
             "costs_ns": asdict(self.costs),
@@ -165,7 +182,7 @@ class Result:
                 for c in choice.candidates
             ],
             "findings": [finding.to_json() for finding in self.findings],
-            "shard_ids": demand.fill_of_shards(),
+            "shard_ids": demand.fill_of_shards(words.live_ids(demand, choice)),
             "false_negatives": self.false_negatives,
         }
 
@@ -176,7 +193,8 @@ def tune(asked: Asked, progress: Progress) -> Result:
     Raises
     ------
     ConfigError
-        If what was asked cannot be found out or sized, naming the option.
+        If what was asked cannot be found out or sized, naming the option, or the report cannot be
+        written.
     DataError, CatalogError, StateError
         If a sample, a catalog or a checkpoint cannot be read.
     FilterDamaged
@@ -186,6 +204,7 @@ def tune(asked: Asked, progress: Progress) -> Result:
     """
     if asked.html is not None:
         report.check_extra()
+        check_writable(asked.html)
     progress(0.0, "reading")
     demand = check(demand_of(asked))
     keys = demand.keys_of()
@@ -203,6 +222,24 @@ def tune(asked: Asked, progress: Progress) -> Result:
     )
     progress(1.0, "done")
     return Result(demand, choice, costs, points, tuple(advise(demand, choice, memory)))
+
+
+def check_writable(place: Path) -> None:
+    """Refuse a file that cannot be written; a file that is there stays as it is.
+
+    Raises
+    ------
+    ConfigError
+        Naming the reason.
+    """
+    there = os.path.exists(place)
+    try:
+        with place.open("ab"):
+            pass
+        if not there:
+            place.unlink()
+    except OSError as error:
+        raise ConfigError(f"--html {place} cannot be written: {error.strerror}.") from None
 
 
 def _check_filters(points: tuple[Point, ...]) -> None:
@@ -226,7 +263,8 @@ def demand_of(asked: Asked) -> Demand:
         horizon_ms=horizon_ms or 1,
         lateness_ms=0,
         shards=asked.shards or asked.cores or machine_cores(),
-        cores=asked.cores or asked.shards or machine_cores(),
+        cores=asked.cores or machine_cores(),
+        cores_given=asked.cores is not None,
         key_bytes=asked.id_bytes or UUID_BYTES,
         stable_timestamps=asked.stable_timestamps,
         today=Sizing(**asked.sizing()),
@@ -239,10 +277,13 @@ def demand_of(asked: Asked) -> Demand:
         "batch_ms": batch_ms,
         "duplicates": asked.duplicate_share,
         "key_bytes": asked.id_bytes,
-        "cores": asked.cores or (found.shards if found.running else None),
+        "late": asked.late,
         "ids_per_day": base.ids_per_day or None,
         "today": replace(found.today or Sizing(), **asked.sizing()),
     }
+    if horizon_ms or lateness_ms is not None or base.ids_per_day:
+        # Of another load than the query's own: nothing to hold against the trial.
+        found = replace(found, seen_live=None, seen_segments=None)
     return replace(found, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 import numpy as np
 
+from dedup.causes import spark_cause
 from dedup.cli.job import Job, named_column, resolve, schema_of, timestamp_column
 from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
@@ -91,8 +96,9 @@ def _read(spark: SparkSession, job: Job) -> Sample:
     picked = picked.where(~_all_null(names))
     if timestamp is not None:
         picked = picked.where(fn.col("time").isNotNull())
-    picked, one_in = _thinned(picked, names)
-    table = picked.toArrow().combine_chunks()
+    with _times_read(run):
+        picked, one_in = _thinned(picked, names)
+        table = picked.toArrow().combine_chunks()
     files = _file_numbers(table.column("file"), job.files.paths)
     order = np.argsort(files, kind="stable")
     keys = encode_ids([_one(table.column(name)) for name in names]).keys.take(order)
@@ -101,6 +107,31 @@ def _read(spark: SparkSession, job: Job) -> Sample:
         told_ms = millis(_one(table.column("time")))[order]
         times_ms = without_future(told_ms, files[order], time.time_ns() // 1_000_000)
     return Sample(keys=keys, times_ms=times_ms, files=files[order], one_in=one_in)
+
+
+@contextmanager
+def _times_read(run: RunOptions) -> Iterator[None]:
+    """Name the option where a text is no time; PySpark would log the whole stack besides."""
+    from pyspark.errors import DateTimeException
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    except DateTimeException as error:
+        # What follows advises another function.
+        cause = re.split(r" (?:Correct the value|Use `)", spark_cause(str(error)))[0]
+        how = (
+            "" if run.timestamp_format is None else f" by --timestamp-format {run.timestamp_format}"
+        )
+        raise ConfigError(
+            f"--timestamp {run.timestamp} cannot be read as a time{how}: {cause} Name the column "
+            "of the event time, or give its --timestamp-format."
+        ) from None
+    finally:
+        logger.setLevel(level)
 
 
 def _thinned(frame: DataFrame, names: list[str]) -> tuple[DataFrame, int]:

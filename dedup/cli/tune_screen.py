@@ -41,12 +41,12 @@ def verdict(demand: Demand, choice: Choice) -> str:
     best = choice.recommended
     low, high = best.interval
     comes_to = (
-        f"{best.trial.live_ids * demand.shards:,.0f} live IDs in {amount(best.total_bytes)}, "
+        f"{live_ids(demand, choice):,.0f} live IDs in {amount(best.total_bytes)}, "
         f"{low:.2%} to {high:.2%} of new IDs cost a read ({best.reads_per_s:,.1f} reads/s)"
     )
     if not best.trial.filters_asked:
         comes_to = (
-            f"{best.trial.live_ids * demand.shards:,.0f} live IDs all fit into Spark state "
+            f"{live_ids(demand, choice):,.0f} live IDs all fit into Spark state "
             f"({amount(best.state_bytes)}): no filter is ever asked"
         )
     if best is choice.today:
@@ -65,8 +65,13 @@ def title(demand: Demand) -> str:
     return (
         f"{demand.ids_per_day:,.0f} new IDs a day ({demand.origin}), horizon "
         f"{format_ms(demand.horizon_ms)}, lateness {format_ms(demand.lateness_ms)}, "
-        f"{demand.duplicates:.1%} repeats, {demand.shards} shards on {demand.cores} cores"
+        f"{demand.duplicates:.1%} repeats, {demand.shards} shards on {demand.cores_told}"
     )
+
+
+def live_ids(demand: Demand, choice: Choice) -> float:
+    """Of all shards under the recommended choice, as its trial counted them."""
+    return choice.recommended.trial.live_ids * demand.shards
 
 
 def cells(candidate: Candidate) -> list[str]:

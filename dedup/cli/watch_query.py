@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Event
 from typing import Any
 
@@ -11,11 +12,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from dedup.cli.watch_screen import STATUSES, WIDTH, screen, waiting, worst
+from dedup.cli.ending import while_read
+from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 from dedup.machine import wall_clock_ms
-from dedup.monitor.metrics_log import read_logs
+from dedup.monitor.metrics_log import LogFolder, QueryLog
 
 #: Gives every query as it is now, and why that is not news, None where it is.
 Look = Callable[[], tuple[list[Watched], str | None]]
@@ -27,11 +29,13 @@ def looker(where: str, query: str | None) -> Look:
     Raises
     ------
     ConfigError
-        On a look, when it is neither, or tells of no query, or not of that one, as yet.
+        On a look, when it is neither, or tells of no query, or not of that one, as yet; at once
+        for a URL with a password.
     MissingExtraError
         For an endpoint, without prometheus-client.
     """
-    look_at_all = _endpoint(where) if where.startswith(("http://", "https://")) else _folder(where)
+    is_url = where.lower().startswith(("http://", "https://"))
+    look_at_all = _endpoint(where) if is_url else _folder(where, query)
 
     def look() -> tuple[list[Watched], str | None]:
         watched, trouble = look_at_all(wall_clock_ms())
@@ -39,16 +43,44 @@ def looker(where: str, query: str | None) -> Look:
         if not found:
             told = f"nothing of query {query}" if query else "of no query yet"
             raise ConfigError(
-                f"{where} tells {told}: it begins with the first micro-batch after "
-                "spark.streams.addListener(DedupListener(...))"
+                f"{where} tells {told}: a query appears with its first micro-batch after "
+                "spark.streams.addListener(DedupListener(...)); one that failed before that is "
+                f"in the driver's log alone{f'. {trouble}' if trouble else ''}"
             )
         return found, trouble
 
     return look
 
 
-def _folder(where: str) -> Callable[[int], tuple[list[Watched], str | None]]:
-    return lambda now_ms: ([log.watched(now_ms) for log in read_logs(where)], None)
+def _folder(where: str, query: str | None) -> Callable[[int], tuple[list[Watched], str | None]]:
+    folder = LogFolder(where)
+
+    def look(now_ms: int) -> tuple[list[Watched], str | None]:
+        logs = folder.look()
+        asked = [log for log in logs if log.query_id == query] or _in_use(logs)
+        return [log.watched(now_ms) for log in asked], folder.trouble
+
+    return look
+
+
+def _in_use(logs: Iterable[QueryLog]) -> list[QueryLog]:
+    """All but those whose query was replaced by one of the same name, with a new checkpoint."""
+    newest: dict[str, QueryLog] = {}
+    for log in sorted(logs, key=_heard_ms):
+        if log.name is not None:
+            newest[log.name] = log
+    return [log for log in logs if log.name is None or not _replaced(log, newest[log.name])]
+
+
+def _replaced(log: QueryLog, newer: QueryLog) -> bool:
+    if log is newer:
+        return False
+    # Two that run at the same time are both shown, whatever their names.
+    return log.ended is not None or (bool(newer.batches) and _heard_ms(log) < newer.batches[0][0])
+
+
+def _heard_ms(log: QueryLog) -> int:
+    return log.heard_ms or 0
 
 
 def _endpoint(where: str) -> Callable[[int], tuple[list[Watched], str | None]]:
@@ -60,39 +92,50 @@ def _endpoint(where: str) -> Callable[[int], tuple[list[Watched], str | None]]:
 
 def once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     """Look once, print the screen unless JSON is wanted; the exit code is the worst verdict."""
-    watched, _ = look()
+    watched, trouble = look()
     status = worst(watched).health.status
     if not as_json:
         console = Console(width=max(WIDTH, Console().width))
         # What goes into a file need not fit a screen.
-        for line in screen(watched, height=console.height if console.is_terminal else 1000):
-            console.print(line, no_wrap=True)
+        height = console.height if console.is_terminal else 1000
+        with while_read():
+            # The console itself would leave with an exit code of its own.
+            with console.capture() as printed:
+                for line in screen(watched, height=height, note=trouble):
+                    console.print(line, no_wrap=True)
+            print(printed.get(), end="")
+    elif trouble is not None:
+        print(trouble, file=sys.stderr)
     code, _ = STATUSES[status]
     return code, {"status": str(status), "queries": [one.to_json() for one in watched]}
 
 
-def follow(look: Look, stop: Event, *, every_s: float) -> None:
+def follow(look: Look, stop: Event, *, every_s: float, where: str) -> None:
     """Renew the screen until someone asks to stop; on a pipe, a line for every new verdict.
 
     What is not there yet, or for a while, is waited for.
     """
     console = Console()
-    if not console.is_terminal:
-        _follow_plainly(look, stop, every_s)
+    if not console.is_terminal or console.is_dumb_terminal:
+        with while_read():
+            _follow_plainly(look, stop, every_s)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
+        # An endpoint may take its time to answer.
+        first = waiting(f"for {where}", width=console.width)
+        live.update(Group(*fit(first, *console.size)), refresh=True)
         while True:
-            live.update(Group(*_lines(look, console.height)), refresh=True)
+            live.update(Group(*_lines(look, *console.size)), refresh=True)
             if stop.wait(every_s):
                 return
 
 
-def _lines(look: Look, height: int) -> list[Text]:
+def _lines(look: Look, width: int, height: int) -> list[Text]:
     try:
         watched, trouble = look()
     except ConfigError as error:
-        return waiting(error.text)
-    return screen(watched, height=height, note=trouble)
+        return fit(waiting(error.text, width=width), width, height)
+    return fit(screen(watched, width=width, height=height, note=trouble), width, height)
 
 
 def _follow_plainly(look: Look, stop: Event, every_s: float) -> None:

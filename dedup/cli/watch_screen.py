@@ -21,7 +21,9 @@ STATUSES = {
     Status.STOPPED: (12, "red"),
     Status.REWOUND: (13, "red"),
 }
-WIDTH = 80
+WIDTH, HEIGHT = 80, 24
+#: Of a terminal that is smaller nothing is shown.
+LEAST_WIDTH, LEAST_HEIGHT = 40, 10
 _BAR = 20
 _LABEL, _VALUE = 17, 21
 
@@ -35,28 +37,52 @@ def _urgency(one: Watched) -> int:
     return list(STATUSES).index(one.health.status)
 
 
-def waiting(why: str) -> list[Text]:
+def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
     """Lines that say what is waited for."""
-    return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"))
+    return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"), width)
 
 
-def screen(watched: Sequence[Watched], *, height: int = 24, note: str | None = None) -> list[Text]:
+def fit(lines: list[Text], width: int, height: int) -> list[Text]:
+    """As many of the lines as a terminal has, and how many it has not."""
+    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        needs = f"dedup watch needs {LEAST_WIDTH}x{LEAST_HEIGHT} at least, {WIDTH}x{HEIGHT} to show"
+        return [Text(f"the terminal is {width}x{height}; {needs} all")]
+    if len(lines) <= height:
+        return lines
+    hidden = len(lines) - height + 1
+    last = Text(
+        f"{hidden} more lines: make the terminal larger ({WIDTH}x{HEIGHT} shows all of one query)",
+        style="reverse",
+    )
+    last.truncate(width, overflow="ellipsis")
+    return [*lines[: height - 1], last]
+
+
+def screen(
+    watched: Sequence[Watched],
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    note: str | None = None,
+) -> list[Text]:
     """Lines of the screen, none longer than 80: the worst query whole, then the others.
 
     Parameters
     ----------
     watched : sequence of Watched
         At least one.
+    width : int
+        Columns that there are; longer lines end in an ellipsis.
     height : int
-        Lines that there are.
+        Lines that there are. One query may take more, which `fit` tells.
     note : str, optional
         What else there is to say.
     """
     first, *others = sorted(watched, key=_urgency, reverse=True)
     unreadable = sum(one.unreadable for one in watched)
     count = f"lines of the metrics log that cannot be read: {unreadable:,}" if unreadable else None
-    lines = [line for text in (note, count) if text for line in _wrapped(Text(text))]
-    lines += _query(first)
+    lines = [line for text in (note, count) if text for line in _wrapped(Text(text), width)]
+    lines += _query(first, width)
     room = max(1, height - len(lines))
     badges = [_badge(one) for one in others[:room]]
     if len(others) > room:
@@ -65,13 +91,13 @@ def screen(watched: Sequence[Watched], *, height: int = 24, note: str | None = N
         badges[-1] = Text(f"... and {len(hidden)} more, {unwell} of them not OK")
     lines += _sources(first, room - len(badges)) + badges
     for line in lines:
-        line.truncate(WIDTH, overflow="ellipsis")
+        line.truncate(min(width, WIDTH), overflow="ellipsis")
     return lines
 
 
-def _query(one: Watched) -> Iterator[Text]:
+def _query(one: Watched, width: int) -> Iterator[Text]:
     # What to do stands at the end of the reason.
-    yield from _wrapped(_badge(one))
+    yield from _wrapped(_badge(one), width)
     last = one.last
     if last is None:
         return
@@ -165,8 +191,9 @@ def _badge(one: Watched) -> Text:
     return line
 
 
-def _wrapped(text: Text) -> list[Text]:
-    return list(text.wrap(Console(width=WIDTH), WIDTH))
+def _wrapped(text: Text, width: int) -> list[Text]:
+    width = min(width, WIDTH)
+    return list(text.wrap(Console(width=width), width))
 
 
 def _line(label: str, value: str | None, more: str) -> Text:

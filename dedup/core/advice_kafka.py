@@ -67,6 +67,7 @@ def _retention(rule: str, facts: Facts, horizon_ms: int, retention_ms: int) -> F
     )
     if facts.late is None and facts.event_time:
         own += ', late taken to be "emit", the default'
+    unsaid = _unsaid(facts)
     if retention_ms <= memory_ms:
         return Finding(
             rule=rule,
@@ -94,7 +95,7 @@ def _retention(rule: str, facts: Facts, horizon_ms: int, retention_ms: int) -> F
             level=Level.BREAKS,
             evidence=f"{kept}, IDs are remembered for less ({own}): after a lost checkpoint "
             f"a replay from the earliest offsets lets {forgotten} pass again. No horizon is long "
-            "enough; begin such a replay no further back than the horizon.",
+            f"enough; begin such a replay no further back than the horizon.{unsaid}",
             change='.option("startingTimestamp", MILLISECONDS)',
             takes=Takes.BEGINNING,
         )
@@ -103,10 +104,23 @@ def _retention(rule: str, facts: Facts, horizon_ms: int, retention_ms: int) -> F
         level=Level.BREAKS,
         evidence=f"{kept}, IDs are remembered for less ({own}): after a lost checkpoint a "
         f"replay from the earliest offsets lets {forgotten} pass again. A longer horizon holds for "
-        "what is taken from then on.",
+        f"what is taken from then on.{unsaid}",
         change=f'horizon="{_whole_hours(retention_ms)}"',
         takes=Takes.RESTART,
     )
+
+
+def _unsaid(facts: Facts) -> str:
+    """What would tell whether the query drops what is late, where it may."""
+    if facts.event_time is False or facts.late == "emit":
+        return ""
+    said = (
+        "" if facts.late == "drop" else ' A query with late="drop" lets none pass: give --late drop'
+    )
+    if facts.event_time is None:
+        said = f"{said}, and" if said else ' late="drop" holds for event time only: give'
+        said += " --catalog ROOT, which tells whether it judges by timestamps"
+    return f"{said}."
 
 
 def source_clocks(facts: Facts) -> Iterator[Finding]:
@@ -142,6 +156,8 @@ def source_clocks(facts: Facts) -> Iterator[Finding]:
         if facts.late == "drop"
         else "may pass again, where their ID is forgotten"
     )
+    if facts.late is None:
+        harm += ' (late taken to be "emit", the default; else give --late drop)'
     lateness = "lateness" if facts.lateness_ms is None else _ms(facts.lateness_ms)
     behind = "behind" if facts.lateness_ms == 0 else f"more than {lateness} behind"
     yield Finding(

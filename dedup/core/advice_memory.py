@@ -50,9 +50,8 @@ def batch_memory(facts: Facts) -> Iterator[Finding]:
     if need <= allowed:
         yield Finding(rule=rule, level=Level.FINE, evidence=f"{said}; {have}.")
         return
-    fits = _fitting(allowed, tasks)
-    change = f"{_SHARE}={max(fits, LEAST_SHARE)}"
-    if fits < LEAST_SHARE:
+    change = f"{_SHARE}={_advised(facts)}"
+    if _fitting(allowed, tasks) < LEAST_SHARE:
         change = f"{_OVERHEAD}={workers_bytes(tasks, LEAST_SHARE) // _MIB}m\n{change}"
     yield Finding(
         rule=rule,
@@ -83,17 +82,17 @@ def pyspark_memory(facts: Facts) -> Iterator[Finding]:
             evidence=f"{said}, enough for shares of a micro-batch of {share // _MIB:,} MiB.",
         )
         return
-    fits = (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
+    fits = _mappable(each)
     if fits < LEAST_SHARE:
         what = "pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
         what += "with its first larger micro-batch"
         change = f"{_PYSPARK}={tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * LEAST_SHARE) // _MIB}m\n"
-        change += f"{_SHARE}={LEAST_SHARE}"
+        change += f"{_SHARE}={_advised(facts)}"
     else:
         what = (
             f"a share of a micro-batch of more than {fits // _MIB:,} MiB fails with a memory error"
         )
-        change = f"{_SHARE}={fits}"
+        change = f"{_SHARE}={_advised(facts)}"
     yield Finding(
         rule=rule,
         level=Level.COSTS,
@@ -104,8 +103,8 @@ def pyspark_memory(facts: Facts) -> Iterator[Finding]:
 
 
 def _on_this_machine(rule: str, facts: Facts) -> Iterator[Finding]:
-    heap = size_bytes(facts.setting("spark.driver.memory", "1g"), unit="m")
-    if facts.machine_bytes is None or facts.cores is None or heap is None:
+    allowed = _beside_heap(facts)
+    if allowed is None or facts.cores is None:
         yield Finding(
             rule=rule,
             level=Level.UNKNOWN,
@@ -115,7 +114,6 @@ def _on_this_machine(rule: str, facts: Facts) -> Iterator[Finding]:
         return
     share = facts.max_shard_batch_bytes or SHARE_BYTES
     need, said = _need(facts, facts.cores, share)
-    allowed = max(0, facts.machine_bytes - heap)
     have = f"the machine has {allowed // _MIB:,} MiB beside the JVM's heap"
     if need <= allowed:
         yield Finding(rule=rule, level=Level.FINE, evidence=f"{said}; {have}.")
@@ -124,7 +122,7 @@ def _on_this_machine(rule: str, facts: Facts) -> Iterator[Finding]:
         rule=rule,
         level=Level.COSTS,
         evidence=f"{said}, but {have}.",
-        change=f"{_SHARE}={max(_fitting(allowed, facts.cores), _MIB)}",
+        change=f"{_SHARE}={_advised(facts)}",
         takes=Takes.RESTART,
     )
 
@@ -158,6 +156,36 @@ def workers_bytes(tasks: int, share: int) -> int:
 def _fitting(allowed: int, tasks: int) -> int:
     """The largest share for which the memory is enough, in whole MiB; 0 where there is none."""
     return max(0, (allowed // tasks - _WORKER_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB)
+
+
+def _mappable(each: int) -> int:
+    """The largest share that a worker's address space lets it judge, in whole MiB."""
+    return (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
+
+
+def _advised(facts: Facts) -> int:
+    """The share that both rules advise: the smaller one, so that one report says one thing."""
+    tasks, found = _tasks(facts), []
+    limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
+    if limit is not None and tasks is not None:
+        found.append(max(_mappable(limit // tasks), LEAST_SHARE))
+    if facts.local:
+        beside = _beside_heap(facts)
+        if beside is not None and facts.cores is not None:
+            found.append(max(_fitting(beside, facts.cores), _MIB))
+    else:
+        allowed = _python_bytes(facts)
+        if allowed is not None and tasks is not None:
+            found.append(max(_fitting(allowed, tasks), LEAST_SHARE))
+    return min(found)
+
+
+def _beside_heap(facts: Facts) -> int | None:
+    """What the machine has beside the JVM's heap, None where it is not known."""
+    heap = size_bytes(facts.setting("spark.driver.memory", "1g"), unit="m")
+    if facts.machine_bytes is None or heap is None:
+        return None
+    return max(0, facts.machine_bytes - heap)
 
 
 def _tasks(facts: Facts) -> int | None:

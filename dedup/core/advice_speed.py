@@ -180,8 +180,9 @@ def _limit(facts: Facts, source: Source) -> int:
 def _largest(source: Source) -> str:
     if not source.batch_max:
         return ""
-    unit = "files" if source.kind == "file" else "records"
-    return f" The largest of the recent micro-batches had {source.batch_max:,} {unit}."
+    unit = "file" if source.kind == "file" else "record"
+    several = "" if source.batch_max == 1 else "s"
+    return f" The largest of the recent micro-batches had {source.batch_max:,} {unit}{several}."
 
 
 def _rounded_up(number: int) -> int:

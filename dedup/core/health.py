@@ -12,12 +12,13 @@ from enum import StrEnum
 from itertools import pairwise
 
 from dedup.core.duration import span
+from dedup.core.trend import growth
 
 #: Micro-batches that are looked at, at least; more, where they took less than a minute.
 WINDOW, WINDOW_MS = 10, 60_000
 #: Micro-batches that are enough for a window of a minute, kept by who feeds `judge`.
 HISTORY = 100
-#: With fewer than these nothing is said of a lag.
+#: With fewer than these nothing is said of a lag; a trend takes seven that rise.
 LEAST_EVIDENCE = 5
 #: One micro-batch may take long, without a word: less silence than this says nothing.
 LEAST_SILENCE_MS = 600_000
@@ -26,6 +27,9 @@ UNKNOWN_SILENCE_MS = 3_600_000
 #: From here on an unusual silence is told: the driver may be gone. An idle query speaks more often.
 TOLD_SILENCE_MS = 180_000
 
+
+#: Clocks that differ by less than this are the same.
+CLOCK_SKEW_MS = 60_000
 
 #: Why a run ended that did not fail.
 ENDED = "the run has ended"
@@ -100,6 +104,7 @@ def judge(
     now_ms: int,
     heard_ms: int | None = None,
     ended: str | None = None,
+    alive: bool = False,
 ) -> Health:
     """Return the verdict on a query.
 
@@ -113,9 +118,11 @@ def judge(
         Last sign of life, be it without a micro-batch; default: the last sample.
     ended : str, optional
         Why the last run ended, where it did: `ENDED` where it did not fail.
+    alive : bool
+        Whether who tells of the query knows that it runs now: then silence is no stop.
     """
     last = _window(samples)
-    status, reason = _judge(last, samples, now_ms, heard_ms, ended)
+    status, reason = _judge(last, samples, now_ms, heard_ms, ended, alive=alive)
     return Health(status, reason, min(len(last), WINDOW))
 
 
@@ -137,6 +144,8 @@ def _judge(
     now_ms: int,
     heard_ms: int | None,
     ended: str | None,
+    *,
+    alive: bool,
 ) -> tuple[Status, str]:
     back = _forgot(samples) or _went_back(last)
     if back is not None:
@@ -148,14 +157,24 @@ def _judge(
     if not last and heard_ms is None:
         return Status.STOPPED, "no micro-batch was heard of"
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
-    if silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
+    if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return Status.STOPPED, f"silent for {span(silent_ms)}"
-    status, reason = _of_window(last)
+    status, reason = _of_window(last, samples)
     if pause_ms is not None:
         return status, f"between two runs; {reason}"
-    if silent_ms > max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS):
-        reason += f"; nothing heard for {span(silent_ms)}"
-    return status, reason
+    return status, reason + _quiet(last, now_ms, silent_ms)
+
+
+def _quiet(last: tuple[Sample, ...], now_ms: int, silent_ms: int) -> str:
+    """What is unusual of the time since the last micro-batch, for people."""
+    unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
+    if silent_ms > unusual_ms:
+        return f"; nothing heard for {span(silent_ms)}"
+    if silent_ms < -CLOCK_SKEW_MS:
+        return f"; its clock is {span(-silent_ms)} ahead of this one"
+    if last and now_ms - last[-1].at_ms > unusual_ms:
+        return f"; no micro-batch for {span(now_ms - last[-1].at_ms)}"
+    return ""
 
 
 def _pause_ms(samples: Sequence[Sample]) -> int | None:
@@ -164,12 +183,12 @@ def _pause_ms(samples: Sequence[Sample]) -> int | None:
     return max(pauses, default=None)
 
 
-def _of_window(last: tuple[Sample, ...]) -> tuple[Status, str]:
+def _of_window(last: tuple[Sample, ...], samples: Sequence[Sample]) -> tuple[Status, str]:
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "too few micro-batches to tell more"
     if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
         return Status.OK, "too little time to tell more"
-    return _lag(last)
+    return _lag(last, _of_checkpoint(samples))
 
 
 def _patience_ms(last: tuple[Sample, ...]) -> int:
@@ -205,34 +224,53 @@ def _went_back(last: tuple[Sample, ...]) -> str | None:
     return None
 
 
-def _lag(last: tuple[Sample, ...]) -> tuple[Status, str]:
+def _of_checkpoint(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The samples since the checkpoint began, as far as they are known."""
+    begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
+    return samples[begun:][-HISTORY:]
+
+
+def _lag(last: tuple[Sample, ...], known: Sequence[Sample]) -> tuple[Status, str]:
     first, newest = last[0], last[-1]
     if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
         return Status.OK, "no newer timestamps"
     held = f", held by source partition {newest.source}" if newest.source else ""
     # A longer horizon lets the GC watermark stand, and the low one goes on.
-    if (first.gc_watermark_ms, first.low_watermark_ms) == (
-        newest.gc_watermark_ms, newest.low_watermark_ms,
-    ):  # fmt: skip
+    if _marks(first) == _marks(newest) and _stands_unusually(known):
         ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
         return Status.STALLED, (
             f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
         )
-    more_ms = _growth([one.lag_ms for one in last])
-    if more_ms is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
-        return Status.LAGGING, f"its lag never fell, and grew by {span(more_ms)}{held}"
-    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in last]
-    if (more_ms := _growth(behind)) is not None:
+    more = _growth(known, len(last), [one.lag_ms for one in known])
+    if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
+        return Status.LAGGING, f"it falls behind the newest timestamp, by {more}{held}"
+    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in known]
+    if (more := _growth(known, len(last), behind)) is not None:
         return Status.LAGGING, (
-            f"the newest timestamp falls behind the clock, by {span(more_ms)} more: "
+            f"the newest timestamp falls behind the clock, by {more}: "
             "records come faster than they are judged, or the source is slow"
         )
     return Status.OK, "the GC watermark keeps up"
 
 
-def _growth(lags_ms: Sequence[int | None]) -> int | None:
-    """By how much a lag grew that never fell; None where it fell, stood or is unknown."""
-    known = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
-    if len(known) < len(lags_ms) or known[-1] <= known[0]:
+def _marks(sample: Sample) -> tuple[int | None, int | None]:
+    return sample.gc_watermark_ms, sample.low_watermark_ms
+
+
+def _stands_unusually(known: Sequence[Sample]) -> bool:
+    """Whether the watermarks stand for more than twice as long as they ever did before.
+
+    A source partition that speaks every five minutes lets them stand so long each time.
+    """
+    moved = [b.at_ms for a, b in pairwise(known) if _marks(a) != _marks(b)]
+    usual_ms = max((b - a for a, b in pairwise(moved)), default=0)
+    return known[-1].at_ms - (moved or [known[0].at_ms])[-1] > 2 * usual_ms
+
+
+def _growth(known: Sequence[Sample], newest: int, lags_ms: Sequence[int | None]) -> str | None:
+    """By how much a lag grew, and in what time; None where it does not."""
+    told = [(s.at_ms, lag) for s, lag in zip(known, lags_ms, strict=True) if lag is not None]
+    if len(told) < len(known):
         return None
-    return known[-1] - known[0] if all(b >= a for a, b in pairwise(known)) else None
+    grown = growth([at_ms for at_ms, _ in told], [lag for _, lag in told], newest)
+    return None if grown is None else f"{span(grown[0])} in {span(grown[1])}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from dedup.core.forecast import BANDS
 from dedup.errors import StateError
@@ -198,7 +199,7 @@ class BatchMetrics:
         Raises
         ------
         ValueError
-            When it is no object, or a field is missing.
+            When it is no object, a field is missing, or holds what it cannot.
         """
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r:.80} is no micro-batch")
@@ -206,6 +207,13 @@ class BatchMetrics:
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         known: dict[str, Any] = {name: value[name] for name in _FIELDS}
+        for name, kind in _TYPES.items():
+            if not _is(known[name], kind):
+                raise ValueError(f"{name} cannot be {known[name]!r:.80}")
+        if known["shards"] < 1:
+            raise ValueError(f"shards cannot be {known['shards']}")
+        if len(known["expiring"]) != BANDS:
+            raise ValueError(f"expiring has {len(known['expiring'])} entries, not {BANDS}")
         for name in ("slowest_sources", "expiring"):
             known[name] = tuple(tuple(entry) for entry in known[name])
         return BatchMetrics(**known)
@@ -234,6 +242,27 @@ def check_together(batch: BatchMetrics) -> None:
 
 
 _FIELDS = frozenset(field.name for field in fields(BatchMetrics))
+_TYPES = get_type_hints(BatchMetrics)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value, read from JSON, is of a field's type."""
+    if kind is int or kind is float:
+        # Neither true nor infinite, and no number of thousands of digits.
+        return type(value) in {int, kind} and abs(value) < 2**63
+    if type(kind) is type:
+        return type(value) is kind
+    origin, of = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(_is(value, one) for one in of)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            return False
+        kinds = of[:1] * len(value) if of[-1] is Ellipsis else of
+        return len(value) == len(kinds) and all(map(_is, value, kinds))
+    return isinstance(value, dict) and all(
+        _is(name, of[0]) and _is(entry, of[1]) for name, entry in value.items()
+    )
 
 
 def difference_ms(later: int | None, earlier: int | None) -> int | None:

@@ -11,9 +11,10 @@ from typing import Literal
 
 #: At most this many segments that one ID may be in, in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
-#: Bounds of options: buckets per horizon, and rate of the filters.
+#: Bounds of options: buckets per horizon, rate of the filters, and state of a shard.
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
+MIN_BUDGET_BYTES = 16 << 10
 _HOUR_MS = 3_600_000
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from dedup.core.forecast import BANDS
 from dedup.core.health import WINDOW, Health, Sample, judge
 from dedup.core.metrics import BatchMetrics, difference_ms
 
+#: Rates do not reach back across a pause of so many medians.
+LONG_PAUSE = 10
 #: Counted in each micro-batch and shown per second.
 RATES = ("records_in", "unique", "duplicate", "late", "null_id", "catalog_reads", "bytes_written")
 
@@ -26,6 +30,8 @@ class Watched:
     health : Health
     batches : tuple of (int, BatchMetrics)
         The window: when each micro-batch was heard of, and what it did.
+    heard_ms : int or None
+        Last sign of life, be it without a micro-batch.
     unreadable : int
         Lines of its metrics log that are none.
     """
@@ -35,6 +41,7 @@ class Watched:
     now_ms: int
     health: Health
     batches: tuple[tuple[int, BatchMetrics], ...]
+    heard_ms: int | None = None
     unreadable: int = 0
 
     @staticmethod
@@ -46,13 +53,16 @@ class Watched:
         now_ms: int,
         heard_ms: int | None = None,
         ended: str | None = None,
+        alive: bool = False,
         unreadable: int = 0,
     ) -> Watched:
         """The query, given all micro-batches that are known of it, oldest first."""
         window = tuple(batches[-WINDOW:])
         samples = [sample(at_ms, batch) for at_ms, batch in batches]
-        health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended)
-        return Watched(query_id, name, now_ms, health, window, unreadable)
+        health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
+        if heard_ms is None and batches:
+            heard_ms = batches[-1][0]
+        return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable)
 
     @property
     def last(self) -> BatchMetrics | None:
@@ -60,13 +70,25 @@ class Watched:
         return self.batches[-1][1] if self.batches else None
 
     def rates(self) -> dict[str, float | None]:
-        """Counts per second over the window; None while it is a single micro-batch."""
-        if len(self.batches) < 2 or self.batches[-1][0] <= self.batches[0][0]:
+        """Counts per second since the window's last long pause; None while that is one micro-batch.
+
+        Up to the last micro-batch, or to now where the next one is overdue: an idle query's rates
+        fall.
+        """
+        pauses_ms = [after[0] - before[0] for before, after in pairwise(self.batches)]
+        long_ms = LONG_PAUSE * median(pauses_ms) if pauses_ms else 0
+        first = max((n for n, ms in enumerate(pauses_ms, 1) if ms > long_ms), default=0)
+        batches = self.batches[first:]
+        if len(batches) < 2:
             return dict.fromkeys(RATES)
-        seconds = (self.batches[-1][0] - self.batches[0][0]) / 1000
+        begin_ms, end_ms = batches[0][0], batches[-1][0]
+        if self.now_ms - end_ms > 2 * max(pauses_ms[first:]):
+            end_ms = self.now_ms
+        if end_ms <= begin_ms:
+            return dict.fromkeys(RATES)
         # The first one only begins the time.
         return {
-            name: sum(getattr(batch, name) for _, batch in self.batches[1:]) / seconds
+            name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
             for name in RATES
         }
 
@@ -117,7 +139,8 @@ class Watched:
             "evidence": self.health.evidence,
             "window": self.health.window,
             "at_ms": self.now_ms,
-            "heard_ms": self.batches[-1][0] if self.batches else None,
+            "heard_ms": self.heard_ms,
+            "last_batch_ms": self.batches[-1][0] if self.batches else None,
             "gaps_ms": self.gaps(),
             "per_second": self.rates(),
             "filter_fpr": self.filter_fpr(),

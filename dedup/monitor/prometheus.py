@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dedup.core.forecast import MAX_NAME
-from dedup.core.health import ENDED
+from dedup.core.health import ENDED, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError, MissingExtraError
+from dedup.machine import wall_clock_ms
 from dedup.monitor.series import (
     CHECKPOINT_BEGUN,
     CLOCK,
+    EVIDENCE,
     FAILED,
     HEARD,
     HOLDER,
@@ -28,6 +30,8 @@ from dedup.monitor.series import (
     SERIES,
     SOURCE,
     SOURCES,
+    STATUS,
+    VERDICT,
     values,
 )
 
@@ -68,14 +72,21 @@ class _Query:
         ):
             if at_ms is not None:
                 yield name, at_ms / 1000
-        yield RUNNING, float(self.heard.ended is None)
+        yield RUNNING, float(self.heard.running)
         yield FAILED, float(self.heard.ended not in (None, ENDED))
 
 
 class Exporter(Collector):
-    """Every query's figures as metrics; safe to be fed and scraped by different threads."""
+    """Every query's figures as metrics; safe to be fed and scraped by different threads.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    now_ms : callable
+        The driver's clock, for verdicts.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._now_ms = now_ms
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, _Query] = OrderedDict()
         self._sources: set[str] = set()
@@ -121,6 +132,7 @@ class Exporter(Collector):
                 for name, value in query.life():
                     life[name].add_metric([query.label], value)
             yield from life.values()
+            yield from _verdicts(queries, self._now_ms())
             yield from self._slowest(queries)
 
     def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
@@ -144,6 +156,20 @@ class Exporter(Collector):
             return OTHER
         self._sources.add(source)
         return source
+
+
+def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
+    status = GaugeMetricFamily(STATUS, VERDICT[STATUS], labels=["query", "status"])
+    evidence = GaugeMetricFamily(EVIDENCE, VERDICT[EVIDENCE], labels=["query"])
+    for query in queries:
+        # Who serves this hears of every end, so a run that goes on is known to live.
+        heard = query.heard
+        health = heard.watched(now_ms, alive=heard.running).health
+        for one in Status:
+            status.add_metric([query.label, str(one)], float(one is health.status))
+        evidence.add_metric([query.label], health.evidence)
+    yield status
+    yield evidence
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:

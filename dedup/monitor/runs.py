@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from dedup.core.health import ENDED, HISTORY
+from dedup.core.health import HISTORY
 from dedup.core.metrics import BatchMetrics
 from dedup.core.watched import Watched
 from dedup.monitor.metrics_log import MetricsLog, QueryLog
@@ -40,50 +40,80 @@ class Runs:
     def watched(self, now_ms: int) -> list[Watched]:
         """Every query at a moment."""
         with self._lock:
-            return [query.watched(now_ms) for query in self._queries.values()]
+            return [
+                query.watched(now_ms, alive=query.query_id in self._live)
+                for query in self._queries.values()
+            ]
 
-    def batch(self, metrics: BatchMetrics, at_ms: int) -> None:
-        """Take in a micro-batch."""
+    def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
+        """Take in a micro-batch; False: it was told already, as a listener added twice does."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
-            query.batches = [*query.batches[1 - HISTORY :], (at_ms, metrics)]
-            query.name, query.heard_ms = metrics.query_name, at_ms
+            failed = query.failures, query.ended
+            if not query.batch(metrics, at_ms):
+                return False
+            # Another list: the exporter may be at the old one.
+            query.batches = query.batches[-HISTORY:]
             self._queries.move_to_end(metrics.query_id)
             while len(self._queries) > MAX_QUERIES:
                 self._queries.popitem(last=False)
-            self._lives(metrics.query_id, metrics.run_id, at_ms)
+            if not self._begins(metrics.query_id, metrics.run_id, at_ms):
+                # It is the run before's, which is told late.
+                query.failures, query.ended = failed
             if self._exporter is not None:
                 self._exporter.batch(query)
             if self._log is not None:
                 self._log.batch(metrics, at_ms)
+            return True
+
+    def started(self, query_id: str, run_id: str, at_ms: int) -> None:
+        """Take in a start."""
+        with self._lock:
+            self._begins(query_id, run_id, at_ms)
 
     def lives(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Take in a start, or a sign of life of a query that may have nothing to do."""
+        """Take in a sign of life of a query that has nothing to do."""
         with self._lock:
-            if self._lives(query_id, run_id, at_ms) and self._log is not None:
+            if not self._begins(query_id, run_id, at_ms):
+                return
+            if query := self._queries.get(query_id):
+                query.idle(at_ms)
+            if self._log is not None:
                 self._log.idle(query_id, run_id, at_ms)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
         """Take in the end of a run, and why it failed if it did."""
         with self._lock:
-            live, _ = self._live.get(query_id, (run_id, None))
+            live, before = self._live.get(query_id, (run_id, None))
+            query = self._queries.get(query_id)
             if live != run_id:
+                if run_id == before and error and not (query and query.has_done(live)):
+                    self._failed_before(query_id, run_id, live, error, at_ms)
                 return
             self._live.pop(query_id, None)
-            if query := self._queries.get(query_id):
-                query.heard_ms, query.ended = at_ms, error or ENDED
+            if query:
+                query.over(error, at_ms)
             if self._log is not None:
                 self._log.ended(query_id, run_id, error, at_ms)
 
-    def _lives(self, query_id: str, run_id: str, at_ms: int) -> bool:
-        """Whether the run is the one that lives."""
+    def _failed_before(self, query_id: str, run_id: str, live: str, error: str, at_ms: int) -> None:
+        """Take in a failure that is told when the next run has begun already."""
+        if query := self._queries.get(query_id):
+            query.over(error, at_ms)
+            query.started(at_ms)
+        if self._log is not None:
+            self._log.ended(query_id, run_id, error, at_ms)
+            self._log.started(query_id, live, at_ms)
+
+    def _begins(self, query_id: str, run_id: str, at_ms: int) -> bool:
+        """Whether the run is the one that lives, which may be news."""
         live, before = self._live.get(query_id, (None, None))
         if run_id == before:
             return False
         if run_id != live:
             self._live[query_id] = run_id, live
+            if query := self._queries.get(query_id):
+                query.started(at_ms)
             if self._log is not None:
                 self._log.started(query_id, run_id, at_ms)
-        if query := self._queries.get(query_id):
-            query.heard_ms, query.ended = at_ms, None
         return True

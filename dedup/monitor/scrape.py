@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from http.client import HTTPException
+from concurrent.futures import Future
+from dataclasses import replace
+from http.client import HTTPException, IncompleteRead
 from typing import Any
 
 from dedup.core.forecast import BANDS
-from dedup.core.health import ENDED, HISTORY
+from dedup.core.health import ENDED, HISTORY, Health, Status
 from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.monitor.series import (
     CHECKPOINT_BEGUN,
     CLOCK,
+    EVIDENCE,
     FAILED,
     HEARD,
     HOLDER,
@@ -23,6 +29,7 @@ from dedup.monitor.series import (
     RUN_BEGUN,
     RUNNING,
     SERIES,
+    STATUS,
 )
 
 try:
@@ -30,11 +37,22 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("metrics", "Reading a Prometheus endpoint") from error
 
-_TIMEOUT_S = 5.0
+#: For each step of an answer, and for all of it.
+_TIMEOUT_S, _ANSWER_S = 5.0, 10.0
+#: An exporter with all the queries that one serves says a few MiB.
+_ANSWER_BYTES = 32 << 20
 #: By exported name and the values of the labels beside `query`, "" where there is none.
 Scraped = dict[tuple[str, ...], float]
 #: An endpoint does not say more.
 _FAILED = "the run has failed; the driver's log says why"
+#: Where the driver has seen more than this command.
+_REASONS = {
+    Status.OK: "well, by all that its driver has seen",
+    Status.LAGGING: "its driver sees a lag that grows",
+    Status.STALLED: "its driver sees the GC watermark stand while timestamps advance",
+    Status.STOPPED: _FAILED,
+    Status.REWOUND: "its driver saw it go back, or a shard of it",
+}
 
 
 class Endpoint:
@@ -44,14 +62,29 @@ class Endpoint:
     ----------
     url : str
         With or without ``/metrics``.
+
+    Raises
+    ------
+    ConfigError
+        When the URL holds a user or a password.
     """
 
     def __init__(self, url: str) -> None:
+        if "@" in url:
+            # Which part is the password shows only where it is well formed: none of it is told.
+            raise ConfigError(
+                "the URL holds a user or a password ('@'), which dedup watch cannot send: give it "
+                "without, as the endpoint of DedupListener asks for none"
+            )
         self.url = url if url.rstrip("/").endswith("/metrics") else url.rstrip("/") + "/metrics"
         self._batches: defaultdict[str, list[tuple[int, BatchMetrics]]] = defaultdict(list)
         self._before: dict[str, Scraped] = {}
         self._ended: dict[str, str | None] = {}
         self._heard_ms: dict[str, int] = {}
+        #: What the driver itself says of each query, and on how many micro-batches it rests.
+        self._verdicts: dict[str, tuple[Status, int]] = {}
+        #: The last answer, which may still be under way.
+        self._answer: Future[bytes] | None = None
         #: Why the last look showed nothing new, None where it did not fail.
         self.trouble: str | None = None
 
@@ -72,48 +105,75 @@ class Endpoint:
                 if gone
                 else None
             )
-        except (OSError, ValueError, KeyError, HTTPException) as error:
+        except (OSError, ValueError, KeyError, ArithmeticError, HTTPException) as error:
             self.trouble = f"no answer from {self.url} ({error}): what follows is what it said last"
             if not self._batches:
                 raise ConfigError(
                     f"{self.url} gives no metrics of dedup ({error}): the driver is gone, or it is "
                     "not the address that DedupListener(prometheus_port=...) serves"
                 ) from error
-        return [
-            Watched.of(
-                name,
-                name,
-                batches,
-                now_ms=now_ms,
-                heard_ms=self._heard_ms[name],
-                ended=self._ended[name],
-            )
-            for name, batches in self._batches.items()
-        ]
+            self._verdicts.clear()
+        return [self._watched(name, now_ms) for name in self._batches]
+
+    def _watched(self, name: str, now_ms: int) -> Watched:
+        verdict = self._verdicts.get(name)
+        own = Watched.of(
+            name,
+            name,
+            self._batches[name],
+            now_ms=now_ms,
+            heard_ms=self._heard_ms[name],
+            ended=self._ended[name],
+            # A driver that answers hears of every end.
+            alive=verdict is not None and self._ended[name] is None,
+        )
+        if verdict is None:
+            return own
+        status, evidence = verdict
+        knows = own.health.evidence >= evidence or status is Status.STOPPED
+        agreed = status is own.health.status and knows
+        reason = own.health.reason if agreed else _REASONS[status]
+        return replace(own, health=Health(status, reason, evidence))
 
     def _scrape(self) -> dict[str, Scraped]:
-        try:
-            with urllib.request.urlopen(self.url, timeout=_TIMEOUT_S) as answer:
-                text = answer.read().decode()
-        except urllib.error.HTTPError as error:
-            raise ValueError(str(error)) from error
+        text = self._ask().decode()
         queries: defaultdict[str, Scraped] = defaultdict(dict)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 labels = dict(sample.labels)
                 if sample.name.startswith("dedup_") and "query" in labels:
+                    if not math.isfinite(sample.value):
+                        raise ValueError(f"{sample.name} is {sample.value}")
                     query = labels.pop("query")
                     beside = [value for _, value in sorted(labels.items())] or [""]
                     queries[query][sample.name, *beside] = sample.value
         return dict(queries)
 
+    def _ask(self) -> bytes:
+        """The whole answer, TimeoutError where it takes too long."""
+        late = f"its answer takes longer than {_ANSWER_S:g} s"
+        if self._answer is not None and not self._answer.done():
+            raise TimeoutError(late)
+        # A server may drip bytes in any part of an answer: no timeout of a socket ends that.
+        asked: Future[bytes] = Future()
+        self._answer = asked
+        threading.Thread(target=_fetch, args=(self.url, asked), daemon=True).start()
+        try:
+            return asked.result(_ANSWER_S)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or late) from error
+
     def _take(self, queries: dict[str, Scraped]) -> None:
+        self._verdicts.clear()
         for name, scraped in queries.items():
             ended = _FAILED if scraped.get((FAILED, "")) else ENDED
             at_ms, heard_ms = (round(scraped[at, ""] * 1000) for at in (LAST_BATCH, HEARD))
             made = _micro_batch(name, scraped, self._before.get(name, {}))
             # From here on nothing fails: a query is known with a micro-batch, or not at all.
-            self._ended[name] = None if scraped.get((RUNNING, ""), 1) else ended
+            running = scraped.get((RUNNING, ""), 1) and ended == ENDED
+            self._ended[name] = None if running else ended
+            if verdict := _verdict(scraped):
+                self._verdicts[name] = verdict
             self._heard_ms[name] = heard_ms
             known = self._batches[name]
             if known and known[-1][0] >= at_ms:
@@ -121,6 +181,35 @@ class Endpoint:
             known.append((at_ms, made))
             del known[:-HISTORY]
             self._before[name] = scraped
+
+
+def _fetch(url: str, asked: Future[bytes]) -> None:
+    try:
+        asked.set_result(_read(url))
+    except urllib.error.HTTPError as error:
+        asked.set_exception(ValueError(str(error)))
+    except BaseException as error:
+        asked.set_exception(error)
+
+
+def _read(url: str) -> bytes:
+    end_s = time.monotonic() + _ANSWER_S
+    told = bytearray()
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+        while more := answer.read1(1 << 16):
+            told += more
+            if len(told) > _ANSWER_BYTES:
+                raise ValueError(f"its answer is longer than {_ANSWER_BYTES >> 20} MiB")
+            if time.monotonic() > end_s:
+                raise TimeoutError
+        if answer.length:
+            raise IncompleteRead(bytes(told), answer.length)
+    return bytes(told)
+
+
+def _verdict(scraped: Scraped) -> tuple[Status, int] | None:
+    told = [status for status in Status if scraped.get((STATUS, str(status)))]
+    return (told[0], round(scraped.get((EVIDENCE, ""), 0))) if told else None
 
 
 def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
@@ -164,6 +253,8 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
     values["expiring"] = tuple((ids, size) for ids, size in bands)
     values["records_in"] = sum(values[v] for v in ("unique", "duplicate", "late", "null_id"))
     try:
-        return BatchMetrics(**values)
-    except TypeError as error:
-        raise ValueError(f"the driver has another release of rolling-dedup: {error}") from error
+        return BatchMetrics.from_json(values)
+    except ValueError as error:
+        raise ValueError(
+            f"the driver has another release of rolling-dedup, or tells what cannot be: {error}"
+        ) from error

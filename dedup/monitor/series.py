@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dedup.core.forecast import BANDS, SLOWEST_SOURCES
+from dedup.core.health import Status
 from dedup.core.metrics import STAGES, BatchMetrics
 
 PREFIX = "dedup_"
@@ -179,7 +180,14 @@ LIFE = {
     RUN_BEGUN: "When the run's first micro-batch was done.",
     CHECKPOINT_BEGUN: "When the checkpoint's first micro-batch was done; only where it was heard.",
     RUNNING: "1 while the query runs.",
-    FAILED: "1 when the last run ended with an error, until the next one begins.",
+    FAILED: "1 when a run failed, until a later one has done a micro-batch or waits for input.",
+}
+#: And the verdict, as `dedup watch` judges it; of a query one is 1, the others 0.
+STATUS = f"{PREFIX}query_status"
+EVIDENCE = f"{PREFIX}query_evidence_batches"
+VERDICT = {
+    STATUS: "1 for the verdict on the query, 0 for the others.",
+    EVIDENCE: "Micro-batches that the verdict rests on, at most ten.",
 }
 #: And source partitions, in the label of this name; of a query with one clock there are none.
 SOURCE = "source_partition"
@@ -194,7 +202,12 @@ MAX_SOURCES, OTHER = 200, "other"
 #: Queries that are told of; of more, those heard of last.
 MAX_QUERIES = 100
 SERIES_PER_QUERY = (
-    sum(len(series.fields) for series in SERIES) + len(LIFE) + SLOWEST_SOURCES + len([HOLDER])
+    sum(len(series.fields) for series in SERIES)
+    + len(LIFE)
+    + len(Status)
+    + len([EVIDENCE])
+    + SLOWEST_SOURCES
+    + len([HOLDER])
 )
 
 

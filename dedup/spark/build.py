@@ -16,7 +16,13 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup.catalog.root import FileSystemFactory, Root
 from dedup.core.duration import duration_ms, format_ms
-from dedup.core.policy import MAX_BUCKETS, MIN_FPR, Policy, default_lateness_ms
+from dedup.core.policy import (
+    MAX_BUCKETS,
+    MIN_BUDGET_BYTES,
+    MIN_FPR,
+    Policy,
+    default_lateness_ms,
+)
 from dedup.errors import ConfigError
 from dedup.spark import checks, columns, wire
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
@@ -36,7 +42,6 @@ ColumnOrName: TypeAlias = str | Column
 _Duration: TypeAlias = str | timedelta
 _Columns: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 
-_MIN_BUDGET_BYTES = 16 << 10
 _WHOLE_NUMBERS = (
     "buckets", "shards", "state_budget_bytes", "cache_bytes", "max_shard_batch_bytes",
 )  # fmt: skip
@@ -101,7 +106,7 @@ class Options:
                 "and a false positive only costs a read."
             )
         for option, least in (
-            ("state_budget_bytes", _MIN_BUDGET_BYTES),
+            ("state_budget_bytes", MIN_BUDGET_BYTES),
             ("cache_bytes", 1),
             ("max_shard_batch_bytes", 1),
             ("shards", 1),
@@ -220,7 +225,7 @@ def _check_stream(df: DataFrame, options: Options) -> None:
     checks.check_settings(spark)
     checks.check_upstream(df)
     checks.check_root(spark, options.root, shared_local=options.shared_local)
-    checks.check_partitions(spark, options.shards)
+    checks.check_partitions(spark)
 
 
 def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:

@@ -96,20 +96,18 @@ def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
         ) from error
 
 
-def check_partitions(spark: SparkSession, shards: int | None) -> None:
-    """Warn where a local master has many more state partitions than cores."""
+def check_partitions(spark: SparkSession) -> None:
+    """Warn where a local master has many more state partitions than cores.
+
+    More shards than partitions cost no more: a partition's shards share its Python session.
+    """
     cores = local_cores(spark)
     partitions = int(setting(spark, "spark.sql.shuffle.partitions", "200"))
-    if cores is None or max(partitions, shards or 0) <= _PARTITIONS_PER_CORE * cores:
+    if cores is None or partitions <= _PARTITIONS_PER_CORE * cores:
         return
-    name, value = (
-        ("spark.sql.shuffle.partitions", partitions)
-        if partitions >= (shards or 0)
-        else ("shards", shards)
-    )
     warnings.warn(
-        f"{name}={value} on a local master with {cores} cores: each of them costs a Python "
-        "session in every micro-batch, used or not (seconds in all). Set "
+        f"spark.sql.shuffle.partitions={partitions} on a local master with {cores} cores: each of "
+        "them costs a Python session in every micro-batch, used or not (seconds in all). Set "
         f'spark.conf.set("spark.sql.shuffle.partitions", "{cores}") before the query starts '
         "for the first time.",
         DedupWarning,

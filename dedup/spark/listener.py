@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 from dedup.causes import cause_of
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.watched import Watched
-from dedup.errors import StateError
+from dedup.errors import ConfigError, StateError
 from dedup.machine import wall_clock_ms
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.monitor.runs import Runs
@@ -41,7 +44,8 @@ class DedupListener(StreamingQueryListener):
         The operator's `metrics` option.
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.monitor.metrics_log`), which
-        ``dedup watch`` reads. It is rotated and never grows beyond 64 MiB a query.
+        ``dedup watch`` reads; ``~`` is the home folder. It is rotated and never grows beyond
+        64 MiB a query.
     prometheus_port : int, optional
         Serve the metrics under ``http://<driver>:<port>/metrics`` (needs ``dedup[metrics]``);
         0: any free port, which the attribute `prometheus_port` then tells.
@@ -49,7 +53,8 @@ class DedupListener(StreamingQueryListener):
     Raises
     ------
     ConfigError
-        When the folder of the log cannot be made, or the port is taken.
+        When the log is no folder on this machine's disk, or cannot be made, and when the port is
+        none, or taken.
     MissingExtraError
         When the port is given and prometheus-client is not installed.
     """
@@ -64,7 +69,9 @@ class DedupListener(StreamingQueryListener):
     ) -> None:
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
-        written = None if log is None else MetricsLog(log)
+        if prometheus_port is not None:
+            _check_port(prometheus_port)
+        written = None if log is None else MetricsLog(_local_folder(log))
         exporter = None
         self.prometheus_port = prometheus_port
         if prometheus_port is not None:
@@ -83,7 +90,8 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Note that a known query runs again; one of ours shows by its first micro-batch."""
-        self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
+        with _harmless("a start"):
+            self._runs.started(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Hand on the micro-batch's metrics."""
@@ -94,7 +102,11 @@ class DedupListener(StreamingQueryListener):
             check_together(batch)
         except StateError as error:
             logger.error("query %s: %s", batch.query_name or batch.query_id, error)
-        self._runs.batch(batch, wall_clock_ms())
+        is_new = True
+        with _harmless(f"micro-batch {batch.batch_id}"):
+            is_new = self._runs.batch(batch, wall_clock_ms())
+        if not is_new:  # the listener was added twice
+            return
         try:
             self.on_batch(batch)
         except Exception:
@@ -102,12 +114,42 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
-        self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
+        with _harmless("a sign of life"):
+            self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of the run."""
         cause = cause_of(event.exception) if event.exception else None
-        self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
+        with _harmless("an end"):
+            self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    """Let neither the query nor the callback suffer from what watches it."""
+    try:
+        yield
+    except Exception:
+        logger.exception("DedupListener could not take note of %s", what)
+
+
+def _local_folder(log: object) -> Path:
+    folder = os.fspath(log) if isinstance(log, (str, os.PathLike)) else None
+    # A URI would be taken for a folder of that name.
+    if not isinstance(folder, str) or not folder or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", folder):
+        raise ConfigError(f"log={log!r} is no folder on this machine's disk; give a path")
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"log={log!r}: {error}; give a path without '~'") from error
+
+
+def _check_port(port: object) -> None:
+    if type(port) is not int or not 0 <= port <= 65_535:
+        raise ConfigError(
+            f"prometheus_port={port!r} is no port; give a whole number up to 65535, 0 for any that "
+            "is free"
+        )
 
 
 def log_batch(batch: BatchMetrics) -> None:

@@ -8,16 +8,19 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.core.advice_memory import LEAST_SHARE, workers_bytes
+from dedup.core.advice_memory import SHARE_BYTES, workers_bytes
 from dedup.core.advice_speed import PER_CORE_MAX
 from dedup.core.duration import format_ms, span
 from dedup.core.findings import Finding, Level, Takes, in_order
 from dedup.core.sizing import interval
 from dedup.tune.candidates import WORTH, Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand, Repeats
+from dedup.tune.footprint import MAX_ROWS
 
 #: Share of records that may be late before lateness is worth a word.
 LATE_SHARE = 0.001
+#: Live IDs of a running query that differ by more from what is predicted are worth a word.
+SEEN_LIVE_FACTOR = 1.5
 #: Lengths of time that people write.
 _LENGTHS_MS = (
     60_000, 300_000, 600_000, 1_800_000, 3_600_000, 2 * 3_600_000, 6 * 3_600_000, 12 * 3_600_000,
@@ -27,7 +30,7 @@ _LENGTHS_MS = (
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Peak memory of one Python worker, measured.
+    """Peak memory of one Python worker, measured with `MAX_ROWS` records at most.
 
     Parameters
     ----------
@@ -47,10 +50,12 @@ def advise(demand: Demand, choice: Choice, memory: Memory | None) -> list[Findin
         [
             *_sizing(choice),
             *_seen(demand, choice),
+            *_seen_live(demand, choice),
+            *_seen_segments(demand, choice),
             *_shards(demand),
             *_repeats(demand, choice),
             *_cache(choice.recommended),
-            *_memory(demand, memory),
+            *_memory(memory),
         ]
     )
 
@@ -114,28 +119,81 @@ def _seen(demand: Demand, choice: Choice) -> Iterator[Finding]:
         yield Finding(rule="seen-fpr", level=Level.FINE, evidence=f"{_capital(seen)}.")
 
 
+def _seen_live(demand: Demand, choice: Choice) -> Iterator[Finding]:
+    if demand.seen_live is None:
+        return
+    seen, predicted = demand.seen_live, choice.today.trial.live_ids * demand.shards
+    if predicted / SEEN_LIVE_FACTOR <= seen <= predicted * SEEN_LIVE_FACTOR:
+        return
+    why = "more IDs came a day than in the log's micro-batches, or the horizon was longer"
+    give = "give --ids-per-day"
+    if seen < predicted and not demand.forgets_at_late:
+        why = (
+            "fewer IDs came a day than in the log's micro-batches, or the query has "
+            'stable_timestamps=True and late="drop", which no log tells'
+        )
+        give = "give --stable-timestamps --late drop, or --ids-per-day"
+    elif seen < predicted:
+        why = "fewer IDs came a day than in the log's micro-batches"
+    yield Finding(
+        rule="seen-live-ids",
+        level=Level.UNKNOWN,
+        evidence=(
+            f"The log's last micro-batch has {seen:,} live IDs, the trial of what the query has "
+            f"comes to {predicted:,.0f}: {why}. The figures here are those of the trial."
+        ),
+        change=give,
+        takes=Takes.OUTSIDE,
+    )
+
+
+def _seen_segments(demand: Demand, choice: Choice) -> Iterator[Finding]:
+    if not demand.seen_segments or choice.today.trial.segments:
+        return
+    sizing = choice.today.sizing
+    yield Finding(
+        rule="seen-segments",
+        level=Level.UNKNOWN,
+        evidence=(
+            f"The query has {demand.seen_segments:,} segments, but under "
+            f"{written('state_budget_bytes', sizing.state_budget_bytes)} all its IDs fit into "
+            "Spark state: its budget is smaller, which no catalog tells."
+        ),
+        change="give --state-budget-bytes",
+        takes=Takes.OUTSIDE,
+    )
+
+
 def _shards(demand: Demand) -> Iterator[Finding]:
-    fill = demand.fill_of_shards()
-    mean = sum(fill) / len(fill)
-    fullest = max(fill) / mean if mean else 1.0
+    fullest = demand.fullest
+    if fullest is None:
+        fill = demand.fill_of_shards()
+        mean = sum(fill) / len(fill)
+        fullest = max(fill) / mean if mean else 1.0
     skew = f"the fullest shard holds {fullest:.2f} times the mean"
+    have = f"shards={demand.shards} on {demand.cores_told}"
     few, many = demand.cores, PER_CORE_MAX * demand.cores
     if few <= demand.shards <= many:
-        yield Finding(
-            rule="shards",
-            level=Level.FINE,
-            evidence=f"shards={demand.shards} on {demand.cores} cores; {skew}.",
-        )
+        yield Finding(rule="shards", level=Level.FINE, evidence=f"{have}; {skew}.")
         return
+    idle = demand.shards < few
     why = (
         "cores stand idle in the group function"
-        if demand.shards < few
-        else "each costs a Python session in every micro-batch, used or not"
+        if idle
+        else "as many state partitions cost a Python session each in every micro-batch; where "
+        "spark.sql.shuffle.partitions is already smaller, this costs nothing"
     )
+    if demand.running and not idle:
+        yield Finding(
+            rule="shards",
+            level=Level.UNKNOWN,
+            evidence=f"{have}: {why}; {skew}. `dedup check` tells how many partitions there are.",
+        )
+        return
     yield Finding(
         rule="shards",
-        level=Level.COSTS,
-        evidence=f"shards={demand.shards} on {demand.cores} cores: {why}; {skew}.",
+        level=Level.COSTS if idle and demand.cores_given else Level.UNKNOWN,
+        evidence=f"{have}: {why}; {skew}.",
         change=f"spark.sql.shuffle.partitions={few}",
         takes=Takes.BEGINNING,
     )
@@ -248,22 +306,21 @@ def _cache(best: Candidate) -> Iterator[Finding]:
         )
 
 
-def _memory(demand: Demand, memory: Memory | None) -> Iterator[Finding]:
+def _memory(memory: Memory | None) -> Iterator[Finding]:
     if memory is None:
         return
-    overhead = workers_bytes(demand.cores, LEAST_SHARE) >> 20
+    measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
     yield Finding(
         rule="memory",
         level=Level.FINE,
         evidence=(
-            f"A Python worker took {memory.worker_bytes / 2**20:,.0f} MiB for {memory.rows:,} "
-            "records of a shard and micro-batch (measured), their columns apart. Outside of the "
-            f"JVM's heap {overhead:,} MiB for {demand.cores} cores leave room for shares of up to "
-            f"{LEAST_SHARE >> 20} MiB, columns included; larger ones then stop the query with an "
-            "error that says so. Of an executor with all cores:"
+            f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for {memory.rows:,} "
+            f"records of a shard and micro-batch ({measured}), their columns apart. A share with "
+            f"its columns may take {SHARE_BYTES >> 20:,} MiB (max_shard_batch_bytes, its default); "
+            "for such shares an executor of 4 cores needs "
+            f"{workers_bytes(4, SHARE_BYTES) >> 20:,} MiB outside of the JVM's heap "
+            "(spark.executor.memoryOverhead). `dedup check` holds a query's settings against it."
         ),
-        change=f"spark.executor.memoryOverhead={overhead}m\nmax_shard_batch_bytes={LEAST_SHARE}",
-        takes=Takes.RESTART,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -86,17 +87,22 @@ class Demand:
         Share of records that repeat an ID, in [0, 1).
     horizon_ms, lateness_ms : int
     event_time, stable_timestamps : bool
+    late : {"emit", "drop"}
     batch_ms : int
         Time between micro-batches.
     shards : int
     cores : int
         Of all executors together.
+    cores_given : bool
+        False: they are this machine's.
     key_bytes : int
         Mean length of an ID's canonical bytes.
     today : Sizing or None
         What a running query has, where that is known.
     shard_ids : tuple of int
         Live IDs in each shard, as far as it was seen; empty: none was.
+    fullest : float or None
+        Live IDs of the fullest shard over their mean, where a running query tells only that.
     keys : Keys or None
         IDs of a sample, each once.
     repeats : Repeats or None
@@ -105,6 +111,10 @@ class Demand:
         Whether the query has begun, so that some options are fixed.
     seen_fpr : tuple of (int, int) or None
         False positives and IDs that filters were asked for, of a running query.
+    seen_live : int or None
+        Live IDs of a running query that is old enough to forget some.
+    seen_segments : int or None
+        Segments of a running query.
     """
 
     origin: str
@@ -114,21 +124,37 @@ class Demand:
     lateness_ms: int
     event_time: bool = True
     stable_timestamps: bool = False
+    late: Literal["emit", "drop"] = "emit"
     batch_ms: int = 60_000
     shards: int
     cores: int
+    cores_given: bool = True
     key_bytes: int = UUID_BYTES
     today: Sizing | None = None
     shard_ids: tuple[int, ...] = ()
+    fullest: float | None = None
     keys: Keys | None = None
     repeats: Repeats | None = None
     running: bool = False
     seen_fpr: tuple[int, int] | None = None
+    seen_live: int | None = None
+    seen_segments: int | None = None
+
+    @property
+    def forgets_at_late(self) -> bool:
+        """As `Policy.forgets_at_late`."""
+        return self.policy(Sizing()).forgets_at_late
 
     @property
     def live_ids(self) -> float:
-        """IDs within horizon and lateness."""
-        return self.ids_per_day * (self.horizon_ms + self.lateness_ms) / DAY_MS
+        """IDs that are remembered; whole buckets go, so that a query holds some more."""
+        kept_ms = self.lateness_ms + (0 if self.forgets_at_late else self.horizon_ms)
+        return self.ids_per_day * kept_ms / DAY_MS
+
+    @property
+    def cores_told(self) -> str:
+        """The cores, and whose they are where nobody said, for people."""
+        return f"{self.cores} cores" if self.cores_given else f"this machine's {self.cores} cores"
 
     @property
     def records_per_s(self) -> float:
@@ -152,6 +178,7 @@ class Demand:
             bucket_ms=-(-self.horizon_ms // sizing.buckets),
             event_time=self.event_time,
             lateness_ms=self.lateness_ms,
+            late=self.late,
             stable_timestamps=self.stable_timestamps,
             fpr=sizing.fpr,
             state_budget_bytes=sizing.state_budget_bytes,
@@ -176,17 +203,24 @@ class Demand:
 
         return keys
 
-    def fill_of_shards(self) -> tuple[int, ...]:
-        """Live IDs of each shard: as seen, else as the hash spreads the sample's or made IDs."""
+    def fill_of_shards(self, live_ids: float | None = None) -> tuple[int, ...]:
+        """Live IDs of each shard: as seen, else as the hash spreads the sample's or made IDs.
+
+        Parameters
+        ----------
+        live_ids : float, optional
+            Of all shards, where none were seen. Default: `Demand.live_ids`.
+        """
         if self.shard_ids:
             return self.shard_ids
+        live_ids = self.live_ids if live_ids is None else live_ids
         keys = self.keys if self.keys is not None and len(self.keys) else None
         if keys is None:
-            count = int(max(1, min(self.live_ids, _SPREAD_IDS)))
+            count = int(max(1, min(live_ids, _SPREAD_IDS)))
             keys = made_keys(self.key_bytes)(np.arange(count, dtype=np.int64))
         hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(_NO_QUERY)[0])
         found = np.bincount(shards_of(hashes, self.shards), minlength=self.shards)
-        return tuple(round(self.live_ids * n / len(keys)) for n in found.tolist())
+        return tuple(round(live_ids * n / len(keys)) for n in found.tolist())
 
 
 def check(demand: Demand) -> Demand:
@@ -199,7 +233,7 @@ def check(demand: Demand) -> Demand:
     """
     if not demand.ids_per_day > 0 or not np.isfinite(demand.ids_per_day):
         raise ConfigError(
-            f"{demand.origin} tells of {demand.ids_per_day:g} new IDs a day: there is nothing to "
+            f"With {demand.ids_per_day:g} new IDs a day ({demand.origin}) there is nothing to "
             "size. Give --ids-per-day."
         )
     if not 0 <= demand.duplicates < 1:
@@ -260,6 +294,8 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
     key_bytes = base.key_bytes
     if sealed > 0 and last.segment_bytes:
         key_bytes = max(1, round(last.segment_bytes / sealed - SST_BYTES_BESIDE_KEY))
+    begins_ms = next((batch.newest_ms for _, batch in batches if batch.begins), None)
+    young = begins_ms is not None and times[-1] - begins_ms < last.horizon_ms + last.lateness_ms
     wrong = sum(batch.filter_false_positive for _, batch in batches)
     asked = wrong + sum(batch.filter_negative for _, batch in batches)
     return replace(
@@ -278,8 +314,10 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             fpr=last.target_fpr,
             state_budget_bytes=last.state_budget_bytes,
         ),
+        fullest=last.fullest_shard_ids * last.shards / last.live_ids if last.live_ids else None,
         running=True,
         seen_fpr=(wrong, asked) if asked else None,
+        seen_live=None if young else last.live_ids,
     )
 
 
@@ -325,15 +363,21 @@ def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Dem
         sst_bytes, count = sum(s.sst_bytes for s in segments), sum(s.count for s in segments)
         key_bytes = max(1, round(sst_bytes / max(1, count) - SST_BYTES_BESIDE_KEY))
     today = base.today or Sizing()
+    # Only a query that drops what is late forgets at the late watermark.
+    drops = base.stable_timestamps and late_ms <= max(
+        state.forgotten_before_ms for state in states.values()
+    )
     return replace(
         base,
         origin=f"the catalog of query {query}, {sum(live.values()):,} live IDs",
         ids_per_day=ids / max(1, span_ms) * DAY_MS,
         horizon_ms=max(1, late_ms - gc_ms),
         lateness_ms=max(0, clocks.low_watermark_ms - late_ms),
+        late="drop" if drops else base.late,
         shards=len(states),
         key_bytes=key_bytes,
         today=replace(today, buckets=max(1, round((late_ms - gc_ms) / max(1, bucket_ms)))),
         shard_ids=tuple(count for _, count in sorted(live.items())),
         running=True,
+        seen_segments=len(segments),
     )

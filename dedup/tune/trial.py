@@ -339,6 +339,9 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.asked += memory.negative + memory.false_positive
     trial.false_positives += memory.false_positive
     oldest = max(0, count - load.new * load.batches_per_horizon)
+    if load.policy.forgets_at_late:
+        late_ms = state.clocks.late_watermark_ms
+        oldest = max(oldest, min(count - 1, -(-late_ms * load.new // load.batch_ms)))
     known = np.unique(np.linspace(oldest, count - 1, _ASKED // 8, dtype=np.int64))
     trial.known += len(known)
     found = _ask(step, store, load, keys(known), known * load.batch_ms // load.new)

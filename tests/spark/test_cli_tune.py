@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import subprocess
 import sys
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.logger import PySparkLogger
 from spark_support import FileDrop, Job
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
@@ -166,6 +168,28 @@ def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> 
     ):
         with pytest.raises(ConfigError, match=said):
             tune_sample.read_sample(**read, **wrong)
+
+
+@pytest.mark.parametrize("timestamp_format", [None, "dd.MM.yyyy"])
+def test_a_column_that_holds_no_times_is_told_in_one_line(
+    job: Job, monkeypatch: pytest.MonkeyPatch, timestamp_format: str | None
+) -> None:
+    logged: list[logging.LogRecord] = []
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    monkeypatch.setattr(logger, "handle", logged.append)
+    job.files.text("1.csv", "id,at\na,2024-01-01 00:00:00\nb,soon")
+    with pytest.raises(ConfigError) as refused:
+        tune_sample.read_sample(
+            input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark,
+            timestamp_format=timestamp_format,
+        )  # fmt: skip
+    said = refused.value.text
+    assert said.startswith("--timestamp at cannot be read as a time")
+    assert ("by --timestamp-format dd.MM.yyyy: " in said) == (timestamp_format is not None)
+    assert said.endswith("or give its --timestamp-format.")
+    assert "try_" not in said
+    assert logged == []
+    assert logger.isEnabledFor(logging.ERROR)
 
 
 def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) -> None:

@@ -288,12 +288,13 @@ def test_too_many_partitions_for_a_local_master(
         return [str(w.message) for w in caught if issubclass(w.category, DedupWarning)]
 
     assert warned() == []
-    assert warned(shards=8) == []
-    (text,) = warned(shards=9)
-    assert text.startswith("shards=9 on a local master with 2 cores: each of them costs")
-    spark.conf.set("spark.sql.shuffle.partitions", "200")
-    (text,) = warned(shards=9)
-    assert text.startswith("spark.sql.shuffle.partitions=200 on a local master with 2 cores")
+    # Several shards of a partition share its session.
+    assert warned(shards=900) == []
+    spark.conf.set("spark.sql.shuffle.partitions", "8")
+    assert warned() == []
+    spark.conf.set("spark.sql.shuffle.partitions", "9")
+    (text,) = warned(shards=2)
+    assert text.startswith("spark.sql.shuffle.partitions=9 on a local master with 2 cores: each of")
     assert 'spark.conf.set("spark.sql.shuffle.partitions", "2")' in text
     spark.conf.set("spark.master", "spark://somewhere:7077")
     assert warned(shared_local=True) == []

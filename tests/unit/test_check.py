@@ -16,11 +16,12 @@ from typer.testing import CliRunner, Result
 from dedup.catalog.certificate import Certificate, create_or_check, filter_key_id, slot_keys
 from dedup.catalog.root import Root
 from dedup.cli.app_check import check
+from dedup.cli.check import _of_run
 from dedup.cli.checkpoint_log import read_checkpoint
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.output_folder import Record
 from dedup.cli.run_options import RunOptions
-from dedup.core.facts import FOREVER_MS, OTHER, retention
+from dedup.core.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.core.findings import Finding, Level, Takes
 from dedup.monitor.metrics_log import MetricsLog
 
@@ -262,6 +263,28 @@ def test_the_horizon_of_the_next_start(tmp_path: Path) -> None:
     assert found["level"] == "fine"
 
 
+def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(1))
+    log = make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),))
+    given = (place, "--log", log, "--kafka-retention", "7 days")
+    for late, code, said in (
+        ((), 4, "give --late drop."),
+        (("--late", "emit"), 4, "pass again"),
+        (("--late", "drop"), 0, "dropped as late"),
+    ):
+        assert run(*given, *late).exit_code == code
+        (found,) = findings(*given, *late)["horizon-retention"]
+        assert said in found["evidence"]
+        assert ("--late" in found["evidence"]) == (not late)
+
+
+def test_the_next_start_of_dedup_run_may_drop_what_is_late(tmp_path: Path) -> None:
+    record = Record.read(run_output(tmp_path, timestamp="ts"))
+    assert record is not None
+    assert _of_run(Facts(), record).late == "emit"
+    assert _of_run(Facts(late="drop"), record).late == "drop"
+
+
 def test_the_certificate_tells_shards_and_time(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(1, 1))
     catalog = make_catalog(tmp_path / "catalog", shards=6, timestamp="processing time")
@@ -445,6 +468,10 @@ def test_a_metrics_log_that_is_cut(tmp_path: Path) -> None:
         (("--source-option", "maxOffsetsPerTrigger"), "is not KEY=VALUE"),
         (("--kafka-retention", "a week"), "--kafka-retention='a week' is not a duration"),
         (("--horizon", "-5 days"), "--horizon='-5 days' is not a duration"),
+        (("--horizon", "0s"), "--horizon 0s must be at least a millisecond"),
+        (("--late", "never"), "--late never is neither emit nor drop"),
+        (("--conf", "spark.sql.shuffle.partitions=xyz"), "xyz is no whole number of at least 1"),
+        (("--conf", "spark.sql.shuffle.partitions=0"), "0 is no whole number of at least 1"),
         (("--properties", "/nowhere/at/all"), "--properties /nowhere/at/all cannot be read"),
         (("--properties", "/"), "--properties / cannot be read"),
     ],

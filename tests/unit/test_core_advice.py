@@ -125,6 +125,21 @@ CASES = [
     Case("horizon-retention", {"sources": (KAFKA,), "kafka_retention_ms": 30 * DAY_MS,
                                **HORIZON, "late": None},
          BREAKS, 'late taken to be "emit"', 'horizon="30 days"', Takes.RESTART),
+    Case("horizon-retention", {"sources": (KAFKA,), "kafka_retention_ms": 30 * DAY_MS,
+                               **HORIZON, "late": None},
+         BREAKS, 'late="drop" lets none pass: give --late drop.', 'horizon="30 days"',
+         Takes.RESTART),
+    Case("horizon-retention", {"sources": (KAFKA,), "kafka_retention_ms": FOREVER_MS,
+                               **HORIZON, "late": None},
+         BREAKS, "give --late drop.", '.option("startingTimestamp", MILLISECONDS)',
+         Takes.BEGINNING),
+    Case("horizon-retention", {"sources": (KAFKA,), "kafka_retention_ms": 30 * DAY_MS,
+                               **HORIZON, "late": "drop", "event_time": None},
+         BREAKS, "event time only: give --catalog ROOT, which tells", 'horizon="30 days"',
+         Takes.RESTART),
+    Case("horizon-retention", {"sources": (KAFKA,), "kafka_retention_ms": 30 * DAY_MS,
+                               **HORIZON, "late": None, "event_time": None},
+         BREAKS, "give --late drop, and --catalog ROOT", 'horizon="30 days"', Takes.RESTART),
     Case("horizon-retention", {"sources": (KAFKA,), "kafka_retention_ms": FOREVER_MS, **HORIZON},
          BREAKS, "for ever", '.option("startingTimestamp", MILLISECONDS)', Takes.BEGINNING),
     # --- clocks of the partitions
@@ -141,6 +156,9 @@ CASES = [
     Case("source-clocks", {"sources": (KAFKA,), **HORIZON, "by_source": False, "late": "drop",
                            "records": 5000, "late_records": 1200},
          BREAKS, 'dropped (late="drop"). 1,200 of the last 5,000 records were late.',
+         'source_partition=["topic", "partition"]', Takes.RESTART),
+    Case("source-clocks", {"sources": (KAFKA,), **HORIZON, "by_source": False, "late": None},
+         BREAKS, '(late taken to be "emit", the default; else give --late drop)',
          'source_partition=["topic", "partition"]', Takes.RESTART),
     # --- data that Kafka deletes unread
     Case("kafka-data-loss", {"sources": (Source(kind="file"),)}, None),
@@ -186,6 +204,8 @@ CASES = [
          '.option("maxFilesPerTrigger", 10)', Takes.RESTART),
     Case("trigger-limit", {"sources": (Source(kind="file", complete=True, batch_max=7),)}, COSTS,
          "7 files", '.option("maxFilesPerTrigger", 14)', Takes.RESTART),
+    Case("trigger-limit", {"sources": (Source(kind="file", complete=True, batch_max=1),)}, COSTS,
+         "had 1 file.", '.option("maxFilesPerTrigger", 2)', Takes.RESTART),
     Case("trigger-limit",
          {"sources": (Source(kind="file", options={"maxbytespertrigger": "1g"}),)}, FINE),
     # --- memory
@@ -298,6 +318,27 @@ def test_what_matters_most_comes_first() -> None:
     assert levels == sorted(levels, key=list(Level).index)
     assert levels[0] is BREAKS
     assert levels[-1] is FINE
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        # By memory 346, 773 and 176 MiB, by address space 85, 426 and 426; advice ends at 128.
+        ({"spark.master": "yarn", "spark.executor.memoryOverhead": "1g"}, 128 * MIB),
+        ({"spark.master": "yarn", "spark.executor.memoryOverhead": "2g",
+          "spark.executor.pyspark.memory": "8g"}, 426 * MIB),
+        ({"spark.master": "local[4]", "spark.driver.memory": "1g",
+          "spark.executor.pyspark.memory": "8g"}, 176 * MIB),
+    ],
+)  # fmt: skip
+def test_one_report_advises_one_share(settings: dict[str, str], share: int) -> None:
+    given = {"spark.executor.cores": "4", "spark.executor.pyspark.memory": "4g"} | settings
+    facts = Facts(settings=given, complete=True, cores=4, machine_bytes=4 << 30)
+    changes = [f.change for name in ("batch-memory", "pyspark-memory") for f in rule(name, facts)]
+    assert len(changes) == 2
+    for change in changes:
+        assert change is not None
+        assert change.splitlines()[-1] == f"max_shard_batch_bytes={share}"
 
 
 def test_several_sources_are_judged_each() -> None:

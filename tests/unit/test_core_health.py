@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -53,10 +54,52 @@ def test_a_lag_that_fell_once_is_no_trend() -> None:
     assert told(samples([1, 2, 3, 4, 3, 6, 7, 8, 9, 10]))[0] is Status.OK
 
 
-def test_a_lag_that_never_fell_and_grew_is_lagging() -> None:
-    status, reason = told(samples([0, 0, 1000, 1000, 2000, 2000, 3000, 3000, 3000, 5000]))
+def test_a_lag_that_grows_is_lagging() -> None:
+    status, reason = told(samples([0, 0, 2000, 3000, 2000, 5000, 6000, 6000, 7000, 10_000]))
     assert status is Status.LAGGING
-    assert "grew by 00:00:05, held by source partition p7" in reason
+    assert reason == (
+        "it falls behind the newest timestamp, by 00:00:07 in 00:01:10, held by source partition p7"
+    )
+
+
+@pytest.mark.parametrize(
+    "lags_ms",
+    [
+        [5000] * 19 + [5001],
+        [0] * 10 + [100 * n for n in range(10)],
+        [600_000 * (n >= 20) for n in range(40)],
+        [1000 * (n * n % 7 % 3) for n in range(60)],
+        [10_000 * n for n in range(20, 0, -1)],
+        [2000 * n for n in range(60)] + [120_000 - 1000 * n for n in range(12)],
+    ],
+    ids=["a step of 1 ms", "a drift", "an outage long ago", "noise", "catching up", "mended"],
+)
+def test_what_is_no_growth(lags_ms: list[int]) -> None:
+    assert told(samples(lags_ms)) == (Status.OK, "the GC watermark keeps up")
+
+
+@pytest.mark.parametrize(("trigger_s", "speed", "jitter"), [(10, 0.9, 0.2), (1, 0.5, 0.6)])
+def test_a_query_that_is_too_slow_is_lagging_though_its_lag_jumps(
+    trigger_s: int, speed: float, jitter: float
+) -> None:
+    rng, at_ms, newest_ms, given = random.Random(1), START_MS, START_MS, []
+    for n in range(HISTORY):
+        given.append(Sample(at_ms, n, newest_ms, newest_ms, newest_ms - HORIZON_MS))
+        at_ms += round(1000 * trigger_s * rng.uniform(1 - jitter, 1 + jitter))
+        newest_ms += round(1000 * trigger_s * speed)
+    status, reason = told(given)
+    assert status is Status.LAGGING, reason
+    assert "falls behind the clock" in reason
+
+
+@given(st.integers(2, 45), st.integers(0, 60), st.integers(65, 100))
+def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) -> None:
+    lags_ms = [1000 * ((n + phase) % period) for n in range(count)]
+    given = [replace(s, at_ms=START_MS + 1000 * n) for n, s in enumerate(samples(lags_ms))]
+    given = [replace(s, newest_ms=s.at_ms, low_watermark_ms=s.at_ms - lag,
+                     gc_watermark_ms=max(START_MS, s.at_ms - lag) - HORIZON_MS)
+             for s, lag in zip(given, lags_ms, strict=True)]  # fmt: skip
+    assert told(given)[0] is Status.OK
 
 
 def test_falling_behind_the_clock_is_lagging() -> None:
@@ -70,13 +113,31 @@ def test_falling_behind_the_clock_is_lagging() -> None:
     ]
     status, reason = told(slow)
     assert status is Status.LAGGING
-    assert "falls behind the clock, by 00:01:21" in reason
+    assert "falls behind the clock, by 00:01:03 in 00:01:10" in reason
 
 
 def test_a_watermark_that_stands_while_time_goes_on_is_stalled() -> None:
     status, reason = told(samples([0] * WINDOW, stuck=True))
     assert status is Status.STALLED
     assert "stood while timestamps advanced by 00:01:30, held by source partition p7" in reason
+
+
+@pytest.mark.parametrize("every", [12, 30])
+def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
+    """It speaks every two or five minutes, longer than the window."""
+    given = []
+    for n in range(HISTORY):
+        low_ms = START_MS + STEP_MS * (n - n % every)
+        given.append(Sample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms))
+    assert {told(given[:n])[0] for n in range(2 * every + 1, HISTORY)} == {Status.OK}
+    # Twice as long is news.
+    last = given[-1]
+    longer = [
+        replace(last, at_ms=last.at_ms + STEP_MS * n, newest_ms=last.at_ms + STEP_MS * n,
+                batch_id=last.batch_id + n)
+        for n in range(1, 2 * every + 1)
+    ]  # fmt: skip
+    assert told([*given, *longer])[0] is Status.STALLED
 
 
 def test_nothing_newer_is_no_stall() -> None:
@@ -109,6 +170,28 @@ def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
     assert "nothing heard" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
     assert "nothing heard" in told(slow, now_ms=slow[-1].at_ms + 600_001)[1]
     assert "nothing heard" in told(given[:1], now_ms=START_MS + TOLD_SILENCE_MS + 1)[1]
+
+
+def test_a_query_that_is_known_to_run_is_not_stopped_by_silence() -> None:
+    """A micro-batch of an hour, as its own driver sees it."""
+    given = samples([0] * WINDOW)
+    later_ms = given[-1].at_ms + HORIZON_MS
+    assert told(given, now_ms=later_ms)[0] is Status.STOPPED
+    assert told(given, now_ms=later_ms, alive=True) == (
+        Status.OK, "the GC watermark keeps up; nothing heard for 01:00:00",
+    )  # fmt: skip
+    assert told(given, now_ms=later_ms, alive=True, ended="boom")[0] is Status.STOPPED
+
+
+def test_an_idle_query_and_another_clock_are_told() -> None:
+    given = samples([0] * WINDOW)
+    later_ms = given[-1].at_ms + HORIZON_MS
+    assert told(given, now_ms=later_ms, heard_ms=later_ms - 1000)[1].endswith(
+        "; no micro-batch for 01:00:00"
+    )
+    assert told(given, now_ms=given[-1].at_ms - HORIZON_MS)[1].endswith(
+        "; its clock is 01:00:00 ahead of this one"
+    )
 
 
 def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:

@@ -14,15 +14,27 @@ import yaml
 
 import dedup.monitor
 from dedup.core.forecast import SLOWEST_SOURCES
-from dedup.core.health import HISTORY, LEAST_EVIDENCE, WINDOW
+from dedup.core.health import HISTORY, LEAST_EVIDENCE, WINDOW, Status
 from dedup.monitor.metrics_log import FILE_BYTES, FILES
-from dedup.monitor.series import CLOCK, HOLDER, LIFE, MAX_QUERIES, MAX_SOURCES, SERIES, SOURCE
+from dedup.monitor.series import (
+    CLOCK,
+    EVIDENCE,
+    HOLDER,
+    LIFE,
+    MAX_QUERIES,
+    MAX_SOURCES,
+    SERIES,
+    SOURCE,
+    STATUS,
+)
 
 FOLDER = Path(dedup.monitor.__file__).parent
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
     **{s.exported: {s.label: set(s.fields)} if s.label else {} for s in SERIES},
     **{name: {} for name in LIFE},
+    STATUS: {"status": {str(one) for one in Status}},
+    EVIDENCE: {},
     HOLDER: {SOURCE: set()},
     CLOCK: {SOURCE: set(), "state": {"active", "idle"}},
 }
@@ -72,7 +84,7 @@ def test_every_metric_is_shown_or_told_of() -> None:
         "dedup_expiring_bytes", "dedup_filters_rebuilt_total", "dedup_segments_deleted_total",
         "dedup_catalog_written_ids_total", "dedup_records_emitted_total", "dedup_fullest_shard",
         "dedup_run_first_batch_timestamp_seconds", "dedup_bucket_seconds",
-        "dedup_state_budget_bytes",
+        "dedup_state_budget_bytes", "dedup_query_evidence_batches",
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ from dedup.core.health import TOLD_SILENCE_MS
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import metrics_log
-from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog, read_logs
+from dedup.monitor.metrics_log import (
+    IDLE_EVERY_MS,
+    SUFFIX,
+    LogFolder,
+    MetricsLog,
+    QueryLog,
+    _read,
+    read_logs,
+)
 from dedup.monitor.runs import Runs
 
 
@@ -48,7 +57,7 @@ def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:
     log.ended(QUERY, RUN, "CatalogError: gone", START_MS + 2)
     assert read_logs(tmp_path)[0].ended == "CatalogError: gone"
     log.started(QUERY, "another", START_MS + 3)
-    assert read_logs(tmp_path)[0].ended is None
+    assert read_logs(tmp_path)[0].running
     # A new process goes on in the same file.
     MetricsLog(tmp_path).batch(batch(1), START_MS + 4)
     assert [b.batch_id for _, b in read_logs(tmp_path)[0].batches] == [0, 1]
@@ -190,3 +199,199 @@ def test_a_weekend_without_input_leaves_the_last_micro_batches_in_sight(tmp_path
     for ms in range(0, 3 * 86_400_000, 10_000):
         log.idle(QUERY, RUN, START_MS + ms)
     assert len(read_logs(tmp_path)[0].batches) == 20
+
+
+def events(path: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()]
+
+
+def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "metrics", tmp_path / "moved"
+    path = folder / (QUERY + SUFFIX)
+    log = MetricsLog(folder)
+    log.batch(batch(0), START_MS)
+    path.unlink()
+    log.batch(batch(1), START_MS + 1)
+    assert events(path) == ["started", "batch"]
+    log.batch(batch(2), START_MS + 2)
+    folder.rename(moved)
+    log.idle(QUERY, RUN, START_MS + IDLE_EVERY_MS)
+    log.batch(batch(3), START_MS + IDLE_EVERY_MS)
+    assert events(path) == ["started", "idle", "batch"]
+    (before,) = read_logs(moved)
+    assert [one.batch_id for _, one in before.batches] == [1, 2]
+    path.rename(tmp_path / "away")
+    path.touch()  # as logrotate does
+    log.batch(batch(4), START_MS + IDLE_EVERY_MS)
+    assert events(path) == ["started", "batch"]
+    assert [one.batch_id for _, one in read_logs(folder)[0].batches] == [4]
+    folder.rename(tmp_path / "elsewhere")
+    log.ended(QUERY, RUN, "boom", START_MS + IDLE_EVERY_MS + 1)
+    (read,) = read_logs(folder)
+    assert (read.name, read.ended) == ("orders", "boom"), "its name is told without a micro-batch"
+
+
+def test_a_log_that_is_taken_away_is_rotated_as_before(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path, files=3, file_bytes=20_000)
+    for n in range(100):
+        if n == 50:
+            for path in tmp_path.iterdir():
+                path.unlink()
+        log.batch(batch(n), START_MS + n)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert events(tmp_path / (QUERY + SUFFIX)).count("started") == 0, "rotation is no start"
+    numbers = [one.batch_id for _, one in read_logs(tmp_path)[0].batches]
+    assert numbers == list(range(numbers[0], 100))
+
+
+def test_a_folder_that_may_not_be_used_any_more_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetricsLog(tmp_path)
+    log.batch(batch(0), START_MS)
+
+    def refuse(path: str | Path, *args: object, **more: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # Permissions do not stop root.
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refuse)
+        log.batch(batch(1), START_MS + 1)
+        log.idle(QUERY, RUN, START_MS + IDLE_EVERY_MS)
+        log.started("not ours", RUN, START_MS + 1)
+        log.ended("not ours", RUN, None, START_MS + 1)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert told == [f"the metrics log {tmp_path / (QUERY + SUFFIX)} cannot be written"]
+    log.batch(batch(2), START_MS + 2)
+    assert [one.batch_id for _, one in read_logs(tmp_path)[0].batches] == [0, 2]
+
+
+def test_what_a_crash_cut_short_does_not_swallow_the_next_event(tmp_path: Path) -> None:
+    MetricsLog(tmp_path).batch(batch(0), START_MS)
+    path = tmp_path / (QUERY + SUFFIX)
+    path.write_bytes(path.read_bytes()[:-300])
+    MetricsLog(tmp_path).batch(batch(1), START_MS + 1)
+    (read,) = read_logs(tmp_path)
+    assert [one.batch_id for _, one in read.batches] == [1]
+    assert read.unreadable == 1
+
+
+def line(event: str, **fields: object) -> bytes:
+    about = {"format": 1, "event": event, "at_ms": START_MS, "run_id": RUN, "name": "orders"}
+    return json.dumps(about | fields).encode()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"[" * 100_000,
+        line("idle", at_ms=float("inf")),
+        line("idle", at_ms=1e300),
+        line("idle", at_ms=True),
+        line("idle", at_ms=10**30),
+        line("idle", name=7),
+        line("idle", run_id=[]),
+        line("ended", error=7),
+        *(
+            line("batch", batch={**batch(7).to_json(), **fields})
+            for fields in (
+                {"newest_ms": "abc"},
+                {"newest_ms": float("nan")},
+                {"batch_id": None},
+                {"batch_id": True},
+                {"query_name": 5},
+                {"live_ids": 10**400},
+                {"live_ids": 1.5},
+                {"begins": 1},
+                {"shards": 0},
+                {"target_fpr": float("inf")},
+                {"target_fpr": "1"},
+                {"expiring": [[1, 2]]},
+                {"expiring": None},
+                {"slowest_sources": [["a"]]},
+                {"slowest_sources": [["a", 1, 0]]},
+                {"stage_us": {"pack": "x"}},
+                {"stage_us": []},
+            )
+        ),
+    ],
+    ids=lambda damaged: damaged[-40:].decode(),
+)
+def test_damaged_lines_of_valid_json_are_counted(tmp_path: Path, damaged: bytes) -> None:
+    MetricsLog(tmp_path).batch(batch(0), START_MS)
+    with open(tmp_path / (QUERY + SUFFIX), "ab") as file:
+        file.write(damaged + b"\n")
+    (read,) = read_logs(tmp_path)
+    assert (read.unreadable, read.name, len(read.batches)) == (1, "orders", 1)
+
+
+def test_one_file_that_cannot_be_read_leaves_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    MetricsLog(tmp_path).batch(batch(0), START_MS)
+    (tmp_path / f"folder{SUFFIX}").mkdir()
+    os.mkfifo(tmp_path / f"pipe{SUFFIX}")
+    (tmp_path / f"dangling{SUFFIX}").symlink_to("/nowhere")
+    logs = LogFolder(tmp_path)
+    assert [log.query_id for log in logs.look()] == [QUERY]
+    assert logs.trouble is not None
+    assert logs.trouble.split("; ") == [
+        f"{tmp_path}/dangling{SUFFIX} cannot be read (No such file or directory) and is left out",
+        f"{tmp_path}/folder{SUFFIX} cannot be read (it is no regular file) and is left out",
+        f"{tmp_path}/pipe{SUFFIX} cannot be read (it is no regular file) and is left out",
+    ]
+    assert len(read_logs(tmp_path)) == 1
+    assert caplog.messages == [logs.trouble]
+    for path in tmp_path.glob("[a-z]*"):
+        if not path.is_file():
+            path.rmdir() if path.is_dir() else path.unlink()
+    logs.look()
+    assert logs.trouble is None
+
+
+def test_a_file_that_was_only_rotated_or_removed_is_no_trouble(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    log.batch(batch(0), START_MS)
+    path, gone = tmp_path / (QUERY + SUFFIX), tmp_path / f"gone{SUFFIX}"
+    assert metrics_log._version(gone) == (None, None)
+    logs = LogFolder(tmp_path)
+    assert logs._log(gone, []) is None
+    path.rename(f"{path}.1")
+    troubles: list[str] = []
+    found = logs._log(path, troubles)
+    assert found is not None
+    assert (len(found[1].batches), troubles) == (1, [])
+
+
+def test_a_log_is_parsed_again_only_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetricsLog(tmp_path, file_bytes=20_000)
+    log.batch(batch(0), START_MS)
+    log.batch(batch(0, query_id="other"), START_MS)
+    read: list[str] = []
+
+    def count(path: Path) -> QueryLog:
+        read.append(path.name.removesuffix(SUFFIX))
+        return _read(path)
+
+    monkeypatch.setattr(metrics_log, "_read", count)
+    logs = LogFolder(tmp_path)
+    assert logs.look() == logs.look()
+    assert sorted(read) == [QUERY, "other"]
+    for n in range(1, 20):
+        log.batch(batch(n), START_MS + n)
+        assert logs.look()[0].batches[-1] == (START_MS + n, batch(n)), "rotation is seen as well"
+    assert read.count("other") == 1
+
+
+def test_the_log_stays_where_it_is_when_the_process_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = MetricsLog("metrics")
+    for n in range(3):
+        log.batch(batch(n), START_MS + n)
+        monkeypatch.chdir("/")
+    path = tmp_path / "metrics" / (QUERY + SUFFIX)
+    assert events(path) == ["started", "batch", "batch", "batch"]

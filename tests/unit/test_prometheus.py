@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import fields, replace
 
 import pytest
@@ -23,6 +24,7 @@ from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
 from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
+from dedup.monitor import scrape
 from dedup.monitor.prometheus import Exporter, serve
 from dedup.monitor.runs import Runs
 from dedup.monitor.scrape import Endpoint
@@ -33,6 +35,7 @@ from dedup.monitor.series import (
     SERIES,
     SERIES_PER_QUERY,
     SOURCES,
+    VERDICT,
 )
 
 #: Of an exporter that has the prefix as well.
@@ -43,7 +46,9 @@ class Session(Runs):
     """What a listener with an endpoint is."""
 
     def __init__(self) -> None:
-        self.exporter = Exporter()
+        #: The driver's clock.
+        self.now_ms = START_MS
+        self.exporter = Exporter(lambda: self.now_ms)
         super().__init__(exporter=self.exporter)
 
 
@@ -108,7 +113,7 @@ def test_names_and_units_are_as_the_conventions_have_them() -> None:
     registry.register(session.exporter)
     families = list(parse_strictly(open_metrics(registry).decode()))
     names = [family.name for family in families]
-    assert len(names) == len(set(names)) == len(SERIES) + len(LIFE) + len(SOURCES)
+    assert len(names) == len(set(names)) == len(SERIES) + len(LIFE) + len(VERDICT) + len(SOURCES)
     for family in families:
         assert re.fullmatch(r"dedup_[a-z]+(_[a-z]+)*", family.name)
         assert family.documentation.endswith(".")
@@ -214,6 +219,44 @@ def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Session, str]) -> 
     assert endpoint.look(at_ms)[0].health.status is Status.STALLED
 
 
+def test_one_look_at_an_endpoint_is_enough_for_the_drivers_verdict(
+    served: tuple[Session, str],
+) -> None:
+    session, url = served
+    for n in range(WINDOW + 2):
+        session.now_ms = START_MS + 10_000 * n
+        session.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), session.now_ms)
+    told = samples(session)
+    assert {status for status in Status if told["dedup_query_status", ("orders", str(status))]} == {
+        Status.STALLED
+    }
+    assert told["dedup_query_evidence_batches", ("orders",)] == WINDOW
+    (watched,) = Endpoint(url).look(session.now_ms)
+    health = watched.health
+    assert (health.status, health.evidence) == (Status.STALLED, WINDOW)
+    assert health.reason == "its driver sees the GC watermark stand while timestamps advance"
+    # A micro-batch of an hour: the driver answers, so its query lives.
+    session.now_ms += HOUR_MS
+    assert Endpoint(url).look(session.now_ms)[0].health.status is Status.STALLED
+
+
+def test_a_query_that_fails_again_and_again_is_stopped_at_its_endpoint(
+    served: tuple[Session, str],
+) -> None:
+    session, url = served
+    session.batch(batch(0), START_MS)
+    for n in range(1, 4):
+        session.ended(QUERY, RUN if n == 1 else f"run-{n - 1}", "boom", START_MS + n)
+        session.started(QUERY, f"run-{n}", START_MS + n)
+        told = samples(session)
+        assert told["dedup_query_failed", ("orders",)] == 1
+        assert told["dedup_query_running", ("orders",)] == 1
+        assert Endpoint(url).look(START_MS + n)[0].health.status is Status.STOPPED
+    session.batch(batch(1, run_id="run-3"), START_MS + 9)
+    assert samples(session)["dedup_query_failed", ("orders",)] == 0
+    assert Endpoint(url).look(START_MS + 9)[0].health.status is Status.OK
+
+
 def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(served: tuple[Session, str]) -> None:
     session, url = served
     endpoint = Endpoint(url)
@@ -229,7 +272,7 @@ def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(served: tuple[Sess
     assert watched.health.status is Status.OK
     assert [one.begins for _, one in watched.batches] == [False, False, False, True, False]
     # Without a new checkpoint it is.
-    session.batch(batch(2, query_id="adopted"), START_MS + 20)
+    session.batch(batch(2, query_id="adopted", run_id="again"), START_MS + 20)
     assert endpoint.look(START_MS + 20)[0].health.status is Status.REWOUND
 
 
@@ -362,3 +405,77 @@ def test_what_is_no_endpoint_is_refused() -> None:
         taken.listen()
         with pytest.raises(ConfigError, match="give another port"):
             serve(Exporter(), port, "127.0.0.1")
+
+
+def metrics(url: str) -> bytes:
+    with urllib.request.urlopen(url + "/metrics") as answer:
+        told = answer.read()
+    assert isinstance(told, bytes)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("series", "value", "why"),
+    [
+        (b"dedup_batch_id", b"+Inf", "dedup_batch_id is inf"),
+        (b"dedup_last_batch_timestamp_seconds", b"+Inf", "timestamp_seconds is inf"),
+        (b"dedup_live_ids", b"NaN", "dedup_live_ids is nan"),
+        (b"dedup_last_batch_timestamp_seconds", b"1e308", "cannot convert float infinity"),
+        (b"dedup_live_ids", b"1e300", "live_ids cannot be 1000"),
+        (b"dedup_shards", b"0", "shards cannot be 0"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    served: tuple[Session, str], series: bytes, value: bytes, why: str
+) -> None:
+    session, url = served
+    session.batch(batch(0), START_MS)
+    line = rb'^(%s\{query="orders"\}) .*$' % series
+    told, count = re.subn(line, rb"\1 " + value, metrics(url), flags=re.MULTILINE)
+    assert count == 1
+    refuse(b"HTTP/1.0 200 OK\r\n\r\n" + told, why)
+
+
+def test_an_answer_that_is_cut_short_is_refused(served: tuple[Session, str]) -> None:
+    session, url = served
+    session.batch(batch(0), START_MS)
+    head = b"HTTP/1.0 200 OK\r\nContent-Length: 999999\r\n\r\n"
+    refuse(head + metrics(url), "more expected")
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "_ANSWER_BYTES", 1 << 20)
+    refuse(b"HTTP/1.0 200 OK\r\n\r\n" + b"#" * (1 << 20) + b"\n", "longer than 1 MiB")
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.0 200 OK\r\nA: ", b"HTTP/1.0 200 OK\r\n\r\n"])
+def test_an_answer_that_drips_does_not_hold_who_watches(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "_ANSWER_S", 0.3)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            with server.accept()[0] as connection, suppress(OSError):
+                connection.sendall(head)
+                while not over.wait(0.05):
+                    connection.sendall(b"#")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        endpoint = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}")
+        try:
+            for _ in range(2):  # the second look asks no second time
+                with pytest.raises(ConfigError, match=r"its answer takes longer than 0\.3 s"):
+                    endpoint.look(0)
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@host:9464", "http://me:se/cret@host"])
+def test_a_password_is_refused_and_not_told(url: str) -> None:
+    with pytest.raises(ConfigError, match="the URL holds a user or a password") as caught:
+        Endpoint(url)
+    assert "cret" not in str(caught.value)

@@ -35,15 +35,66 @@ def events(folder: Path) -> list[tuple[str, str]]:
 def test_what_the_run_before_did_may_be_told_late(tmp_path: Path, late: tuple[str, ...]) -> None:
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(0), START_MS)
-    runs.lives(QUERY, "run-2", START_MS + 1)
+    runs.started(QUERY, "run-2", START_MS + 1)
     if "batch" in late:
         runs.batch(batch(1), START_MS + 2)
     if "idle" in late:
         runs.lives(QUERY, RUN, START_MS + 2)
-    runs.ended(QUERY, RUN, "boom", START_MS + 2)
+    assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.OK
+    runs.ended(QUERY, RUN, None, START_MS + 2)
     assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.OK
     runs.ended(QUERY, "run-2", "boom", START_MS + 3)
     assert told(runs) == in_the_log(tmp_path) == (Status.STOPPED, "boom")
+
+
+@pytest.mark.parametrize("told_late", [False, True])
+def test_a_query_that_fails_again_and_again_is_stopped_all_the_time(
+    tmp_path: Path, told_late: bool
+) -> None:
+    """That it was started says nothing; Spark may tell of the failure after the next start."""
+    runs = Runs(MetricsLog(tmp_path))
+    runs.batch(batch(0), START_MS)
+    for n in range(1, 6):
+        before, now_ms = RUN if n == 1 else f"run-{n - 1}", START_MS + 60_000 * n
+        steps = [
+            lambda: runs.ended(QUERY, before, "boom", now_ms),  # noqa: B023
+            lambda: runs.started(QUERY, f"run-{n}", now_ms + 1),  # noqa: B023
+        ]
+        for step in reversed(steps) if told_late else steps:
+            step()
+        times = f"failed {n} times in a row: " if n > 1 else ""
+        why = f"{times}boom; started again, and no micro-batch is done since"
+        assert told(runs, now_ms + 2) == in_the_log(tmp_path, now_ms + 2) == (Status.STOPPED, why)
+    # A failure that is told when the next run is at work is past.
+    runs.batch(batch(1, run_id="run-5"), now_ms + 3)
+    runs.ended(QUERY, "run-4", "boom", now_ms + 4)
+    assert told(runs, now_ms + 5)[0] is in_the_log(tmp_path, now_ms + 5)[0] is Status.OK
+    runs.ended(QUERY, "run-5", "boom", now_ms + 6)
+    assert told(runs) == in_the_log(tmp_path) == (Status.STOPPED, "boom")
+
+
+def test_what_is_told_twice_counts_once(tmp_path: Path) -> None:
+    """A listener that was added twice, and two listeners that share a folder."""
+    runs, other = Runs(MetricsLog(tmp_path)), Runs(MetricsLog(tmp_path))
+    for n in range(3):
+        assert runs.batch(batch(n), START_MS + n)
+        assert not runs.batch(batch(n), START_MS + n)
+        assert other.batch(batch(n), START_MS + n)
+    assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.OK
+    (log,) = read_logs(tmp_path)
+    assert [one.batch_id for _, one in log.batches] == [0, 1, 2]
+    # Another run that does a number again did go back.
+    runs.batch(batch(1, run_id="run-2"), START_MS + 4)
+    assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.REWOUND
+
+
+def test_a_run_that_is_known_to_live_is_not_stopped_by_silence() -> None:
+    runs = Runs()
+    runs.batch(batch(0), START_MS)
+    runs.batch(batch(1), START_MS + 1)
+    assert told(runs, START_MS + HOUR_MS)[0] is Status.OK
+    runs.ended(QUERY, RUN, None, START_MS + 2)
+    assert told(runs, START_MS + HOUR_MS)[0] is Status.STOPPED
 
 
 def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -> None:
@@ -53,7 +104,7 @@ def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -
     assert told(runs) == in_the_log(tmp_path) == (Status.STOPPED, "boom")
     # In the same process or in another one.
     for n, again in enumerate((runs, Runs(MetricsLog(tmp_path))), 2):
-        again.lives(QUERY, f"run-{n}", START_MS + n)
+        again.started(QUERY, f"run-{n}", START_MS + n)
         again.lives(QUERY, f"run-{n}", START_MS + n)
         assert in_the_log(tmp_path)[0] is Status.OK
         again.batch(batch(n, run_id=f"run-{n}"), START_MS + n)
@@ -62,7 +113,7 @@ def test_a_query_that_was_started_again_and_has_no_input_lives(tmp_path: Path) -
     assert events(tmp_path) == [
         (event, run)
         for run in (RUN, "run-2", "run-3")
-        for event in ("started", "batch", "ended")
+        for event in ("started", *(["idle"] if run != RUN else []), "batch", "ended")
     ]  # fmt: skip
 
 
@@ -105,7 +156,7 @@ def test_a_scheduled_job_is_well_between_two_runs(tmp_path: Path) -> None:
     runs = Runs(MetricsLog(tmp_path))
     for n in range(3):
         at_ms = START_MS + HOUR_MS * n
-        runs.lives(QUERY, f"run-{n}", at_ms)
+        runs.started(QUERY, f"run-{n}", at_ms)
         runs.batch(batch(n, run_id=f"run-{n}"), at_ms)
         at_ms += 5000
         runs.ended(QUERY, f"run-{n}", None, at_ms)
@@ -115,6 +166,6 @@ def test_a_scheduled_job_is_well_between_two_runs(tmp_path: Path) -> None:
     late_ms = at_ms + 2 * HOUR_MS + 1000
     assert told(runs, late_ms) == in_the_log(tmp_path, late_ms) == overdue
     # One that had nothing to do is a run as well.
-    runs.lives(QUERY, "run-3", late_ms)
+    runs.started(QUERY, "run-3", late_ms)
     runs.ended(QUERY, "run-3", None, late_ms)
     assert told(runs, late_ms)[0] is Status.OK

@@ -20,6 +20,7 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError
+from dedup.machine import machine_cores
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.tune import candidates, footprint, machine, trial
 from dedup.tune.machine import Costs
@@ -48,7 +49,7 @@ def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
     assert done.exit_code == body["exit_code"] == 0, done.output
     assert body["verdict"].startswith(("KEEP", "CHANGE"))
     assert body["false_negatives"] == 0
-    assert body["live_ids"] == 62_500
+    assert body["expected_live_ids"] == 62_500
     assert [c["fpr"] for c in body["candidates"]] == [0.01, 0.001]
     for found in body["candidates"]:
         assert found["state_budget_bytes"] == 65_536
@@ -58,7 +59,9 @@ def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
         assert found["segment_bytes"] > found["sidecar_bytes"] > found["state_bytes"] / 4 > 0
         assert found["ms_per_million"] > 0
     assert all(ns > 0 for ns in body["costs_ns"].values())
-    assert sum(body["shard_ids"]) == pytest.approx(62_500, rel=0.01)
+    assert 62_500 < body["live_ids"] < 62_500 + 60_000 / 8
+    assert f"{body['live_ids']:,} live IDs" in body["verdict"]
+    assert sum(body["shard_ids"]) == pytest.approx(body["live_ids"], rel=0.01)
     assert {"fpr", "buckets", "state-budget-bytes", "shards", "memory"} == {
         finding["rule"] for finding in body["findings"]
     }
@@ -135,7 +138,9 @@ def test_a_log_is_read_even_if_it_is_cut_mid_line(tmp_path: Path, quick: None, c
     assert done.exit_code == 0, done.output
     assert body["origin"] == f"the metrics log of query orders, {5 if cut else 6} micro-batches"
     assert body["ids_per_day"] == pytest.approx(950 / 10 * 86_400)
-    assert (body["shards"], body["cores"]) == (4, 4)
+    # No log tells the cores.
+    assert (body["shards"], body["cores"]) == (4, machine_cores())
+    assert body["cores_given"] is False
     (today,) = [c for c in body["candidates"] if c["today"]]
     assert (today["buckets"], today["state_budget_bytes"]) == (8, 1 << 16)
     assert "seen-fpr" in {finding["rule"] for finding in body["findings"]}
@@ -144,7 +149,8 @@ def test_a_log_is_read_even_if_it_is_cut_mid_line(tmp_path: Path, quick: None, c
 def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
     asked = job.Asked(
         log=str(log(tmp_path)), horizon="2 days", lateness="10 minutes", batch="5 s", cores=16,
-        duplicate_share=0.5, id_bytes=40, ids_per_day="1.5M", fpr=0.2, buckets=3, read={},
+        duplicate_share=0.5, id_bytes=40, ids_per_day="1.5M", fpr=0.2, buckets=3, late="drop",
+        stable_timestamps=True, read={},
     )  # fmt: skip
     found = job.demand_of(asked)
     assert (found.horizon_ms, found.lateness_ms, found.batch_ms) == (172_800_000, 600_000, 5000)
@@ -152,6 +158,15 @@ def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
     assert found.ids_per_day == 1_500_000
     assert found.today is not None
     assert (found.today.fpr, found.today.buckets) == (0.2, 3)
+    assert found.forgets_at_late
+    assert found.seen_live is None
+
+
+def test_what_is_given_of_the_sizing_is_held_against_the_log(tmp_path: Path) -> None:
+    folder = str(log(tmp_path))
+    assert job.demand_of(job.Asked(log=folder, fpr=0.2, read={})).seen_live == 50_000
+    for load in ({"ids_per_day": "1M"}, {"horizon": "2 days"}, {"lateness": "0 s"}):
+        assert job.demand_of(job.Asked(log=folder, read={}, **load)).seen_live is None
 
 
 def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
         ([], "Say what is asked of the query"),
         (["--ids-per-day", "many", "--horizon", "1 day"], "--ids-per-day many is not a number"),
         (["--ids-per-day", "-5", "--horizon", "1 day"], "--ids-per-day -5 is not a number"),
-        (["--ids-per-day", "0", "--horizon", "1 day"], "0 new IDs a day"),
+        (["--ids-per-day", "0", "--horizon", "1 day"], "error: With 0 new IDs a day (as given)"),
         (["--ids-per-day", "5M"], "--horizon is missing"),
         (["--ids-per-day", "5M", "--horizon", "soon"], "'soon' is not a duration"),
         (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s is no time at all"),
@@ -185,6 +200,14 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
         (["--ids-per-day", "5M", "--horizon", "1 d", "--duplicate-share", "1.5"], "is a share"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--html", "/no/such/x.html"], "no folder"),
         (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
+        (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log tells"),
+        (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog tells the shards"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--late", "never"], "--late never is neither"),
+        # As the operator has it.
+        (
+            ["--ids-per-day", "5M", "--horizon", "1 d", "--state-budget-bytes", "16383"],
+            "--state-budget-bytes 16383 is below 16384",
+        ),
         (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
         (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),
         (["--sample", "/no/such", "--id", "a", "--horizon", "1 d"], "/no/such does not exist"),
@@ -238,6 +261,35 @@ def test_a_report_that_cannot_be_written_is_told(
     done = tune(*SMALL, "--html", str(tmp_path / "report"))
     assert done.exit_code == 2
     assert "is a folder" in done.stderr
+    # Before anything is measured.
+    monkeypatch.setattr(job, "measure", None)
+    done = tune(*SMALL, "--html", str(tmp_path / ("x" * 300)))
+    assert done.exit_code == 2
+    assert "cannot be written: File name too long" in done.stderr
+
+
+def test_a_look_whether_a_report_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old.html").write_text("old")
+    for name in ("old.html", "new.html"):
+        job.check_writable(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+    assert (tmp_path / "old.html").read_text() == "old"
+
+
+def test_what_was_measured_is_told_even_if_the_report_is_not_written(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(job, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(Path, "write_text", full)
+    for extra in ([], ["--json"]):
+        done = tune(*SMALL, "--html", str(tmp_path / "r.html"), *extra)
+        assert done.exit_code == 1
+        assert "r.html cannot be written: No space left on device" in done.stderr
+        assert "live IDs" in done.stdout
+        assert "report: " not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ def test_a_change_comes_with_its_evidence_and_option() -> None:
         (4, 4, Level.FINE, "shards=4 on 4 cores"),
         # As `dedup check` has it.
         (16, 4, Level.FINE, "the fullest shard holds 1.0"),
-        (17, 4, Level.COSTS, "a Python session in every micro-batch"),
+        # How many state partitions there are is not known.
+        (17, 4, Level.UNKNOWN, "where spark.sql.shuffle.partitions is already smaller, this costs"),
         (3, 4, Level.COSTS, "cores stand idle"),
     ],
 )
@@ -178,14 +179,57 @@ def test_shards_fit_the_cores(shards: int, cores: int, level: Level, said: str) 
     found = advice("shards", demand(shards=shards, cores=cores))
     assert found.level is level
     assert said in found.evidence
-    if level is Level.COSTS:
+    if level is not Level.FINE:
         assert found.change == "spark.sql.shuffle.partitions=4"
         assert found.takes is Takes.BEGINNING
+
+
+def test_shards_of_a_running_query_are_for_check_to_judge() -> None:
+    found = advice("shards", demand(shards=17, cores=4, running=True))
+    assert (found.level, found.change, found.takes) == (Level.UNKNOWN, None, None)
+    assert "`dedup check` tells how many partitions" in found.evidence
+    idle = advice("shards", demand(shards=3, cores=4, running=True))
+    assert (idle.level, idle.takes) == (Level.COSTS, Takes.BEGINNING)
+
+
+def test_cores_that_nobody_gave_prove_nothing() -> None:
+    found = advice("shards", demand(shards=3, cores=4, cores_given=False))
+    assert found.level is Level.UNKNOWN
+    assert "shards=3 on this machine's 4 cores" in found.evidence
+    assert "this machine's 4 cores" in words.title(demand(cores=4, cores_given=False))
 
 
 def test_skew_is_told_as_it_was_seen() -> None:
     found = advice("shards", demand(shard_ids=(100, 300)))
     assert "1.50 times the mean" in found.evidence
+    assert "2.40 times the mean" in advice("shards", demand(fullest=2.4)).evidence
+
+
+def test_live_ids_of_a_running_query_are_held_against_the_trials() -> None:
+    """A million in each of two shards, says the trial."""
+    for alike in (None, 1_400_000, 2_900_000):
+        rules = {f.rule for f in advise(demand(seen_live=alike), choice(), None)}
+        assert "seen-live-ids" not in rules
+    less = advice("seen-live-ids", demand(seen_live=1_000_000))
+    assert (less.level, less.takes) == (Level.UNKNOWN, Takes.OUTSIDE)
+    assert "1,000,000 live IDs, the trial of what the query has comes to 2,000,000" in less.evidence
+    assert less.change == "give --stable-timestamps --late drop, or --ids-per-day"
+    dropping = demand(seen_live=1_000_000, stable_timestamps=True, late="drop")
+    assert advice("seen-live-ids", dropping).change == "give --ids-per-day"
+    more = advice("seen-live-ids", demand(seen_live=4_000_000))
+    assert more.change == "give --ids-per-day"
+    assert "more IDs came" in more.evidence
+
+
+def test_segments_of_a_query_that_the_trial_does_not_have_tell_of_a_smaller_budget() -> None:
+    found = advice("seen-segments", demand(seen_segments=12))
+    assert "The query has 12 segments, but under state_budget_bytes=1048576 all" in found.evidence
+    assert found.change == "give --state-budget-bytes"
+    sealed = candidate(BASE)
+    sealed = replace(sealed, trial=replace(sealed.trial, segments=0.5))
+    for asked, chosen in ((12, choice(today=sealed)), (0, choice()), (None, choice())):
+        rules = {f.rule for f in advise(demand(seen_segments=asked), chosen, None)}
+        assert "seen-segments" not in rules
 
 
 def test_repeats_beyond_the_horizon_go_on() -> None:
@@ -251,15 +295,23 @@ def test_a_catalog_larger_than_the_cache_is_told() -> None:
 def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
     found = advice("memory", demand(shards=2, cores=4), memory=Memory(50_000, 200 << 20))
     assert "200 MiB for 50,000 records" in found.evidence
-    assert found.change is not None
-    settings = dict(line.split("=") for line in found.change.splitlines())
-    facts = Facts(
-        settings={"spark.master": "yarn", "spark.executor.cores": "4", **settings},
-        complete=True,
-        max_shard_batch_bytes=int(settings.pop("max_shard_batch_bytes")),
-    )
-    (judged,) = [f for f in check_rules(facts) if f.rule == "batch-memory"]
-    assert judged.level is Level.FINE
+    assert "(measured)" in found.evidence
+    # A smaller share, followed to the letter, stops a query that runs.
+    assert (found.level, found.change, found.takes) == (Level.FINE, None, None)
+    told = re.search(r"of 4 cores needs ([\d,]+) MiB", found.evidence)
+    assert told is not None
+    needed = int(told[1].replace(",", ""))
+    for overhead, level in ((needed, Level.FINE), (needed - 1, Level.COSTS)):
+        settings = {"spark.executor.memoryOverhead": f"{overhead}m", "spark.executor.cores": "4"}
+        facts = Facts(settings={"spark.master": "yarn", **settings}, complete=True)
+        (judged,) = [f for f in check_rules(facts) if f.rule == "batch-memory"]
+        assert judged.level is level
+
+
+def test_memory_that_was_scaled_up_is_not_said_to_be_measured() -> None:
+    found = advice("memory", demand(), memory=Memory(4_000_000, 1 << 30))
+    assert "for 4,000,000 records" in found.evidence
+    assert "(measured with 1,000,000 records)" in found.evidence
 
 
 # ---- words, table, report ------------------------------------------------------------------------
@@ -333,6 +385,15 @@ def test_bytes_are_short(size_bytes: float, shown: str) -> None:
 )
 def test_rates_are_short(share: float, shown: str) -> None:
     assert words.rate(share) == shown
+
+
+def test_json_and_verdict_tell_the_same_live_ids() -> None:
+    found = result()
+    body = found.to_json()
+    assert f"{body['live_ids']:,} live IDs" in body["verdict"]
+    assert body["live_ids"] == 2_000_000
+    assert sum(body["shard_ids"]) == pytest.approx(2_000_000, abs=2)
+    assert body["expected_live_ids"] == found.demand.live_ids == 62_500
 
 
 def test_one_forgotten_id_makes_the_exit_code_3() -> None:

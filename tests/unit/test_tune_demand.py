@@ -41,6 +41,19 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     assert found.running
     assert "orders, 5 micro-batches" in found.origin
     assert found.seen_fpr == (50, 50 + 5 * 890)
+    assert found.seen_live == 2400
+    assert found.fullest == pytest.approx(700 / (2400 / 4))
+
+
+def test_live_ids_of_a_log_tell_nothing_before_any_are_forgotten() -> None:
+    def seen(count: int) -> int | None:
+        made = [
+            (START_MS + n, batch(n, begins=n == 0, horizon_ms=30_000, lateness_ms=10_000))
+            for n in range(count)
+        ]
+        return of_batches(BASE, "q", made).seen_live
+
+    assert (seen(4), seen(5)) == (None, 2400)
 
 
 def test_a_log_tells_the_length_of_ids_by_its_segments() -> None:
@@ -87,6 +100,19 @@ def test_states_tell_what_their_clocks_and_buckets_hold() -> None:
     assert found.key_bytes == 17
     assert found.running
     assert found.fill_of_shards() == found.shard_ids
+    assert found.seen_segments is not None
+    assert found.seen_segments > 0
+
+
+@pytest.mark.parametrize("late", ["emit", "drop"])
+def test_states_tell_whether_their_query_forgets_at_the_late_watermark(late: str) -> None:
+    stable = demand(stable_timestamps=True, late=late, lateness_ms=6 * HOUR_MS)
+    held = states(stable)
+    assert of_states(replace(BASE, stable_timestamps=True), "orders", held).late == late
+    found = of_states(replace(BASE, stable_timestamps=True), "orders", held)
+    # Its buckets are three hours and more, so that some more are held than are asked for.
+    assert found.live_ids <= sum(found.shard_ids) * 1.1 < 2 * found.live_ids
+    assert of_states(replace(BASE, stable_timestamps=False), "orders", held).late == "emit"
 
 
 def test_states_without_ids_are_refused() -> None:
@@ -98,7 +124,7 @@ def test_states_without_ids_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"ids_per_day": 0.0}, "0 new IDs a day"),
+        ({"ids_per_day": 0.0}, r"^With 0 new IDs a day \(a test\) there is nothing to size"),
         ({"ids_per_day": float("nan")}, "nan new IDs a day"),
         ({"duplicates": 1.0}, "--duplicate-share 1 "),
         ({"batch_ms": 0}, "--batch must be"),
@@ -116,6 +142,16 @@ def test_a_demand_adds_up() -> None:
     assert asked.records_per_s == pytest.approx(1.25)
     assert asked.rows_per_shard == pytest.approx(6.25)
     assert asked.policy(Sizing(buckets=5)).bucket_ms == DAY_MS // 5
+
+
+def test_only_a_query_that_drops_what_is_late_forgets_at_the_late_watermark() -> None:
+    asked = demand(lateness_ms=6 * HOUR_MS)
+    both = demand(lateness_ms=6 * HOUR_MS, stable_timestamps=True, late="drop")
+    for other in (replace(both, late="emit"), replace(both, stable_timestamps=False)):
+        assert other.live_ids == asked.live_ids == 75_000
+        assert not other.policy(Sizing()).forgets_at_late
+    assert both.policy(Sizing()).forgets_at_late
+    assert both.live_ids == 15_000
 
 
 def test_a_trial_is_judged_by_the_rules_of_the_query() -> None:
@@ -192,6 +228,16 @@ def test_a_stray_timestamp_of_old_makes_no_sample_longer() -> None:
     assert found.repeats.span_ms < 48 * HOUR_MS
 
 
+@pytest.mark.parametrize("ids", [2, 3, 4])
+def test_a_sample_of_a_few_ids_tells_what_a_long_one_does(ids: int) -> None:
+    """None of so few timestamps is taken for a stray one: nothing, or no time, was left."""
+    rows = [*((f"id{n}", 24.0 * n, 0) for n in range(ids)), ("id0", 24.0 * ids, 0)]
+    found = of_sample(BASE, "in/", sample(rows), None)
+    assert found.ids_per_day == pytest.approx(ids / (ids - 1))
+    assert found.repeats is not None
+    assert found.repeats.span_ms == ids * DAY_MS
+
+
 def test_records_of_one_file_are_none_behind_the_others() -> None:
     rows = [("a", 5.0, 0), ("b", 1.0, 0), ("c", 3.0, 1), ("d", 6.0, 1)]
     found = of_sample(BASE, "in/", sample(rows), None)
@@ -218,8 +264,9 @@ def test_a_sample_without_time_needs_the_number() -> None:
 def test_samples_that_tell_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="holds no record with an ID"):
         of_sample(BASE, "in/", sample([]), None)
-    with pytest.raises(ConfigError, match="all have one timestamp"):
-        of_sample(BASE, "in/", sample([("a", 1.0, 0), ("b", 1.0, 1)]), None)
+    for rows in ([("a", 1.0, 0), ("b", 1.0, 1)], [("a", 1.0, 0), ("a", 9.0, 0)]):
+        with pytest.raises(ConfigError, match="no time passes between the first records"):
+            of_sample(BASE, "in/", sample(rows), None)
 
 
 def test_a_sample_whose_timestamps_are_all_null_is_told_from_one_without_ids() -> None:

@@ -93,6 +93,17 @@ def test_live_ids_are_those_of_horizon_and_lateness() -> None:
     assert asked.live_ids <= 2 * found.live_ids <= asked.live_ids + bucket
 
 
+@pytest.mark.parametrize("lateness_ms", [0, 3_600_000, 86_400_000])
+def test_what_is_forgotten_at_the_late_watermark_is_not_live(lateness_ms: int) -> None:
+    asked = demand(lateness_ms=lateness_ms, stable_timestamps=True, late="drop")
+    found = tried(asked, Sizing(state_budget_bytes=1 << 15))
+    bucket = asked.ids_per_day / 8
+    assert asked.live_ids <= 2 * found.live_ids <= asked.live_ids + bucket
+    assert found.false_negatives == 0
+    # Without lateness only the newest is sure to be known, at each of 16 moments.
+    assert found.known >= (16 if lateness_ms == 0 else 1000)
+
+
 def test_a_repeat_of_what_left_the_state_costs_a_block_and_a_new_id_hardly_any() -> None:
     asked = demand(duplicates=0.3)
     found = tried(asked, Sizing(state_budget_bytes=1 << 14))

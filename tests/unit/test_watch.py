@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 
 from dedup.cli import watch_query
 from dedup.cli.app import app
-from dedup.cli.watch_screen import STATUSES, WIDTH, screen, worst
+from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
-from dedup.monitor.metrics_log import MetricsLog
+from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 
 STEP_MS = 10_000
 
@@ -191,7 +191,7 @@ def test_without_a_micro_batch_there_is_a_verdict_only() -> None:
         (batches, None, 0, "OK"),
         (lambda: batches(stuck=True), None, 11, "STALLED"),
         (batches, "boom", 12, "STOPPED"),
-        (lambda: [*batches(6), *batches(6)[3:]], None, 13, "REWOUND"),
+        (lambda: [*batches(6), *batches(6, run_id="another")[3:]], None, 13, "REWOUND"),
     ],
 )
 def test_the_exit_code_is_the_verdict(
@@ -217,7 +217,7 @@ def test_the_exit_code_is_the_verdict(
 
 def test_lagging_has_a_code_of_its_own(tmp_path: Path) -> None:
     made = [
-        replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 100 * n)
+        replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 5000 * n)
         for n, one in enumerate(batches())
     ]
     log(tmp_path, made)
@@ -264,7 +264,7 @@ def test_what_is_not_there_for_a_while_is_waited_for(capsys: pytest.CaptureFixtu
             raise found
         return found
 
-    watch_query.follow(look, Times(len(looks)), every_s=0)  # type: ignore[arg-type]
+    watch_query.follow(look, Times(len(looks)), every_s=0, where="")  # type: ignore[arg-type]
     told = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     verdict = "orders OK: the GC watermark keeps up"
     # The verdict comes once more after what was amiss, and stands beside it.
@@ -275,7 +275,7 @@ def test_what_is_not_there_for_a_while_is_waited_for(capsys: pytest.CaptureFixtu
 
 def test_the_screen_says_why_it_is_not_of_now() -> None:
     long = "no answer from http://somewhere:9464/metrics (refused): what follows is what it said"
-    lines = text(watch_query._lines(lambda: ([watched(batches())], long), 24)).splitlines()
+    lines = text(watch_query._lines(lambda: ([watched(batches())], long), 80, 24)).splitlines()
     assert " ".join(" ".join(lines[:2]).split()) == long
     assert lines[2].startswith(" OK  orders")
 
@@ -284,7 +284,7 @@ def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() 
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        shown = text(watch_query._lines(watch_query.looker(url, None), 24))
+        shown = text(watch_query._lines(watch_query.looker(url, None), 80, 24))
         assert shown.startswith(f" WAITING  {url}/metrics gives no metrics of dedup")
         assert CliRunner().invoke(app, ["watch", url, "--once"]).exit_code == 2
 
@@ -309,7 +309,7 @@ def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
     folder.with_name("made").rename(folder)
     while b"keeps up" not in told and time.monotonic() < deadline:
         told += os.read(ours, 65536)
-    log(folder, batches(stuck=True))
+    log(folder, batches(stuck=True, run_id="another"))
     while b"STALLED" not in told and time.monotonic() < deadline:
         told += os.read(ours, 65536)
     process.send_signal(signal.SIGINT)
@@ -341,3 +341,161 @@ def test_a_pipe_gets_a_line_for_every_new_verdict(tmp_path: Path) -> None:
     assert first.endswith("orders OK: the GC watermark keeps up")
     assert " orders STALLED: " in last
     assert len(told.splitlines()) <= 4, "while it is written, it may look rewound"
+
+
+def test_a_query_that_was_replaced_under_its_name_is_left_out(tmp_path: Path) -> None:
+    made = batches()
+    long_ago = [replace(one, query_id="old") for one in made]
+    written = MetricsLog(tmp_path)
+    for n, one in enumerate(long_ago):
+        written.batch(one, 1000 * n)
+    log(tmp_path, made)
+    command = ["watch", str(tmp_path), "--json"]
+    told = json.loads(CliRunner().invoke(app, command).output)
+    assert [one["query_id"] for one in told["queries"]] == [QUERY], "it was silent before"
+    by_id = json.loads(CliRunner().invoke(app, [*command, "--query", "old"]).output)
+    assert [one["query_id"] for one in by_id["queries"]] == ["old"]
+    by_name = json.loads(CliRunner().invoke(app, [*command, "--query", "orders"]).output)
+    assert [one["query_id"] for one in by_name["queries"]] == [QUERY]
+
+
+@pytest.mark.parametrize("name", ["orders", None])
+def test_of_queries_that_share_a_name_only_those_that_ended_are_left_out(
+    tmp_path: Path, name: str | None
+) -> None:
+    both = MetricsLog(tmp_path)
+    for one in batches():
+        for query_id in ("a", "b"):
+            both.batch(replace(one, query_id=query_id, query_name=name), one.newest_ms or 0)
+    look = watch_query.looker(str(tmp_path), None)
+    assert [one.query_id for one in look()[0]] == ["a", "b"]
+    both.ended("a", RUN, "boom", batches()[0].newest_ms or 0)
+    assert [one.query_id for one in look()[0]] == (["b"] if name else ["a", "b"])
+
+
+def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) -> None:
+    log(tmp_path, batches())
+    (tmp_path / f"x{SUFFIX}").mkdir()
+    shown = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert shown.exit_code == 0
+    # The folder's name may be as long as a line.
+    assert f"x{SUFFIX}cannotberead(itisnoregularfile)" in "".join(shown.output.split())
+    assert " OK  orders" in shown.output
+    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--json"])
+    assert "cannot be read" in told.stderr
+    assert json.loads(told.stdout)["status"] == "OK"
+
+
+def test_a_query_that_never_did_a_micro_batch_is_thought_of(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert "one that failed before that is in the driver's log alone" in told.output
+
+
+@pytest.mark.parametrize("every", ["inf", "nan", "1e12", "0"])
+def test_how_often_to_look_has_its_limits(tmp_path: Path, every: str) -> None:
+    log(tmp_path, batches())
+    assert CliRunner().invoke(app, ["watch", str(tmp_path), "--every", every]).exit_code == 2
+
+
+def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        url = f"HTTP://127.0.0.1:{deaf.getsockname()[1]}"
+        assert (
+            "gives no metrics of dedup" in CliRunner().invoke(app, ["watch", url, "--once"]).output
+        )
+    told = CliRunner().invoke(app, ["watch", "http://me:secret@127.0.0.1:1", "--once"])
+    assert told.exit_code == 2
+    assert "the URL holds a user or a password" in told.output
+    assert "secret" not in told.output
+
+
+def test_a_terminal_that_is_too_small_is_told_of_what_it_lacks() -> None:
+    sources = tuple((f'["topic",{n}]', 1_700_000_000_000 + n, False) for n in range(10))
+    one = watched(batches(stuck=True, slowest_sources=sources))
+    for width, height in ((60, 15), (40, 10), (79, 24), (80, 23)):
+        made = screen([one, one], width=width, height=height)
+        lines = text(fit(made, width, height)).splitlines()
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+        if len(made) > height:
+            assert lines[-1].startswith(f"{len(made) - height + 1} more lines: make the terminal")
+    assert "…" in text(screen([one], width=60))
+    reason = " ".join(text(screen([one], width=40)).split("newest timestamp")[0].split())
+    assert one.health.reason in reason, "the verdict is wrapped, not cut"
+    for size in ((39, 24), (80, 9)):
+        (line,) = fit(screen([one]), *size)
+        assert line.plain == (
+            f"the terminal is {size[0]}x{size[1]}; dedup watch needs 40x10 at least, 80x24 to show "
+            "all"
+        )
+    whole = screen([one])
+    assert fit(whole, 80, 24) == whole
+    assert max(len(line.plain) for line in waiting("x " * 80, width=40)) <= 40
+
+
+def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
+    def look() -> tuple[list[Watched], str | None]:
+        return [watched(batches())], None
+
+    lines = text(watch_query._lines(look, 60, 12)).splitlines()
+    assert (len(lines), max(map(len, lines))) == (12, 60)
+    assert "more lines: make the terminal larger" in lines[-1]
+
+
+def start(
+    where: str, *more: str, terminal: bool = True, term: str = "xterm"
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The command, and what it writes."""
+    command = [sys.executable, "-m", "dedup.cli.main", "watch", where, *more]
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    if terminal:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {**os.environ, "TERM": term}
+    process = subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def test_a_dumb_terminal_gets_the_lines_of_a_pipe(tmp_path: Path) -> None:
+    log(tmp_path, batches())
+    process, ours = start(str(tmp_path), term="dumb")
+    told = b""
+    while b"keeps up" not in told:
+        told += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    os.close(ours)
+    assert b" orders OK: the GC watermark keeps up" in told
+    assert b"\x1b" not in told
+
+
+def test_a_second_interrupt_leaves_the_terminal_in_order() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        where = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        process, ours = start(where)
+        told = b""
+        while b"WAITING" not in told:
+            told += os.read(ours, 65536)
+        assert f"for {where}".encode() in told, "before it has answered"
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert process.wait(4) == 130
+        with suppress(OSError):
+            while more := os.read(ours, 65536):
+                told += more
+        os.close(ours)
+    assert told.rindex(b"\x1b[?1049l") > told.rindex(b"\x1b[?1049h")
+    assert told.rindex(b"\x1b[?25h") > told.rindex(b"\x1b[?25l")
+
+
+@pytest.mark.parametrize(("form", "code"), [("--once", 11), ("--json", 11), ("--every=1", 0)])
+def test_a_pipe_that_is_closed_early_is_no_error(tmp_path: Path, form: str, code: int) -> None:
+    log(tmp_path, batches(stuck=True))
+    process, ours = start(str(tmp_path), form, terminal=False)
+    os.close(ours)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (code, b"")

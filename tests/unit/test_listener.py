@@ -1,0 +1,78 @@
+"""`DedupListener` without a session: what it refuses, and whom a failing log does not reach."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from metrics_support import QUERY, RUN, batch
+
+from dedup import DedupListener
+from dedup.core.metrics import BatchMetrics
+from dedup.errors import ConfigError
+from dedup.spark import listener as listener_module
+
+
+@pytest.mark.parametrize("port", [70_000, -1, "9464", True, 9464.0])
+def test_what_is_no_port_is_refused(port: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^prometheus_port=.* is no port; give "):
+        DedupListener(log=tmp_path / "made", prometheus_port=port)  # type: ignore[arg-type]
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "log", ["s3://bucket/metrics", "file:///tmp/x", "dbfs:/x", Path("s3://b"), "", b"x", 5]
+)
+def test_what_is_no_folder_is_refused(
+    log: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^log=.* is no folder on this machine's disk; give "):
+        DedupListener(log=log)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    DedupListener(log="~/metrics")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics"]
+    with pytest.raises(ConfigError, match="give a path without '~'"):
+        DedupListener(log="~no-such-user/metrics")
+
+
+def test_a_log_that_fails_keeps_nobody_from_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[BatchMetrics] = []
+    listener = DedupListener(heard.append, log=tmp_path)
+
+    def fail(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("batch", "started", "idle", "ended"):
+        monkeypatch.setattr(listener._runs._log, name, fail)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress)
+    event = SimpleNamespace(id=QUERY, runId=RUN, exception=None, progress=batch(0))
+    listener.onQueryStarted(event)  # type: ignore[arg-type]
+    listener.onQueryProgress(event)  # type: ignore[arg-type]
+    listener.onQueryIdle(event)  # type: ignore[arg-type]
+    listener.onQueryTerminated(event)  # type: ignore[arg-type]
+    assert heard == [batch(0)]
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert "DedupListener could not take note of micro-batch 0" in told
+    assert all(message.startswith("DedupListener could not") for message in told)
+
+
+def test_a_listener_that_was_added_twice_hears_of_each_micro_batch_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[BatchMetrics] = []
+    listener = DedupListener(heard.append)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress)
+    for number in (0, 0, 1, 1):
+        event = SimpleNamespace(progress=batch(number))
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+    assert [one.batch_id for one in heard] == [0, 1]
