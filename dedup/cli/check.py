@@ -21,7 +21,8 @@ from dedup.core.findings import Finding, Level
 from dedup.core.policy import default_lateness_ms
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
-from dedup.monitor.metrics_log import QueryLog, read_logs
+from dedup.monitor.log_folder import read_logs
+from dedup.monitor.query_log import QueryLog
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}

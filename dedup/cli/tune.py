@@ -297,7 +297,7 @@ def _found(base: Demand, asked: Asked) -> Demand:
             base.ids_per_day or None,
         )  # fmt: skip
     if asked.log is not None:
-        from dedup.monitor.metrics_log import read_logs
+        from dedup.monitor.log_folder import read_logs
 
         logs = read_logs(asked.log)
         chosen = [log for log in logs if asked.query in (None, log.query_id, log.name)]

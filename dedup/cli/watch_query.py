@@ -17,7 +17,8 @@ from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 from dedup.machine import wall_clock_ms
-from dedup.monitor.metrics_log import LogFolder, QueryLog
+from dedup.monitor.log_folder import LogFolder
+from dedup.monitor.query_log import QueryLog
 
 #: Gives every query as it is now, and why that is not news, None where it is.
 Look = Callable[[], tuple[list[Watched], str | None]]

@@ -18,22 +18,16 @@ is made anew, and begins with ``started``.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import stat
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from dedup.core.health import ENDED
 from dedup.core.metrics import BatchMetrics
-from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 
 FORMAT = 1
@@ -42,13 +36,6 @@ SUFFIX = ".metrics.jsonl"
 FILES, FILE_BYTES = 4, 16 << 20
 #: An idle query says so at most this often.
 IDLE_EVERY_MS = 120_000
-#: Of a log's end: some hundred micro-batches.
-READ_BYTES = 1 << 20
-
-#: Inode, size and time of change of a log's files, None for one that is not there.
-_Version = tuple[tuple[int, int, int] | None, ...]
-_TEXT = (str, type(None))
-_EVENT_TYPES = {"event": (str,), "at_ms": (int,), "run_id": _TEXT, "name": _TEXT, "error": _TEXT}
 
 logger = logging.getLogger("dedup")
 
@@ -189,243 +176,6 @@ class MetricsLog:
         }  # fmt: skip
         text = json.dumps(line, separators=(",", ":"))
         writer.handle(logging.LogRecord("dedup.metrics", logging.INFO, "", 0, text, None, None))
-
-
-@dataclass
-class QueryLog:
-    """What is known of a query by what was told of it, from a log's end or as it happens.
-
-    Parameters
-    ----------
-    batches : list of (int, BatchMetrics)
-        When each micro-batch was heard of, and what it did.
-    heard_ms : int or None
-        Last sign of life.
-    ended : str or None
-        Why the last run ended, None where that is past: a failure is until a later run has done a
-        micro-batch or waits for input. That one was started again proves nothing.
-    running : bool
-        Whether a run goes on.
-    failures : int
-        How many runs have failed since.
-    unreadable : int
-        Lines that are no events of a metrics log.
-    """
-
-    query_id: str
-    name: str | None = None
-    batches: list[tuple[int, BatchMetrics]] = field(default_factory=list)
-    heard_ms: int | None = None
-    ended: str | None = None
-    running: bool = False
-    failures: int = 0
-    unreadable: int = 0
-
-    def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
-        """Take in a micro-batch; False: it was told already, as two listeners do."""
-        known = (one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id)
-        # Within a run numbers rise.
-        if metrics.batch_id <= next(known, -1):
-            return False
-        self.batches.append((at_ms, metrics))
-        self.name = metrics.query_name
-        self.idle(at_ms)
-        return True
-
-    def has_done(self, run_id: str) -> bool:
-        """Whether the newest micro-batch is that run's."""
-        return bool(self.batches) and self.batches[-1][1].run_id == run_id
-
-    def started(self, at_ms: int) -> None:
-        """Take in that a run began."""
-        self.heard_ms, self.running = at_ms, True
-        if not self.failures:
-            self.ended = None
-
-    def idle(self, at_ms: int) -> None:
-        """Take in that the query works, or waits for input."""
-        self.heard_ms, self.running, self.ended, self.failures = at_ms, True, None, 0
-
-    def over(self, error: str | None, at_ms: int) -> None:
-        """Take in the end of a run, and why it failed if it did."""
-        self.heard_ms, self.running, self.ended = at_ms, False, error or ENDED
-        self.failures = self.failures + 1 if error else 0
-
-    def take(self, line: dict[str, Any]) -> None:
-        """Take in one line of a log; KeyError, TypeError or ValueError where it is none."""
-        if line["format"] != FORMAT:
-            raise ValueError(f"format {line['format']!r} is not {FORMAT}")
-        event, at_ms = line["event"], int(line["at_ms"])
-        if event == "batch":
-            self.batch(BatchMetrics.from_json(line["batch"]), at_ms)
-        elif event == "ended":
-            self.over(line["error"], at_ms)
-        elif event == "started":
-            self.started(at_ms)
-        else:
-            self.idle(at_ms)
-        self.name = line["name"] or self.name
-
-    def why(self) -> str | None:
-        """Why the query does no work, in a line; None where it does."""
-        told = self.ended
-        if self.failures > 1:
-            told = f"failed {self.failures} times in a row: {told}"
-        if self.failures and self.running:
-            told = f"{told}; started again, and no micro-batch is done since"
-        return told
-
-    def watched(self, now_ms: int, *, alive: bool = False) -> Watched:
-        """The query at a moment, by the clock of who watches; `alive` as in `judge`."""
-        return Watched.of(
-            self.query_id,
-            self.name,
-            self.batches,
-            now_ms=now_ms,
-            heard_ms=self.heard_ms,
-            ended=self.why(),
-            alive=alive,
-            unreadable=self.unreadable,
-        )
-
-
-def read_logs(folder: str | Path) -> list[QueryLog]:
-    """Read the end of every query's log in a folder, and log a warning for those that cannot be.
-
-    Raises
-    ------
-    ConfigError
-        When the folder is not there, or may not be looked into.
-    """
-    logs = LogFolder(folder)
-    read = logs.look()
-    if logs.trouble is not None:
-        logger.warning("%s", logs.trouble)
-    return read
-
-
-class LogFolder:
-    """Reads the metrics logs of a folder; again, at each look, those that have changed.
-
-    Parameters
-    ----------
-    folder : path
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self._read: dict[Path, tuple[_Version, QueryLog]] = {}
-        #: Which files the last look could not read and why, None where it read all of them.
-        self.trouble: str | None = None
-
-    def look(self) -> list[QueryLog]:
-        """Read the end of every query's log.
-
-        Raises
-        ------
-        ConfigError
-            When the folder is not there, or may not be looked into.
-        """
-        try:
-            paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise ConfigError(
-                f"{self.folder} is no folder of metrics logs: give what DedupListener(log=...) was "
-                "given"
-            ) from error
-        except OSError as error:
-            raise ConfigError(
-                f"{self.folder} cannot be read ({error.strerror}): run this as the user of the "
-                "driver, or let this one read it"
-            ) from error
-        troubles: list[str] = []
-        read = {path: log for path in paths if (log := self._log(path, troubles))}
-        self._read = read
-        self.trouble = "; ".join(troubles) or None
-        return [log for _, log in read.values()]
-
-    def _log(self, path: Path, troubles: list[str]) -> tuple[_Version, QueryLog] | None:
-        try:
-            version = _version(path)
-            known = self._read.get(path)
-            if known is None or known[0] != version:
-                known = version, _read(path)
-        except OSError as error:
-            troubles.append(f"{path} cannot be read ({error.strerror}) and is left out")
-            return None
-        # Of a file that went away in between there is nothing to tell.
-        return known if any(version) else None
-
-
-def _parts(path: Path) -> tuple[Path, Path]:
-    """A log's newest file and the one before."""
-    return path, path.with_name(path.name + ".1")
-
-
-def _version(path: Path) -> _Version:
-    """What changes whenever a log does; OSError for what is no file."""
-    return tuple(_file_version(part) for part in _parts(path))
-
-
-def _file_version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise
-        # It may be renamed just now.
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        # A pipe would be waited for.
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _read(path: Path) -> QueryLog:
-    log = QueryLog(path.name.removesuffix(SUFFIX))
-    for line in _last_lines(path):
-        try:
-            log.take(_event(line))
-        except (KeyError, TypeError, ValueError):
-            log.unreadable += 1
-    return log
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    """An event with the types that ours have, ValueError where it is none."""
-    try:
-        event = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(event, dict):
-        raise ValueError(f"{event!r:.80} is no event")
-    for name, kinds in _EVENT_TYPES.items():
-        if type(event.get(name)) not in kinds:
-            raise ValueError(f"{name} cannot be {event.get(name)!r:.80}")
-    if abs(event["at_ms"]) >= 2**63:
-        raise ValueError("at_ms cannot be so large")
-    return event
-
-
-def _last_lines(path: Path) -> Iterator[bytes]:
-    """Whole lines of a log's last bytes, from the file before as well where there is one."""
-    data = b""
-    for part in _parts(path):
-        # It may be renamed just now.
-        if len(data) < READ_BYTES:
-            with suppress(FileNotFoundError):
-                data = _end(part, READ_BYTES - len(data)) + data
-    yield from (line for line in data.split(b"\n") if line)
-
-
-def _end(path: Path, size_bytes: int) -> bytes:
-    with open(path, "rb") as file:
-        start = max(0, file.seek(0, 2) - size_bytes)
-        file.seek(start)
-        data = file.read(size_bytes)
-    if start:
-        data = data.partition(b"\n")[2]
-    return data[: data.rfind(b"\n") + 1]
 
 
 def _is_torn(path: str) -> bool:

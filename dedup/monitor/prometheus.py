@@ -45,7 +45,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from dedup.monitor.metrics_log import QueryLog
+    from dedup.monitor.query_log import QueryLog
 
 
 @dataclass

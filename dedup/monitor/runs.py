@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from dedup.core.health import HISTORY
 from dedup.core.metrics import BatchMetrics
 from dedup.core.watched import Watched
-from dedup.monitor.metrics_log import MetricsLog, QueryLog
+from dedup.monitor.metrics_log import MetricsLog
+from dedup.monitor.query_log import QueryLog
 from dedup.monitor.series import MAX_QUERIES
 
 if TYPE_CHECKING:
@@ -92,14 +93,14 @@ class Runs:
                 return
             self._live.pop(query_id, None)
             if query:
-                query.over(error, at_ms)
+                query.over(run_id, error, at_ms)
             if self._log is not None:
                 self._log.ended(query_id, run_id, error, at_ms)
 
     def _failed_before(self, query_id: str, run_id: str, live: str, error: str, at_ms: int) -> None:
         """Take in a failure that is told when the next run has begun already."""
         if query := self._queries.get(query_id):
-            query.over(error, at_ms)
+            query.over(run_id, error, at_ms)
             query.started(at_ms)
         if self._log is not None:
             self._log.ended(query_id, run_id, error, at_ms)

@@ -24,7 +24,8 @@ from support import (
 from dedup import BatchMetrics, DedupListener
 from dedup.core.health import Status
 from dedup.errors import ConfigError
-from dedup.monitor.metrics_log import QueryLog, read_logs
+from dedup.monitor.log_folder import read_logs
+from dedup.monitor.query_log import QueryLog
 from dedup.monitor.scrape import Endpoint
 from dedup.spark.metrics import from_progress
 

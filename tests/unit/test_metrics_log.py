@@ -13,16 +13,10 @@ from metrics_support import QUERY, RUN, START_MS, batch
 from dedup.core.health import TOLD_SILENCE_MS
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
-from dedup.monitor import metrics_log
-from dedup.monitor.metrics_log import (
-    IDLE_EVERY_MS,
-    SUFFIX,
-    LogFolder,
-    MetricsLog,
-    QueryLog,
-    _read,
-    read_logs,
-)
+from dedup.monitor import log_folder
+from dedup.monitor.log_folder import LogFolder, _read, read_logs
+from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
+from dedup.monitor.query_log import QueryLog
 from dedup.monitor.runs import Runs
 
 
@@ -104,7 +98,7 @@ def test_only_the_end_of_a_long_log_is_read(
     for n in range(50):
         log.batch(batch(n), START_MS + n)
     line_bytes = (tmp_path / (QUERY + SUFFIX)).stat().st_size // 50
-    monkeypatch.setattr(metrics_log, "READ_BYTES", 10 * line_bytes + 50)
+    monkeypatch.setattr(log_folder, "READ_BYTES", 10 * line_bytes + 50)
     (read,) = read_logs(tmp_path)
     numbers = [b.batch_id for _, b in read.batches]
     assert 8 <= len(numbers) <= 10
@@ -353,7 +347,7 @@ def test_a_file_that_was_only_rotated_or_removed_is_no_trouble(tmp_path: Path) -
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
     path, gone = tmp_path / (QUERY + SUFFIX), tmp_path / f"gone{SUFFIX}"
-    assert metrics_log._version(gone) == (None, None)
+    assert log_folder._version(gone) == (None, None)
     logs = LogFolder(tmp_path)
     assert logs._log(gone, []) is None
     path.rename(f"{path}.1")
@@ -375,7 +369,7 @@ def test_a_log_is_parsed_again_only_when_it_has_changed(
         read.append(path.name.removesuffix(SUFFIX))
         return _read(path)
 
-    monkeypatch.setattr(metrics_log, "_read", count)
+    monkeypatch.setattr(log_folder, "_read", count)
     logs = LogFolder(tmp_path)
     assert logs.look() == logs.look()
     assert sorted(read) == [QUERY, "other"]

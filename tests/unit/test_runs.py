@@ -10,7 +10,8 @@ from metrics_support import HOUR_MS, QUERY, RUN, START_MS, batch
 
 from dedup.core.health import HISTORY, Status
 from dedup.core.watched import Watched
-from dedup.monitor.metrics_log import SUFFIX, MetricsLog, read_logs
+from dedup.monitor.log_folder import read_logs
+from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 from dedup.monitor.runs import Runs
 from dedup.monitor.series import MAX_QUERIES
 
@@ -83,6 +84,9 @@ def test_what_is_told_twice_counts_once(tmp_path: Path) -> None:
     assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.OK
     (log,) = read_logs(tmp_path)
     assert [one.batch_id for _, one in log.batches] == [0, 1, 2]
+    for one in (runs, other):
+        one.ended(QUERY, RUN, "boom", START_MS + 3)
+    assert told(runs) == in_the_log(tmp_path) == (Status.STOPPED, "boom")
     # Another run that does a number again did go back.
     runs.batch(batch(1, run_id="run-2"), START_MS + 4)
     assert told(runs)[0] is in_the_log(tmp_path)[0] is Status.REWOUND

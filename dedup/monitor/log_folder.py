@@ -1,0 +1,165 @@
+"""Metrics logs, read back: files and lines that cannot be read are told of, and harm no other."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dedup.errors import ConfigError
+from dedup.monitor.metrics_log import SUFFIX
+from dedup.monitor.query_log import QueryLog
+
+#: Of a log's end: some hundred micro-batches.
+READ_BYTES = 1 << 20
+
+#: Inode, size and time of change of a log's files, None for one that is not there.
+_Version = tuple[tuple[int, int, int] | None, ...]
+_TEXT = (str, type(None))
+_EVENT_TYPES = {"event": (str,), "at_ms": (int,), "run_id": _TEXT, "name": _TEXT, "error": _TEXT}
+
+logger = logging.getLogger("dedup")
+
+
+def read_logs(folder: str | Path) -> list[QueryLog]:
+    """Read the end of every query's log in a folder, and log a warning for those that cannot be.
+
+    Raises
+    ------
+    ConfigError
+        When the folder is not there, or may not be looked into.
+    """
+    logs = LogFolder(folder)
+    read = logs.look()
+    if logs.trouble is not None:
+        logger.warning("%s", logs.trouble)
+    return read
+
+
+class LogFolder:
+    """Reads the metrics logs of a folder; again, at each look, those that have changed.
+
+    Parameters
+    ----------
+    folder : path
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._read: dict[Path, tuple[_Version, QueryLog]] = {}
+        #: Which files the last look could not read and why, None where it read all of them.
+        self.trouble: str | None = None
+
+    def look(self) -> list[QueryLog]:
+        """Read the end of every query's log.
+
+        Raises
+        ------
+        ConfigError
+            When the folder is not there, or may not be looked into.
+        """
+        try:
+            paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"{self.folder} is no folder of metrics logs: give what DedupListener(log=...) was "
+                "given"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"{self.folder} cannot be read ({error.strerror}): run this as the user of the "
+                "driver, or let this one read it"
+            ) from error
+        troubles: list[str] = []
+        read = {path: log for path in paths if (log := self._log(path, troubles))}
+        self._read = read
+        self.trouble = "; ".join(troubles) or None
+        return [log for _, log in read.values()]
+
+    def _log(self, path: Path, troubles: list[str]) -> tuple[_Version, QueryLog] | None:
+        try:
+            version = _version(path)
+            known = self._read.get(path)
+            if known is None or known[0] != version:
+                known = version, _read(path)
+        except OSError as error:
+            troubles.append(f"{path} cannot be read ({error.strerror}) and is left out")
+            return None
+        # Of a file that went away in between there is nothing to tell.
+        return known if any(version) else None
+
+
+def _parts(path: Path) -> tuple[Path, Path]:
+    """A log's newest file and the one before."""
+    return path, path.with_name(path.name + ".1")
+
+
+def _version(path: Path) -> _Version:
+    """What changes whenever a log does; OSError for what is no file."""
+    return tuple(_file_version(part) for part in _parts(path))
+
+
+def _file_version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        # It may be renamed just now.
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        # A pipe would be waited for.
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(path: Path) -> QueryLog:
+    log = QueryLog(path.name.removesuffix(SUFFIX))
+    for line in _last_lines(path):
+        try:
+            log.take(_event(line))
+        except (KeyError, TypeError, ValueError):
+            log.unreadable += 1
+    return log
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """An event with the types that ours have, ValueError where it is none."""
+    try:
+        event = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(event, dict):
+        raise ValueError(f"{event!r:.80} is no event")
+    for name, kinds in _EVENT_TYPES.items():
+        if type(event.get(name)) not in kinds:
+            raise ValueError(f"{name} cannot be {event.get(name)!r:.80}")
+    if abs(event["at_ms"]) >= 2**63:
+        raise ValueError("at_ms cannot be so large")
+    return event
+
+
+def _last_lines(path: Path) -> Iterator[bytes]:
+    """Whole lines of a log's last bytes, from the file before as well where there is one."""
+    data = b""
+    for part in _parts(path):
+        # It may be renamed just now.
+        if len(data) < READ_BYTES:
+            with suppress(FileNotFoundError):
+                data = _end(part, READ_BYTES - len(data)) + data
+    yield from (line for line in data.split(b"\n") if line)
+
+
+def _end(path: Path, size_bytes: int) -> bytes:
+    with open(path, "rb") as file:
+        start = max(0, file.seek(0, 2) - size_bytes)
+        file.seek(start)
+        data = file.read(size_bytes)
+    if start:
+        data = data.partition(b"\n")[2]
+    return data[: data.rfind(b"\n") + 1]
