@@ -18,7 +18,7 @@ from dedup.core.advice import advise
 from dedup.core.duration import duration_ms
 from dedup.core.facts import Facts, cores_of, retention, whole
 from dedup.core.findings import Finding, Level
-from dedup.core.policy import default_lateness_ms
+from dedup.core.policy import default_lateness_ms, late_rule
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.log_folder import read_logs
@@ -141,8 +141,6 @@ def _flags(given: Given) -> Facts:
         raise ConfigError(
             f"{_PARTITIONS}={partitions} is no whole number of at least 1; Spark refuses it."
         )
-    if given.late not in (None, "emit", "drop"):
-        raise ConfigError(f"--late {given.late} is neither emit nor drop.")
     retention_ms = horizon_ms = None
     if given.kafka_retention is not None:
         retention_ms = retention(given.kafka_retention, option="--kafka-retention")
@@ -155,7 +153,7 @@ def _flags(given: Given) -> Facts:
         complete=given.properties is not None,
         horizon_ms=horizon_ms,
         kafka_retention_ms=retention_ms,
-        late=None if given.late is None else "drop" if given.late == "drop" else "emit",
+        late=late_rule(given.late, option="--late"),
     )
 
 

@@ -14,7 +14,7 @@ from dedup.cli import tune_screen as words
 from dedup.cli.failures import DAMAGE, OK
 from dedup.core.duration import duration_ms
 from dedup.core.findings import Finding
-from dedup.core.policy import MIN_BUDGET_BYTES, MIN_FPR, default_lateness_ms
+from dedup.core.policy import MIN_BUDGET_BYTES, MIN_FPR, default_lateness_ms, late_rule
 from dedup.errors import ConfigError, FilterDamaged
 from dedup.kernel import PATH
 from dedup.machine import machine_cores
@@ -109,8 +109,7 @@ class Asked:
                     f"--shards and --{fixed} exclude each other: the {fixed} tells the shards, "
                     "which are fixed from the query's beginning."
                 )
-        if self.late not in (None, "emit", "drop"):
-            raise ConfigError(f"--late {self.late} is neither emit nor drop.")
+        late_rule(self.late, option="--late")
         for option, least in (
             ("id_bytes", 1), ("shards", 1), ("cores", 1), ("buckets", 1),
             ("state_budget_bytes", MIN_BUDGET_BYTES),

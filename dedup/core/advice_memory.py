@@ -15,7 +15,7 @@ _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
 #: Address space of one without records: it works with 1 GiB in all, and not with 512 MiB.
 _MAPPED_BYTES = 768 * _MIB
 #: Advice does not go below such a share: some 100,000 records of a kilobyte or two.
-LEAST_SHARE = 128 * _MIB
+_LEAST_SHARE = 128 * _MIB
 _OVERHEAD = "spark.executor.memoryOverhead"
 _PYSPARK = "spark.executor.pyspark.memory"
 _SHARE = "max_shard_batch_bytes"
@@ -51,8 +51,8 @@ def batch_memory(facts: Facts) -> Iterator[Finding]:
         yield Finding(rule=rule, level=Level.FINE, evidence=f"{said}; {have}.")
         return
     change = f"{_SHARE}={_advised(facts)}"
-    if _fitting(allowed, tasks) < LEAST_SHARE:
-        change = f"{_OVERHEAD}={workers_bytes(tasks, LEAST_SHARE) // _MIB}m\n{change}"
+    if _fitting(allowed, tasks) < _LEAST_SHARE:
+        change = f"{_OVERHEAD}={workers_bytes(tasks, _LEAST_SHARE) // _MIB}m\n{change}"
     yield Finding(
         rule=rule,
         level=Level.COSTS,
@@ -83,21 +83,20 @@ def pyspark_memory(facts: Facts) -> Iterator[Finding]:
         )
         return
     fits = _mappable(each)
-    if fits < LEAST_SHARE:
+    if fits < _LEAST_SHARE:
         what = "pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
         what += "with its first larger micro-batch"
-        change = f"{_PYSPARK}={tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * LEAST_SHARE) // _MIB}m\n"
-        change += f"{_SHARE}={_advised(facts)}"
+        change = f"{_PYSPARK}={tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * _LEAST_SHARE) // _MIB}m\n"
     else:
         what = (
             f"a share of a micro-batch of more than {fits // _MIB:,} MiB fails with a memory error"
         )
-        change = f"{_SHARE}={_advised(facts)}"
+        change = ""
     yield Finding(
         rule=rule,
         level=Level.COSTS,
         evidence=f"{said}: {what}.",
-        change=change,
+        change=f"{change}{_SHARE}={_advised(facts)}",
         takes=Takes.RESTART,
     )
 
@@ -168,7 +167,7 @@ def _advised(facts: Facts) -> int:
     tasks, found = _tasks(facts), []
     limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
     if limit is not None and tasks is not None:
-        found.append(max(_mappable(limit // tasks), LEAST_SHARE))
+        found.append(max(_mappable(limit // tasks), _LEAST_SHARE))
     if facts.local:
         beside = _beside_heap(facts)
         if beside is not None and facts.cores is not None:
@@ -176,7 +175,7 @@ def _advised(facts: Facts) -> int:
     else:
         allowed = _python_bytes(facts)
         if allowed is not None and tasks is not None:
-            found.append(max(_fitting(allowed, tasks), LEAST_SHARE))
+            found.append(max(_fitting(allowed, tasks), _LEAST_SHARE))
     return min(found)
 
 

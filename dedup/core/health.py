@@ -188,7 +188,7 @@ def _of_window(last: tuple[Sample, ...], samples: Sequence[Sample]) -> tuple[Sta
         return Status.OK, "too few micro-batches to tell more"
     if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
         return Status.OK, "too little time to tell more"
-    return _lag(last, _of_checkpoint(samples))
+    return _lag(last, _of_checkpoint(samples)[-HISTORY:])
 
 
 def _patience_ms(last: tuple[Sample, ...]) -> int:
@@ -204,8 +204,7 @@ def _longest_pause_ms(last: tuple[Sample, ...]) -> int:
 
 
 def _forgot(samples: Sequence[Sample]) -> str | None:
-    begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
-    for sample in samples[begun:]:
+    for sample in _of_checkpoint(samples):
         if sample.epochs_apart:
             return (
                 f"in micro-batch {sample.batch_id} the state of a shard was older than that of "
@@ -227,7 +226,7 @@ def _went_back(last: tuple[Sample, ...]) -> str | None:
 def _of_checkpoint(samples: Sequence[Sample]) -> Sequence[Sample]:
     """The samples since the checkpoint began, as far as they are known."""
     begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
-    return samples[begun:][-HISTORY:]
+    return samples[begun:]
 
 
 def _lag(last: tuple[Sample, ...], known: Sequence[Sample]) -> tuple[Status, str]:
@@ -269,8 +268,8 @@ def _stands_unusually(known: Sequence[Sample]) -> bool:
 
 def _growth(known: Sequence[Sample], newest: int, lags_ms: Sequence[int | None]) -> str | None:
     """By how much a lag grew, and in what time; None where it does not."""
-    told = [(s.at_ms, lag) for s, lag in zip(known, lags_ms, strict=True) if lag is not None]
+    told = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
     if len(told) < len(known):
         return None
-    grown = growth([at_ms for at_ms, _ in told], [lag for _, lag in told], newest)
+    grown = growth([one.at_ms for one in known], told, newest)
     return None if grown is None else f"{span(grown[0])} in {span(grown[1])}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dedup.errors import ConfigError
+
 #: At most this many segments that one ID may be in, in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
 #: Bounds of options: buckets per horizon, rate of the filters, and state of a shard.
@@ -89,6 +91,22 @@ class Policy:
     def _probed(self, reach_ms: int) -> int:
         """Buckets that one lookup probes within so long a time."""
         return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)
+
+
+def late_rule(text: str | None, *, option: str) -> Literal["emit", "drop"] | None:
+    """The rule `late` that a text names, None where nobody said.
+
+    Raises
+    ------
+    ConfigError
+        When it names neither.
+    """
+    rules: dict[str | None, Literal["emit", "drop"] | None] = {
+        None: None, "emit": "emit", "drop": "drop",
+    }  # fmt: skip
+    if text in rules:
+        return rules[text]
+    raise ConfigError(f"{option} {text} is neither emit nor drop.")
 
 
 def default_lateness_ms(horizon_ms: int, *, stable_timestamps: bool) -> int:

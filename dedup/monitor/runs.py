@@ -50,7 +50,6 @@ class Runs:
         """Take in a micro-batch; False: it was told already, as a listener added twice does."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
-            failed = query.failures, query.ended
             if not query.batch(metrics, at_ms):
                 return False
             # Another list: the exporter may be at the old one.
@@ -58,9 +57,7 @@ class Runs:
             self._queries.move_to_end(metrics.query_id)
             while len(self._queries) > MAX_QUERIES:
                 self._queries.popitem(last=False)
-            if not self._begins(metrics.query_id, metrics.run_id, at_ms):
-                # It is the run before's, which is told late.
-                query.failures, query.ended = failed
+            self._begins(metrics.query_id, metrics.run_id, at_ms)
             if self._exporter is not None:
                 self._exporter.batch(query)
             if self._log is not None:

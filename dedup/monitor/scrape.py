@@ -77,7 +77,7 @@ class Endpoint:
                 "without, as the endpoint of DedupListener asks for none"
             )
         self.url = url if url.rstrip("/").endswith("/metrics") else url.rstrip("/") + "/metrics"
-        self._batches: defaultdict[str, list[tuple[int, BatchMetrics]]] = defaultdict(list)
+        self._batches: dict[str, list[tuple[int, BatchMetrics]]] = {}
         self._before: dict[str, Scraped] = {}
         self._ended: dict[str, str | None] = {}
         self._heard_ms: dict[str, int] = {}
@@ -168,19 +168,20 @@ class Endpoint:
         for name, scraped in queries.items():
             ended = _FAILED if scraped.get((FAILED, "")) else ENDED
             at_ms, heard_ms = (round(scraped[at, ""] * 1000) for at in (LAST_BATCH, HEARD))
-            made = _micro_batch(name, scraped, self._before.get(name, {}))
+            known = self._batches.get(name, [])
+            is_new = not known or known[-1][0] < at_ms
+            if is_new:
+                made = _micro_batch(name, scraped, self._before.get(name, {}))
+                known = [*known[1 - HISTORY :], (at_ms, made)]
             # From here on nothing fails: a query is known with a micro-batch, or not at all.
             running = scraped.get((RUNNING, ""), 1) and ended == ENDED
             self._ended[name] = None if running else ended
             if verdict := _verdict(scraped):
                 self._verdicts[name] = verdict
             self._heard_ms[name] = heard_ms
-            known = self._batches[name]
-            if known and known[-1][0] >= at_ms:
-                continue
-            known.append((at_ms, made))
-            del known[:-HISTORY]
-            self._before[name] = scraped
+            self._batches[name] = known
+            if is_new:
+                self._before[name] = scraped
 
 
 def _fetch(url: str, asked: Future[bytes]) -> None:

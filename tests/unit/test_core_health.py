@@ -97,7 +97,7 @@ def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) 
     lags_ms = [1000 * ((n + phase) % period) for n in range(count)]
     given = [replace(s, at_ms=START_MS + 1000 * n) for n, s in enumerate(samples(lags_ms))]
     given = [replace(s, newest_ms=s.at_ms, low_watermark_ms=s.at_ms - lag,
-                     gc_watermark_ms=max(START_MS, s.at_ms - lag) - HORIZON_MS)
+                     gc_watermark_ms=s.at_ms - lag - HORIZON_MS)
              for s, lag in zip(given, lags_ms, strict=True)]  # fmt: skip
     assert told(given)[0] is Status.OK
 
