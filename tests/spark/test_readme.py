@@ -13,6 +13,12 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[2] / "README.md"
+#: For how long the reader looks on; the tests look until there is something to see.
+LOOK = "query.awaitTermination(60)\n"
+UNTIL_SEEN = """
+while sum(told.numInputRows > 0 for told in query.recentProgress) < 3:
+    assert not query.awaitTermination(1)
+"""
 CHECK = "check orders/checkpoint --catalog orders/catalog --log metrics"
 
 
@@ -34,7 +40,9 @@ def test_python(tmp_path: Path) -> None:
     example, *rest = parts
     # A listener that is added before the query starts sees its first micro-batch.
     start = example.index("query = ")
-    program = example[:start] + "\n".join(rest) + example[start:]
+    assert example.endswith(LOOK)
+    begun = example[start:].removesuffix(LOOK) + UNTIL_SEEN
+    program = example[:start] + "\n".join(rest) + begun
     done = run([sys.executable, "-c", program], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     ids = re.findall(r"\|(order-\d+)\|", done.stdout)
