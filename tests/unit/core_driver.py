@@ -72,6 +72,8 @@ class Driver:
     state: ShardState = field(default_factory=ShardState)
     shard: int = 0
     batch: int = 0
+    #: The highest micro-batch ever run; Spark keeps the states of so many before it.
+    highest: int = 0
     run_id: str = "run-1"
     now_ms: int = 0
     #: How far the worker's clock is ahead of the driver's.
@@ -101,6 +103,7 @@ class Driver:
         self.policies.append(self.policy)
         self._judge(recs, records, base, outcome)
         self.history.append(self.state)
+        self.highest = max(self.highest, self.batch)
         self._check_bounds(base.clocks, outcome.state)
         self.state, self.last = outcome.state, outcome
         self.batch += 1
@@ -215,7 +218,7 @@ class Driver:
         shortest_ms = min(policy.horizon_ms for policy in self.policies)
         assert clocks.gc_watermark_ms <= max(clocks.late_watermark_ms - shortest_ms, NEVER_MS)
         retained = min(policy.retain_epochs for policy in self.policies)
-        oldest = max(0, self.batch - retained)
+        oldest = max(0, self.highest - retained)
         for earlier in [*self.history[oldest:], state]:
             for segment in earlier.manifest.segments():
                 assert self.lives(segment), "a state that Spark can roll back to is whole"

@@ -107,11 +107,9 @@ def test_rolled_back_as_far_as_spark_can(
 ) -> None:
     """The second future differs from the first, whose segments are orphans now."""
     driver = Driver(policy)
-    now_ms = highest = 0
+    now_ms = 0
     for recs in trace:
-        # Spark keeps the states of so many micro-batches before the highest it ever ran.
-        highest = max(highest, driver.batch)
-        kept = max(0, highest - policy.retain_epochs)
+        kept = max(0, driver.highest - policy.retain_epochs)
         back = data.draw(st.integers(0, max(0, driver.batch - kept)))
         if back:
             driver.roll_back(back)
