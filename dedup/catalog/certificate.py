@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from dedup import faults
+from dedup.catalog.definition import Definition
+from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.filter import hash_key_id
@@ -22,7 +24,9 @@ from dedup.core.parse import array, mapping, parse_json, text, whole
 from dedup.core.ports import I64, U64
 from dedup.errors import CatalogError, ConfigError
 
-CERTIFICATE_FORMAT = 1
+#: Written now; the one before, which has no definitions, is read for ever.
+CERTIFICATE_FORMAT = 2
+_WITHOUT_DEFINITIONS = 1
 
 _SPARK_HASH_SEED = 42
 _MASK = 0xFFFFFFFF
@@ -52,6 +56,11 @@ class Certificate:
         Names the key of the hashes in filters and segments.
     birth_batch : int
         First micro-batch of the catalog; the one field that later tasks need not repeat.
+    id_definitions : tuple of Definition or None
+        What makes each column of the ID; None in a certificate of format 1, which knows names
+        alone.
+    timestamp_definition : Definition or None
+        What makes the timestamp; None where `id_definitions` is.
     """
 
     query_id: str
@@ -63,10 +72,16 @@ class Certificate:
     slot_keys: tuple[int, ...]
     hash_key_id: int
     birth_batch: int
+    id_definitions: tuple[Definition, ...] | None = None
+    timestamp_definition: Definition | None = None
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON: the same bytes from every creator."""
         fields: dict[str, Any] = {"format": CERTIFICATE_FORMAT, **asdict(self)}
+        if self.id_definitions is None:
+            fields["format"] = _WITHOUT_DEFINITIONS
+            for name in _DEFINITIONS:
+                del fields[name]
         # As text, because JSON numbers above 2**53 do not survive every reader.
         fields["hash_key_id"] = f"{self.hash_key_id:016x}"
         fields["checksum"] = _checksum(fields)
@@ -85,7 +100,7 @@ class Certificate:
             fields = parse_json(data)
             if not isinstance(fields, dict) or "format" not in fields:
                 raise ValueError("it is no certificate")
-            if fields["format"] != CERTIFICATE_FORMAT:
+            if fields["format"] not in (_WITHOUT_DEFINITIONS, CERTIFICATE_FORMAT):
                 raise ValueError(f"format {fields['format']!r} is not {CERTIFICATE_FORMAT}")
             checksum = fields.pop("checksum", None)
             if checksum != _checksum(fields):
@@ -103,7 +118,8 @@ class Certificate:
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> Certificate:
-        every = _FIELDS | {"format"}
+        defined = fields["format"] != _WITHOUT_DEFINITIONS
+        every = (_FIELDS if defined else _FIELDS - _DEFINITIONS) | {"format"}
         mapping(fields, needed=every, known=every)
         columns = (array(column, 2) for column in array(fields["id_columns"]))
         if type(fields["stable_timestamps"]) is not bool:
@@ -118,13 +134,22 @@ class Certificate:
             slot_keys=tuple(whole(key, 0) for key in array(fields["slot_keys"])),
             hash_key_id=int(text(fields["hash_key_id"]), 16),
             birth_batch=whole(fields["birth_batch"], 0),
+            id_definitions=tuple(map(Definition.from_json, array(fields["id_definitions"])))
+            if defined
+            else None,
+            timestamp_definition=Definition.from_json(fields["timestamp_definition"])
+            if defined
+            else None,
         )
+        if defined and len(made.id_definitions or ()) != len(made.id_columns):
+            raise ValueError(f"{len(made.id_columns)} ID columns, but not as many definitions")
         if len(made.slot_keys) != made.shards or len(set(made.slot_keys)) != made.shards:
             raise ValueError(f"{made.shards} shards, but {len(set(made.slot_keys))} slot keys")
         return made
 
 
 _FIELDS = frozenset(Certificate.__slots__)
+_DEFINITIONS = frozenset({"id_definitions", "timestamp_definition"})
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:
@@ -161,7 +186,9 @@ def no_catalog(root: Root, query_id: str) -> ConfigError:
     )
 
 
-def create_or_check(root: Root, wanted: Certificate) -> Certificate:
+def create_or_check(
+    root: Root, wanted: Certificate, accepted: Accepted | None = None
+) -> Certificate:
     """Write the certificate if there is none; return the one that counts.
 
     Parameters
@@ -170,11 +197,14 @@ def create_or_check(root: Root, wanted: Certificate) -> Certificate:
         The catalog.
     wanted : Certificate
         What this task believes.
+    accepted : Accepted, optional
+        Changes for which the user has vouched.
 
     Returns
     -------
     Certificate
-        The one at the root: ``wanted``, but perhaps with an earlier ``birth_batch``.
+        The one at the root: ``wanted``, but perhaps with an earlier ``birth_batch``, or of other
+        definitions that make the same bytes.
 
     Raises
     ------
@@ -193,19 +223,7 @@ def create_or_check(root: Root, wanted: Certificate) -> Certificate:
         root.create_bytes(name, wanted.to_bytes())
         faults.point("certificate.put.after")
     found = _read(root, name)
-    theirs, ours = asdict(found), asdict(wanted)
-    differences = [
-        f"{field.replace('_', ' ')} is {theirs[field]!r} there and {ours[field]!r} here"
-        for field in theirs
-        if field != "birth_batch" and theirs[field] != ours[field]
-    ]
-    if differences:
-        raise ConfigError(
-            f"this query does not fit the catalog {root.url(name)} that its checkpoint was started "
-            f"with: {'; '.join(differences)}. Use the settings of the catalog again, or start anew "
-            "with another checkpoint (which forgets all IDs)",
-            remedy="changed-settings",
-        )
+    check_fit(found, wanted, where=root.url(name), accepted=accepted or Accepted())
     return found
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -45,6 +45,8 @@ class CheckpointLog:
     query_id : str
     batch_id : int or None
         None before the first; then nothing else is known.
+    committed : bool
+        Whether any micro-batch was finished.
     pinned : dict of str to str, or None
         Settings that Spark keeps for ever.
     sources : tuple of Source, or None
@@ -54,6 +56,7 @@ class CheckpointLog:
 
     query_id: str
     batch_id: int | None = None
+    committed: bool = False
     pinned: dict[str, str] | None = None
     sources: tuple[Source, ...] | None = None
     state_partitions: int | None = None
@@ -68,13 +71,19 @@ class _Offsets:
     sources: dict[str, str]
 
 
-def read_checkpoint(where: str) -> CheckpointLog:
+@overload
+def read_checkpoint(where: str) -> CheckpointLog: ...
+@overload
+def read_checkpoint(where: str, *, missing_ok: bool) -> CheckpointLog | None: ...
+def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | None:
     """Read a checkpoint's logs.
 
     Parameters
     ----------
     where : str
         A local path, or a URI that pyarrow knows.
+    missing_ok : bool
+        Return None where there is no checkpoint.
 
     Raises
     ------
@@ -86,6 +95,8 @@ def read_checkpoint(where: str) -> CheckpointLog:
     """
     folder = _Folder.at(where)
     if folder.read("metadata") is None:
+        if missing_ok:
+            return None
         raise ConfigError(
             f"{where} holds no checkpoint of a streaming query: there is no file `metadata` in it. "
             "Give what the query's option `checkpointLocation` names, or the OUTPUT of `dedup run`."
@@ -102,6 +113,7 @@ def read_checkpoint(where: str) -> CheckpointLog:
     return CheckpointLog(
         query_id=query_id,
         batch_id=batches[-1],
+        committed=bool(folder.numbers("commits")),
         pinned=newest.conf,
         sources=tuple(_sources(folder, log, batches[-1])),
         state_partitions=_state_partitions(folder, where),

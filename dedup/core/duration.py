@@ -27,6 +27,8 @@ _ALIASES = {
     "d": "day",
     "w": "week",
 }
+#: Of no one length; the longest there is, in days.
+_CALENDAR_DAYS = {"month": 31, "year": 366}
 _TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
 #: Longer than any pair of timestamps that Spark can hold (years 1 to 9999).
 MAX_DURATION_MS = 10_000 * 366 * 86_400_000
@@ -86,6 +88,12 @@ def _parse(text: str, option: str) -> int:
     while position < len(body):
         term = _TERM.match(body, position)
         unit_ms = _unit_ms(term.group(2)) if term else None
+        if term is not None and term.group(2).lower().rstrip("s") in _CALENDAR_DAYS:
+            days = Fraction(term.group(1)) * _CALENDAR_DAYS[term.group(2).lower().rstrip("s")]
+            raise ConfigError(
+                f"{option}={text!r} is not a duration of one length, for months and years differ; "
+                f"give days, such as '{round(days)} days'."
+            )
         if term is None or unit_ms is None:
             raise ConfigError(
                 f"{option}={text!r} is not a duration; write it as Spark does, for example "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,6 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from dedup.catalog.definition import Definition
+from dedup.catalog.fit import Accepted
 from dedup.catalog.root import FileSystemFactory, Root
 from dedup.core.duration import duration_ms, format_ms
 from dedup.core.policy import (
@@ -23,7 +26,7 @@ from dedup.core.policy import (
     Policy,
     default_lateness_ms,
 )
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DedupWarning
 from dedup.spark import checks, columns, wire
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
 from dedup.spark.idtime import IdTime
@@ -83,6 +86,8 @@ class Options:
     cache_bytes: int
     max_shard_batch_bytes: int
     metrics: str
+    accept_changed_id: str | None
+    accept_changed_timestamp: str | None
     root: Root | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,17 +119,47 @@ class Options:
             value = getattr(self, option)
             if value is not None and value < least:
                 raise ConfigError(f"{option}={value} must be at least {least}.")
-        if not list(_several(self.id)):
-            raise ConfigError(f"id={self.id!r} names no column.")
+        self._check_names()
         if self.timestamp is None:
             self._check_processing_time()
-        self.policy()
+        policy = self.policy()
+        if policy.lateness_ms > policy.horizon_ms:
+            warnings.warn(
+                f"lateness={self.lateness!r} is longer than the horizon "
+                f"({format_ms(policy.horizon_ms)}). Every ID is then remembered for both together, "
+                "yet only copies within the horizon of each other are duplicates. If copies may "
+                "come that far apart, a longer horizon is what you need.",
+                DedupWarning,
+                stacklevel=4,
+            )
         duration_ms(self.max_future, option="max_future")
         object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
+
+    def _check_names(self) -> None:
+        for option in ("id", "source_partition", "order_by"):
+            given = getattr(self, option)
+            if isinstance(given, (Set, Mapping)):
+                raise ConfigError(
+                    f"{option}={given!r} has no order that lasts; give the columns as a list."
+                )
+            # An iterator could be read once only.
+            object.__setattr__(self, option, tuple(_several(given)))
+        if not self.id:
+            raise ConfigError("id=[] names no column.")
+        for option in ("verdict", "accept_changed_id", "accept_changed_timestamp"):
+            value = getattr(self, option)
+            if value is not None and not (isinstance(value, str) and value):
+                raise ConfigError(f"{option}={value!r} must be text that is not empty, or None.")
+        if not (isinstance(self.metrics, str) and self.metrics):
+            raise ConfigError(
+                f"metrics={self.metrics!r} must be a name; the query's figures are found under it."
+            )
 
     def _check_processing_time(self) -> None:
         for option in ("lateness", "source_partition", "stable_timestamps"):
             value = getattr(self, option)
+            if isinstance(value, tuple) and len(value) == 1:
+                (value,) = value
             if isinstance(value, Column) or value:
                 raise ConfigError(
                     f"{option}={value!r} needs a timestamp column; without "
@@ -200,19 +235,29 @@ class Operator:
         return _assemble(prepared, plan, _output_schema(df, self.options), self.options)
 
 
+def plan_of(df: DataFrame, options: Options) -> Plan:
+    """The plan for the tasks, without a look at the catalog; errors as `Operator`."""
+    return _plan(df, options, _columns(df, options))
+
+
 def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
     """Pack's input and the plan for the tasks, after all checks; errors as `Operator`."""
-    case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
-    columns.check_carried(df.schema, case_sensitive=case_sensitive)
+    known = _columns(df, options)
     if df.isStreaming:
         _check_stream(df, options)
-    if options.verdict is not None and options.verdict.lower() in map(str.lower, df.columns):
-        raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
-    known = columns.Columns(df, case_sensitive)
     plan = _plan(df, options, known)
     if plan.root is not None and plan.marked:
         mark_start(plan.root, plan.start_id)
     return known.input(), plan
+
+
+def _columns(df: DataFrame, options: Options) -> columns.Columns:
+    case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
+    columns.check_carried(df.schema, case_sensitive=case_sensitive)
+    if options.verdict is not None and options.verdict.lower() in map(str.lower, df.columns):
+        raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
+    zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")
+    return columns.Columns(df, case_sensitive, zone)
 
 
 def _check_stream(df: DataFrame, options: Options) -> None:
@@ -241,6 +286,7 @@ def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
     for resolved in sources:
         columns.check_id_type(resolved, "source_partition")
     time_column, time_source, id_time = None, "processing time", None
+    time_definition = None
     if isinstance(options.timestamp, IdTime):
         if len(ids) != 1 or not isinstance(ids[0].kind, T.StringType):
             raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
@@ -251,13 +297,17 @@ def _plan(df: DataFrame, options: Options, known: columns.Columns) -> Plan:
         columns.check_time_type(resolved)
         time_column = resolved.column
         time_source = f"column {resolved.name} {resolved.kind.simpleString()}"
+        time_definition = resolved.definition
     spark = df.sparkSession
     partitions = int(checks.setting(spark, "spark.sql.shuffle.partitions", "200"))
     policy = options.policy()
     return Plan(
         id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
+        id_definitions=tuple(r.definition for r in ids),
         time_column=time_column,
         time_source=time_source,
+        time_definition=time_definition or Definition(expression=time_source, kind=""),
+        accepted=Accepted(options.accept_changed_id, options.accept_changed_timestamp),
         id_time=id_time,
         now_column=known.add(F.current_timestamp()) if policy.event_time else None,
         source_columns=tuple(r.column for r in sources),

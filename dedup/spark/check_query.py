@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -16,19 +17,26 @@ from dedup.core.findings import Finding
 from dedup.machine import machine_bytes
 from dedup.spark.build import Operator
 from dedup.spark.checks import local_cores
+from dedup.spark.going_on import check_going_on
 from dedup.spark.kafka_topics import ask_brokers
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 
 
 def check_query(
-    df: DataFrame, operator: Operator, *, kafka_retention: str | timedelta | None = None
+    df: DataFrame,
+    operator: Operator,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    kafka_retention: str | timedelta | None = None,
 ) -> list[Finding]:
     """What breaks the guarantee or costs speed in a query that is about to start.
 
     ``check_query(events, dedup_by_id(...))`` says of each setting whether it is right, and if not,
-    what to change. It starts nothing, and writes nothing. A query that has a checkpoint keeps some
-    settings of its first start; ``dedup check CHECKPOINT`` knows these.
+    what to change. It starts nothing, and writes nothing. With `checkpoint` it also refuses, before
+    the start, what would stop the query in its first micro-batch: another ID, timestamp or number
+    of shards than it was born with, or a catalog that is not there. Some other settings stay those
+    of a query's first start; ``dedup check CHECKPOINT`` knows these.
 
     Parameters
     ----------
@@ -36,6 +44,9 @@ def check_query(
         The stream that the operator is to be applied to.
     operator : Operator
         What `dedup_by_id` returned.
+    checkpoint : str or PathLike, optional
+        What the query's option ``checkpointLocation`` will name: a local path, or a URI that
+        `pyarrow.fs` knows.
     kafka_retention : str or timedelta, optional
         How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
         ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
@@ -49,7 +60,9 @@ def check_query(
     Raises
     ------
     ConfigError
-        If `kafka_retention` cannot be read.
+        If `kafka_retention` cannot be read, or the query does not fit its checkpoint.
+    CatalogError
+        If the checkpoint has a memory whose catalog is missing or damaged.
 
     Notes
     -----
@@ -81,11 +94,14 @@ def check_query(
         lateness_ms=policy.lateness_ms,
         late=policy.late,
         event_time=policy.event_time,
-        by_source=_is_given(options.source_partition),
+        by_source=bool(options.source_partition),
         shared_local=options.shared_local,
         catalog_local=None if place is None else str(place.parent),
     )
-    return advise(facts)
+    findings = advise(facts)
+    if checkpoint is not None:
+        findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
+    return findings
 
 
 def _asked(
@@ -127,11 +143,6 @@ class _Settings(Mapping[str, str]):
 
 def _partitions(settings: Mapping[str, str]) -> int:
     return int(settings.get("spark.sql.shuffle.partitions", "200"))
-
-
-def _is_given(columns: Any) -> bool:
-    """Whether an option that takes columns names any; a Column has no truth value."""
-    return not isinstance(columns, (str, list, tuple)) or bool(columns)
 
 
 def _sources(df: DataFrame) -> tuple[Source, ...] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import uuid
@@ -15,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dedup.catalog.root import Root
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
+from dedup.spark.planned import steps
 
 #: Settings under which Spark itself stops keeping state right, and what they must be.
 _REQUIRED = {
@@ -123,8 +122,8 @@ def check_upstream(df: DataFrame) -> None:
     ConfigError
         For a second stateful Python operator in one query, or a watermark declared before ours.
     """
-    text = plan_text(df)
-    if "EventTimeWatermark" in text:
+    found = steps(df)
+    if "EventTimeWatermark" in found:
         marked = (f.name for f in df.schema.fields if "spark.watermarkDelayMs" in f.metadata)
         column = repr(next(marked, "..."))
         raise ConfigError(
@@ -132,20 +131,12 @@ def check_upstream(df: DataFrame) -> None:
             f"Declare it after: events.transform(dedup_by_id(...)).withWatermark({column}, ...). "
             "De-duplication has clocks of its own (`timestamp`, `lateness`)."
         )
-    if "FlatMapGroupsInPandasWithState" in text:
+    if "FlatMapGroupsInPandasWithState" in found:
         raise ConfigError(
             "This query already has a dedup_by_id or another applyInPandasWithState; Spark runs "
             "one of them per query. Give one composite ID, or write the first result to a table "
             "or topic and read it with a second query."
         )
-
-
-def plan_text(df: DataFrame) -> str:
-    """Spark's explanation of a DataFrame, also on Connect."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        df.explain()
-    return text.getvalue()
 
 
 def with_retention(spark: SparkSession, policy: Policy) -> Policy:

@@ -11,7 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
+from dedup.spark.expression import Expression, column_text, mentioned, read_expression
+from dedup.spark.planned import check_row_by_row
 
 HELPER_PREFIX = "__dedup_"
 _FIXED_WIDTH = (
@@ -38,12 +41,12 @@ _SORT_ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A column the operator works with: where it is in pack's input, its name and type."""
+    """A column the operator works with: where it is in pack's input, its name, type and making."""
 
     column: str
     name: str
     kind: T.DataType
-    helper: bool
+    definition: Definition
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Columns:
 
     df: DataFrame
     case_sensitive: bool
+    time_zone: str = "UTC"
     helpers: list[Column] = field(default_factory=list)
 
     def resolve(self, given: str | Column, option: str) -> Resolved:
@@ -60,13 +64,13 @@ class Columns:
         Raises
         ------
         ConfigError
-            If there is none of that name, with the nearest names.
+            If there is none of that name, with the nearest names; for an expression that is not
+            one lasting value of each row.
         """
         if isinstance(given, str):
             name = self._plain(given)
             if name is not None:
-                kind = self.df.schema[name].dataType
-                return Resolved(self._carried(name), name, kind, helper=False)
+                return self._column(name, name)
             if "." not in given:
                 raise ConfigError(missing_column(given, self.df.columns, option))
             given = F.col(given)
@@ -99,16 +103,39 @@ class Columns:
                 f"{option}={only.name!r} is a sort order, not a value; what is smaller comes "
                 "first. For the other way round negate it, such as -F.col('n')."
             )
-        name = self._plain(only.name)
-        if (
-            name is not None
-            and self.df.schema[name].dataType == only.dataType
-            and (_same_column(given, only.name))
-        ):
-            return Resolved(self._carried(name), name, only.dataType, helper=False)
-        helper = f"{HELPER_PREFIX}{len(self.helpers)}"
-        self.helpers.append(given.alias(helper))
-        return Resolved(helper, only.name, only.dataType, helper=True)
+        expression = read_expression(given, self.df, case_sensitive=self.case_sensitive)
+        check_row_by_row(selected, self.df, expression, option)
+        for name in self.df.columns:
+            # An alias makes no other value.
+            if expression.text == self._reference(name):
+                return self._column(name, only.name)
+        return Resolved(
+            self.add(given), only.name, only.dataType, self._definition(expression, only.dataType)
+        )
+
+    def _column(self, name: str, shown: str) -> Resolved:
+        kind = self.df.schema[name].dataType
+        definition = Definition(expression=self._reference(name), kind=kind.simpleString())
+        return Resolved(self._carried(name), shown, kind, definition)
+
+    def _reference(self, name: str) -> str:
+        return column_text([name if self.case_sensitive else name.lower()])
+
+    def _definition(self, expression: Expression, kind: T.DataType) -> Definition:
+        read = self.df.select(*map(F.col, expression.columns)).schema.fields
+        inputs = dict(
+            zip(expression.columns, (f.dataType.simpleString() for f in read), strict=True)
+        )
+        for text in expression.sql:
+            for name in mentioned(text, self.df.columns):
+                inputs[self._reference(name)] = self.df.schema[name].dataType.simpleString()
+        kinds = [kind.simpleString(), *inputs.values()]
+        return Definition(
+            expression=expression.text,
+            kind=kind.simpleString(),
+            inputs=tuple(sorted(inputs.items())),
+            time_zone=self.time_zone if expression.depends_on_zone(kinds) else "",
+        )
 
     def add(self, expression: Column) -> str:
         """A helper column for an expression of our own; its name."""
@@ -125,8 +152,9 @@ class Columns:
         return frame.toDF(*names, *frame.columns[len(names) :])
 
     def _carried(self, name: str) -> str:
-        # mapInArrow looks its columns up by name and takes a dot for a field of a struct.
-        if "." in name or "`" in name:
+        # mapInArrow looks its columns up by name, takes a dot for a field of a struct, and a star
+        # for all columns.
+        if "." in name or "`" in name or name == "*":
             return f"{HELPER_PREFIX}column_{self.df.columns.index(name)}"
         return name
 
@@ -134,11 +162,6 @@ class Columns:
 def _first_line(error: Exception) -> str:
     """What Spark says, without the plan and the JVM's stack that may follow."""
     return str(error).strip().partition("\n")[0]
-
-
-def _same_column(given: Column, name: str) -> bool:
-    """Whether a Column is nothing but a reference to the column of that name."""
-    return str(given) in (f"Column<'{name}'>", f"Column<b'{name}'>")
 
 
 def missing_column(given: str, existing: Sequence[str], option: str) -> str:
@@ -174,11 +197,24 @@ def check_id_type(resolved: Resolved, what: str = "ID") -> None:
 
 def check_time_type(resolved: Resolved) -> None:
     """Refuse a timestamp column of another type."""
-    if not isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
-        raise ConfigError(
-            f"timestamp column {resolved.name!r} is {resolved.kind.simpleString()}; a timestamp is "
-            f"needed: F.to_timestamp({resolved.name!r}) or F.timestamp_millis({resolved.name!r})."
+    if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
+        return
+    name = repr(resolved.name)
+    if isinstance(resolved.kind, T.StringType):
+        way = f"F.to_timestamp({name}) parses text, with its pattern as a second argument"
+    elif isinstance(resolved.kind, T.DateType):
+        way = f"F.col({name}).cast('timestamp') is the beginning of the day"
+    elif isinstance(resolved.kind, T.NumericType):
+        way = (
+            f"F.timestamp_millis({name}) if it counts milliseconds since 1970, "
+            f"F.timestamp_seconds({name}) if it counts seconds"
         )
+    else:
+        way = "give a column that holds the record's time"
+    raise ConfigError(
+        f"timestamp column {resolved.name!r} is {resolved.kind.simpleString()}; a timestamp is "
+        f"needed: {way}."
+    )
 
 
 def check_order_type(resolved: Resolved) -> None:
@@ -202,7 +238,7 @@ def check_carried(schema: T.StructType, *, case_sensitive: bool) -> None:
     """
     _check_names(schema.names if case_sensitive else [n.lower() for n in schema.names], "columns")
     for name in schema.names:
-        if name.startswith(HELPER_PREFIX):
+        if name.lower().startswith(HELPER_PREFIX):
             raise ConfigError(f"Column {name!r}: names beginning {HELPER_PREFIX!r} are reserved.")
     for path, kind in _leaves(schema.fields):
         text = kind.simpleString()

@@ -43,6 +43,8 @@ def dedup_by_id(
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     max_shard_batch_bytes: int = 1 << 30,
     metrics: str = "dedup",
+    accept_changed_id: str | None = None,
+    accept_changed_timestamp: str | None = None,
 ) -> Operator:
     """A transformation that lets each record ID pass once per horizon.
 
@@ -118,6 +120,11 @@ def dedup_by_id(
     metrics : str
         Name under which `DataFrame.observe` reports; unique in a query, as is this name with
         ``_pack`` behind it, which reports the first pass's time.
+    accept_changed_id, accept_changed_timestamp : str, optional
+        A query that is started with another ID or timestamp than it was born with is refused. If
+        you know that every record keeps the ID or timestamp that it had (a column was renamed, an
+        expression written in another way), set the word that the refusal names; it stands for
+        this one change.
 
     Returns
     -------
@@ -172,5 +179,7 @@ def dedup_by_id(
             cache_bytes=cache_bytes,
             max_shard_batch_bytes=max_shard_batch_bytes,
             metrics=metrics,
+            accept_changed_id=accept_changed_id,
+            accept_changed_timestamp=accept_changed_timestamp,
         )
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dedup.catalog.definition import Definition
+from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
 from dedup.core.policy import Policy
 
@@ -20,10 +22,16 @@ class Plan:
     ----------
     id_columns : tuple of (column in pack's input, name, Spark type)
         The name and type are what the birth certificate holds.
+    id_definitions : tuple of Definition
+        What makes each column of the ID.
     time_column : str or None
         Timestamp column; None in processing-time mode or when the ID carries the time.
     time_source : str
-        What the birth certificate says about timestamps.
+        Where timestamps come from, for people to read.
+    time_definition : Definition
+        What makes the timestamp.
+    accepted : Accepted
+        Changes of the two for which the user vouches.
     id_time : {"uuid7"} or None
         Where in the ID the time is.
     now_column : str or None
@@ -52,8 +60,11 @@ class Plan:
     """
 
     id_columns: tuple[tuple[str, str, str], ...]
+    id_definitions: tuple[Definition, ...]
     time_column: str | None
     time_source: str
+    time_definition: Definition
+    accepted: Accepted
     id_time: Literal["uuid7"] | None
     now_column: str | None
     source_columns: tuple[str, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark import TaskContext
 
@@ -140,7 +141,8 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     assert plan.root is not None
     cache_key = (
         plan.root.url(), task.query_id, task.run_id,
-        plan.id_columns, plan.time_source, plan.policy.stable_timestamps, plan.shards,
+        plan.id_definitions, plan.time_definition, plan.policy.stable_timestamps, plan.shards,
+        plan.accepted,
     )  # fmt: skip
     known = _checked.get(cache_key)
     if known is not None:
@@ -150,29 +152,43 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         check_start(plan.root, plan.start_id)
     found = load_certificate(plan.root, task.query_id)
     if found is None and has_state:
-        raise CatalogError(
-            f"The catalog of this query is missing: {plan.root.url()} has no birth certificate "
-            f"for query {task.query_id}, but the checkpoint remembers one. Point `catalog` to "
-            "where it is, or restore it together with the checkpoint.",
-            remedy="missing-catalog",
-        )
+        raise missing_catalog(plan.root, task.query_id)
     shards = plan.shards or (found.shards if found else task.partitions)
     same_spread = found is not None and found.shards == shards
     wanted = Certificate(
         query_id=task.query_id,
-        id_columns=tuple((name, kind) for _, name, kind in plan.id_columns),
-        encoding=ENCODING,
-        timestamp_source=plan.time_source,
-        stable_timestamps=plan.policy.stable_timestamps,
         shards=shards,
         slot_keys=found.slot_keys if found and same_spread else slot_keys(shards, task.partitions),
         hash_key_id=filter_key_id(task.query_id),
         birth_batch=task.epoch,
+        **of_plan(plan),
     )
     if has_state is None and found is None:
         # Pack only reads: the group function, which knows whether there is state, creates it.
         return wanted
-    certificate = create_or_check(plan.root, wanted)
+    certificate = create_or_check(plan.root, wanted, plan.accepted)
     _checked.clear()
     _checked[cache_key] = certificate
     return certificate
+
+
+def of_plan(plan: Plan) -> dict[str, Any]:
+    """Return what the plan says of the certificate's fields."""
+    return {
+        "id_columns": tuple((name, kind) for _, name, kind in plan.id_columns),
+        "id_definitions": plan.id_definitions,
+        "encoding": ENCODING,
+        "timestamp_source": plan.time_source,
+        "timestamp_definition": plan.time_definition,
+        "stable_timestamps": plan.policy.stable_timestamps,
+    }
+
+
+def missing_catalog(root: Root, query_id: str) -> CatalogError:
+    """The error that the checkpoint has a memory whose catalog is not at the root."""
+    return CatalogError(
+        f"The catalog of this query is missing: {root.url()} has no birth certificate for query "
+        f"{query_id}, but the checkpoint remembers one. Point `catalog` to where it is, or restore "
+        "it together with the checkpoint.",
+        remedy="missing-catalog",
+    )

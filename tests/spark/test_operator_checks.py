@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 from support import SCHEMA, Query, run_python, trace
@@ -72,7 +72,9 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
     [
         ({"timestamp": "id"}, r"timestamp column 'id' is string; .* F.to_timestamp\('id'\)"),
         ({"timestamp": "at"}, r"timestamp column 'at' is bigint; .* F.timestamp_millis\('at'\)"),
-        ({"timestamp": lambda: F.to_date("ts")}, "is date; a timestamp is needed"),
+        ({"timestamp": "at"}, r"F.timestamp_seconds\('at'\) if it counts seconds"),
+        ({"timestamp": lambda: F.to_date("ts")}, r"is date; a timestamp is needed: .*cast\('time"),
+        ({"timestamp": lambda: F.col("n") > 1}, "is boolean; .*: give a column that holds the rec"),
         ({"timestamp": 5}, "timestamp=5 is neither a column name nor a Column .it is a int"),
         ({"order_by": lambda: F.array("n")}, r"order_by column 'array\(n\)' is array<bigint>,"),
         ({"timestamp": "ts", "source_partition": lambda: F.array("src")},
@@ -86,6 +88,72 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
 def test_columns_of_the_wrong_kind(batch: DataFrame, options: Any, message: str) -> None:
     with refused(message):
         batch.transform(dedup_by_id("id", horizon="1 day", **made(options)))
+
+
+ONE_VALUE_OF_EACH_ROW = [
+    (lambda: F.explode(F.array("n", "at")), "explode.* makes several rows of one, or none"),
+    (lambda: F.expr("stack(2, n, at)"), "makes several rows of one, or none"),
+    (lambda: F.max("n"), r"max\(n\).* makes one value of many rows"),
+    (lambda: F.row_number().over(Window.partitionBy("id").orderBy("n")), "takes its value from ot"),
+    (lambda: F.window("ts", "1 hour", "10 minutes").start, "makes several rows of one"),
+    (lambda: F.window("ts", "1 hour").start, "drops rows"),
+    (lambda: F.rand(), r"is not the same when Spark computes a record again \(rand\)"),
+    (lambda: F.concat("id", F.expr("uuid()")), r"computes a record again \(uuid\)"),
+    (lambda: F.monotonically_increasing_id(), r"\(monotonically_increasing_id\)"),
+    (lambda: F.udf(lambda n: n, "long").asNondeterministic()("n"), r"again \(<lambda>\)"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), ONE_VALUE_OF_EACH_ROW)
+def test_an_expression_is_one_lasting_value_of_each_row(
+    batch: DataFrame, stream: DataFrame, tmp_path: Path, given: Any, message: str
+) -> None:
+    """Else rows would be multiplied or dropped before the operator counts them."""
+    for option in ("id", "timestamp", "source_partition", "order_by"):
+        options = {"id": "id", "timestamp": "ts", option: given()}
+        with refused(f"{option}='.*{message}"):
+            batch.transform(dedup_by_id(horizon="1 day", **options))
+    with refused(f"order_by='.*{message}"):
+        operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", order_by=given())
+        stream.transform(operator)
+
+
+def test_what_lasts_is_not_mistaken_for_chance(batch: DataFrame) -> None:
+    """The file that a record is read from, the micro-batch's time, and a generator before us."""
+    once = dedup_by_id(
+        F.lower("id"),
+        horizon="1 day",
+        timestamp=F.current_timestamp(),
+        source_partition=F.input_file_name(),
+        order_by=F.udf(lambda n: n, "long")("n"),
+    )
+    exploded = batch.withColumn("at", F.explode(F.array("n", "at")))
+    exploded.transform(once)
+
+
+def test_columns_of_an_iterator_are_kept(spark: SparkSession) -> None:
+    """They are read more than once: for each DataFrame that the operator is applied to."""
+    frame = spark.createDataFrame([("a", 0, None, "s", n) for n in (3, 1, 2)], SCHEMA)
+    first = dedup_by_id((c for c in ["id"]), horizon="1 day", order_by=(c for c in ["n"]))
+    assert [row["n"] for _ in range(2) for row in frame.transform(first).collect()] == [1, 1]
+
+
+def test_strange_names(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1, 2), ("a", 1, 2)], "id string, `*` int, `a.b` int")
+    (row,) = frame.transform(dedup_by_id(F.lower("id"), horizon="1 day")).collect()
+    assert row.asDict() == {"id": "a", "*": 1, "a.b": 2}
+    with refused("Column '__DEDUP_0': names beginning '__dedup_' are reserved"):
+        frame.withColumnRenamed("*", "__DEDUP_0").transform(dedup_by_id("id", horizon="1 day"))
+
+
+def test_lateness_beyond_the_horizon_is_worth_a_word() -> None:
+    with pytest.warns(DedupWarning, match="'3 days' is longer than the horizon .1 day.") as told:
+        dedup_by_id("id", horizon="1 day", timestamp="ts", lateness="3 days")
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dedup_by_id("id", horizon="1 day", timestamp="ts", lateness="1 day")
+        dedup_by_id("id", horizon="1 day", timestamp="ts", stable_timestamps=True)
 
 
 def test_a_time_in_the_id_needs_an_id_that_can_hold_it(batch: DataFrame) -> None:
@@ -112,7 +180,8 @@ def test_no_id_at_all(batch: DataFrame) -> None:
 )
 def test_bad_durations_name_their_option(option: str) -> None:
     for value, why in (
-        ("1 month", "is not a duration; write it as Spark does, for example '7 days'"),
+        ("1 month", "is not a duration of one length.* give days, such as '31 days'"),
+        ("2 Years", "is not a duration of one length.* give days, such as '732 days'"),
         ("tomorrow", "is not a duration"),
         ("", "is empty"),
         ("-1 day", "is not a duration"),
@@ -155,6 +224,12 @@ def test_bad_durations_name_their_option(option: str) -> None:
         ({"source_partition": lambda: F.col("src")},
          "source_partition=Column.* needs a timestamp column"),
         ({"catalog": ""}, "the catalog's path is empty"),
+        ({"verdict": 5}, "verdict=5 must be text that is not empty, or None"),
+        ({"verdict": ""}, "verdict='' must be text that is not empty"),
+        ({"metrics": ""}, "metrics='' must be a name"),
+        ({"metrics": None}, "metrics=None must be a name"),
+        ({"order_by": {"n", "src"}}, "order_by={'.*'} has no order that lasts; give .* a list"),
+        ({"accept_changed_id": True}, "accept_changed_id=True must be text"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_work(spark: SparkSession, options: Any, message: str) -> None:
@@ -346,6 +421,11 @@ def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
     with refused("is declared before dedup_by_id"):
         marked.drop("ts").transform(operator)
     stream.transform(operator).withWatermark("ts", "1 hour")
+    # It is looked for in the plan, not in what is printed of it.
+    stream.sparkSession.conf.set("spark.sql.maxPlanStringLength", "20")
+    with refused("is declared before dedup_by_id"):
+        marked.transform(operator)
+    stream.withColumnRenamed("n", "EventTimeWatermark").transform(operator)
 
 
 def test_batches_are_spared_the_checks_of_streams(

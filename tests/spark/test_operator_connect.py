@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession, functions as F
 from dedup import DedupListener, dedup_by_id
 from dedup.errors import ConfigError
 from dedup.spark.metrics import from_progress
+from definitions import differences
 from support import SCHEMA, Query, seeded
 
 folder = Path(sys.argv[1])
@@ -81,7 +82,15 @@ told["refusals"] = [
     refusal(stream),
     refusal(stream.withWatermark("ts", "1 hour"), **catalog),
     refusal(stream.transform(dedup_by_id("id", horizon="1 hour", **catalog)), "n", **catalog),
+    refusal(stream, order_by=F.explode(F.array("n", "at")), **catalog),
+    refusal(source, F.max("id")),
+    refusal(source, order_by=F.rand()),
+    refusal(source, order_by=F.udf(lambda n: n, "long").asNondeterministic()("n")),
 ]
+told["definitions"] = differences(source)
+spark.conf.set("spark.sql.maxPlanStringLength", "20")
+told["refusals"].append(refusal(stream, **catalog))
+spark.conf.unset("spark.sql.maxPlanStringLength")
 spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
 told["refusals"].append(refusal(stream, **catalog))
 print(json.dumps(told))
@@ -117,6 +126,7 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
     }
     assert told["batch"] == [told["distinct"]] * 4
     assert told["dotted"] == told["distinct"]
+    assert told["definitions"] == [], "as in a classic session"
     assert told["columns"] == ["user.id", "at", "ts", "src", "n"]
     for refusal, message in zip(
         told["refusals"],
@@ -128,6 +138,11 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
             "A stream needs catalog=",
             "withWatermark('ts', ...) is declared before dedup_by_id",
             "This query already has a dedup_by_id",
+            "makes several rows of one, or none",
+            "makes one value of many rows",
+            "computes a record again (rand)",
+            "computes a record again (<lambda>)",
+            "spark.sql.maxPlanStringLength is so small",
             "spark.sql.streaming.unsupportedOperationCheck=false",
         ),
         strict=True,

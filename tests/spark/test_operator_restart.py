@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from definitions import differences
 from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
 from support import ARROW, BASE, SCHEMA, Query, roll_back, row_set, run_python, splits
 
-from dedup import kernel
+from dedup import check_query, dedup_by_id, kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys
 from dedup.catalog.root import Root
@@ -27,6 +28,7 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import SegmentPlan
+from dedup.errors import CatalogError, ConfigError
 
 
 def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
@@ -102,40 +104,116 @@ PLAIN = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict", "lateness"
 
 
 def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path: Path) -> None:
+    """Told on the driver to who asks, and by the tasks to who does not."""
     born = Query(spark, tmp_path / "born", PLAIN).add("a@0/s")
     born.run()
     born.add("a@1/s", "z@0/s")
 
-    def changed(name: str, id: Any = "id", **options: Any) -> Query:  # noqa: A002
-        other = born.copy(tmp_path / name)
-        other.id = id
-        other.options |= options
-        return other
+    def refused(message: str, id: Any = "id", schema: str = SCHEMA, **options: Any) -> None:  # noqa: A002
+        given = {"catalog": str(born.catalog)} | born.options | options
+        source = spark.readStream.schema(schema).parquet(str(born.input))
+        with pytest.raises(ConfigError, match=re.compile(message, re.S)):
+            check_query(source, dedup_by_id(id, **given), checkpoint=born.checkpoint)
 
-    stopped(
-        changed("id", id="src"),
-        r"id columns is \(\('id', 'string'\),\) there and \(\('src', 'string'\),\) here",
+    refused(
+        r"ID is src .string. now and was id .string.*withColumnRenamed\('src', 'id'\)", id="src"
     )
-    stopped(
-        changed("ids", id=["id", "src"]), r"and \(\('id', 'string'\), \('src', 'string'\)\) here"
+    refused(
+        "ID is id .string. and src .string. now and was id .string.. Give the one", ["id", "src"]
     )
-    stopped(
-        changed("time", timestamp=F.timestamp_seconds("at")),
-        r"timestamp source is 'column ts timestamp' there and 'column timestamp_seconds\(at\)",
+    refused("ID is upper.id. .string. of id string now and was id", F.upper("id"))
+    refused("ID is id .binary. now .*another type of the same column, cast it back",
+            schema=SCHEMA.replace("id string", "id binary"))  # fmt: skip
+    refused(
+        r"timestamp is timestamp_seconds\(at\) .timestamp. of at bigint now and was ts .timestamp",
+        timestamp=F.timestamp_seconds("at"),
     )
-    stopped(
-        changed("clock", timestamp=None, lateness=None),
-        "timestamp source is 'column ts timestamp' there and 'processing time' here",
-    )
-    stopped(
-        changed("stable", stable_timestamps=True),
-        "stable timestamps is False there and True here",
-    )
-    refused = changed("shards", shards=3)
-    stopped(refused, "shards is 2 there and 3 here.* Use the settings of the catalog again")
+    refused("timestamp is processing time now and was ts .timestamp.. Give the one of then",
+            timestamp=None, lateness=None)  # fmt: skip
+    refused("stable_timestamps is True now and was False", stable_timestamps=True)
+    refused("has 3 shards now and had 2; set shards=2", shards=3)
+    changed = born.copy(tmp_path / "changed")
+    changed.options["shards"] = 3
+    stopped(changed, "dedup.errors.ConfigError: the query was started with other settings than its "
+            "memory in .*catalog.json was made with: The query has 3 shards now")  # fmt: skip
     # Refused, not harmed: with the old options it goes on.
-    del refused.options["shards"]
-    assert refused.run().told() == [["a@1 duplicate", "z@0 unique"]]
+    del changed.options["shards"]
+    assert changed.run().told() == [["a@1 duplicate", "z@0 unique"]]
+
+
+def test_what_is_kept_of_an_expression(spark: SparkSession) -> None:
+    """In our own words: the same in another release, in another process, and on Connect."""
+    frame = spark.createDataFrame([], SCHEMA)
+    assert differences(frame) == []
+    assert differences(frame) == [], "Spark numbers the variables of lambdas on"
+
+
+def test_an_alias_hides_no_other_id(spark: SparkSession, tmp_path: Path) -> None:
+    """By its name alone the ID is the same; records that were never seen would be dropped."""
+    made = Query(spark, tmp_path, PLAIN, id=F.col("src").alias("k")).add("x@0/a", "y@0/b")
+    made.run()
+    made.add("a@1/s", "b@1/t")
+    made.id = F.col("id").alias("k")
+    stopped(made, "ID is id .string. now and was src .string.")
+    # Neither alias nor spelling make other bytes.
+    made.id = F.expr("SRC AS other")
+    assert made.run().told() == [["a@1 unique", "b@1 unique"]]
+    made.add("c@2/s")
+    made.id = "src"
+    assert made.run().told() == [["c@2 duplicate"]]
+
+
+def test_the_type_below_a_cast_is_part_of_the_id(spark: SparkSession, tmp_path: Path) -> None:
+    made = Query(spark, tmp_path, PLAIN, id=F.col("n").cast("string")).add("a@0")
+    made.run()
+    made.before = lambda df: df.withColumn("n", F.col("n").cast("decimal(10,1)"))
+    operator = dedup_by_id(made.id, catalog=str(made.catalog), **PLAIN)
+    with pytest.raises(ConfigError, match=r"of n decimal\(10,1\) now and .* of n bigint"):
+        check_query(made.before(made.source()), operator, checkpoint=str(made.checkpoint))
+
+
+def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_path: Path) -> None:
+    made = Query(spark, tmp_path, dict(PLAIN)).add("a@0")
+    made.run()
+    made.add("a@1", "b@1")
+    made.before = lambda df: df.withColumnsRenamed({"id": "key", "ts": "time"})
+    made.then = lambda df: df.withColumnsRenamed({"key": "id", "time": "ts"})
+    made.id = "key"
+    made.options |= {"timestamp": "time"}
+    with pytest.raises(ConfigError) as caught:
+        check_query(
+            made.before(made.source()),
+            dedup_by_id("key", catalog=str(made.catalog), **made.options),
+            checkpoint=made.checkpoint,
+        )
+    text = str(caught.value)
+    assert "events.withColumnRenamed('key', 'id')" in text
+    words = dict(re.findall(r"(accept_changed_\w+)='(\w+)'", text))
+    assert set(words) == {"accept_changed_id", "accept_changed_timestamp"}
+    made.options |= words
+    assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
+    # The word stands for this one change.
+    made.add("c@2")
+    made.id = "src"
+    stopped(made, "ID is src .string. now and was id .string.")
+
+
+def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    made = Query(spark, tmp_path, PLAIN).add("a@0")
+
+    def asked() -> str:
+        operator = dedup_by_id("id", catalog=str(made.catalog), **PLAIN)
+        found = check_query(made.source(), operator, checkpoint=made.checkpoint)
+        (one,) = [finding for finding in found if finding.rule == "checkpoint"]
+        return one.evidence
+
+    assert "holds no query yet: this is a first start" in asked()
+    made.run()
+    assert "goes on after micro-batch 0; its catalog was made with the same ID" in asked()
+    shutil.move(made.catalog, tmp_path / "safe")
+    with pytest.raises(CatalogError, match="The catalog of this query is missing") as caught:
+        asked()
+    assert caught.value.remedy == "missing-catalog"
 
 
 def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
@@ -236,7 +314,7 @@ def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_payload_column_added_on_restart(spark: SparkSession, tmp_path: Path) -> None:
-    made = Query(spark, tmp_path, PLAIN).add("a@0")
+    made = Query(spark, tmp_path, dict(PLAIN)).add("a@0")
     made.run()
     made.add("a@1", "b@1")
     made.schema = SCHEMA + ", more array<int>"

@@ -1,0 +1,91 @@
+"""How a query makes its record IDs and timestamps, in a form that outlives releases of Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dedup.core.parse import array, mapping, text
+
+#: Parts of a type that do not show in the bytes of an ID.
+_PRECISION = (
+    (re.compile(r"decimal\(\d+,(-?\d+)\)"), r"decimal(,\1)"),
+    (re.compile(r"interval (?:day|hour|minute|second).*"), "interval"),
+    (re.compile(r"time\(\d\)"), "time"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One value that is made of a record's columns: a column of the ID, or the timestamp.
+
+    Parameters
+    ----------
+    expression : str
+        What makes it, such as ``order_id`` or ``lower(order_id)``, without aliases.
+    kind : str
+        Spark type of the result; empty where no column is read.
+    inputs : tuple of (str, str)
+        Name and Spark type of each column that an expression reads, by name; none for a column as
+        it is.
+    time_zone : str
+        The session's, where the result may depend on it; else empty.
+    """
+
+    expression: str
+    kind: str
+    inputs: tuple[tuple[str, str], ...] = ()
+    time_zone: str = ""
+
+    def same_as(self, other: Definition) -> bool:
+        """Whether both make the same bytes of the same record."""
+        return self._bytes() == other._bytes()
+
+    def _bytes(self) -> tuple[object, ...]:
+        return self.expression, encoded_kind(self.kind), self.inputs, self.time_zone
+
+    def told_beside(self, other: Definition) -> str:
+        """What a reader needs to tell it from another."""
+        told = self.expression + (f" ({self.kind})" if self.kind else "")
+        if self.inputs != other.inputs and self.inputs:
+            told += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
+        if self.time_zone != other.time_zone and self.time_zone:
+            told += f" in the time zone {self.time_zone}"
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, which `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Definition:
+        """Return the definition of plain values; ValueError where they are not one."""
+        every = frozenset(cls.__slots__)
+        fields = mapping(value, needed=every, known=every)
+        pairs = (array(pair, 2) for pair in array(fields["inputs"]))
+        return cls(
+            expression=text(fields["expression"]),
+            kind=text(fields["kind"]),
+            inputs=tuple((text(name), text(kind)) for name, kind in pairs),
+            time_zone=text(fields["time_zone"]),
+        )
+
+
+def encoded_kind(kind: str) -> str:
+    """Return what of a Spark type shows in the bytes of an ID: a decimal's scale, for example."""
+    lowered = kind.lower()
+    for pattern, short in _PRECISION:
+        if pattern.fullmatch(lowered):
+            return pattern.sub(short, lowered)
+    return lowered
+
+
+def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> str:
+    """Return 12 characters that stand for this one change and no other."""
+    both = [[definition.to_json() for definition in side] for side in (before, after)]
+    data = json.dumps(both, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(data, digest_size=6).hexdigest()

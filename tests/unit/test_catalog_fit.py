@@ -1,0 +1,229 @@
+"""What a query's memory was made with, against what the query is started with."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from catalog_support import QUERY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.catalog.certificate import (
+    Certificate,
+    create_or_check,
+    filter_key_id,
+    load_certificate,
+    slot_keys,
+)
+from dedup.catalog.definition import Definition, change_token, encoded_kind
+from dedup.catalog.fit import Accepted, check_fit
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, ConfigError
+
+ORDER = Definition(expression="order_id", kind="string")
+TIME = Definition(expression="ts", kind="timestamp")
+BORN = Certificate(
+    query_id=QUERY,
+    id_columns=(("order_id", "string"),),
+    id_definitions=(ORDER,),
+    encoding="dedup-id-1",
+    timestamp_source="column ts timestamp",
+    timestamp_definition=TIME,
+    stable_timestamps=False,
+    shards=2,
+    slot_keys=slot_keys(2, 2),
+    hash_key_id=filter_key_id(QUERY),
+    birth_batch=0,
+)
+#: The golden checkpoint's, of before there were definitions.
+BEFORE = Path(__file__).parents[1] / "golden" / "v2" / "catalog"
+
+
+def fits(wanted: Certificate, found: Certificate = BORN, **accepted: str) -> None:
+    check_fit(found, wanted, where="catalog.json", accepted=Accepted(**accepted))
+
+
+def with_id(*definitions: Definition) -> Certificate:
+    columns = tuple((one.expression, one.kind) for one in definitions)
+    return replace(BORN, id_columns=columns, id_definitions=definitions)
+
+
+def refusal(wanted: Certificate, found: Certificate = BORN, **accepted: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        fits(wanted, found, **accepted)
+    assert caught.value.remedy == "changed-settings"
+    assert "\n" not in caught.value.text
+    return caught.value.text
+
+
+def test_another_name_for_the_same_bytes_fits() -> None:
+    fits(BORN)
+    fits(replace(BORN, id_columns=(("k", "string"),), timestamp_source="column t timestamp"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("decimal(10,2)", "decimal(12,2)"),
+        ("interval day to second", "interval hour to second"),
+        ("time(0)", "time(6)"),
+        ("STRING", "string"),
+    ],
+)
+def test_types_that_encode_alike_fit(before: str, after: str) -> None:
+    born = with_id(replace(ORDER, kind=before))
+    fits(with_id(replace(ORDER, kind=after)), born)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("decimal(10,2)", "decimal(10,3)"),
+        ("int", "bigint"),
+        ("string", "binary"),
+        ("timestamp", "timestamp_ntz"),
+        ("interval day", "interval year"),
+    ],
+)
+def test_types_that_encode_otherwise_are_no_matter_of_opinion(before: str, after: str) -> None:
+    assert encoded_kind(before) != encoded_kind(after)
+    born, wanted = (replace(ORDER, kind=kind) for kind in (before, after))
+    token = change_token([born], [wanted])
+    text = refusal(with_id(wanted), with_id(born), id=token)
+    assert f"The ID is order_id ({after}) now and was order_id ({before})." in text
+    assert "cast it back" in text
+    assert "accept_changed_id" not in text
+
+
+def test_a_changed_expression_names_both_and_the_ways_on() -> None:
+    lower = Definition(expression="lower(id)", kind="string", inputs=(("id", "string"),))
+    upper = replace(lower, expression="upper(id)")
+    text = refusal(with_id(upper), with_id(lower))
+    assert "The ID is upper(id) (string) now and was lower(id) (string). Give the one" in text
+    assert "withColumnRenamed" not in text
+    below = replace(lower, inputs=(("id", "int"),))
+    assert "of id int now and was lower(id) (string) of id string." in refusal(
+        with_id(below), with_id(lower)
+    )
+    zoned = replace(lower, time_zone="UTC")
+    berlin = replace(lower, time_zone="Europe/Berlin")
+    assert "in the time zone Europe/Berlin now and was lower(id) (string) in the time zone UTC" in (
+        refusal(with_id(berlin), with_id(zoned))
+    )
+
+
+def test_a_renamed_column_is_renamed_back_or_vouched_for() -> None:
+    renamed = with_id(Definition(expression="oid", kind="string"))
+    text = refusal(renamed)
+    assert "events.withColumnRenamed('oid', 'order_id')" in text
+    (word,) = re.findall(r"accept_changed_id='(\w+)'", text)
+    fits(renamed, id=word)
+    # No other change, and not the way back.
+    assert "The ID is another" in refusal(
+        with_id(Definition(expression="another", kind="string")), id=word
+    )
+    refusal(BORN, renamed, id=word)
+
+
+def test_a_composite_id_keeps_its_order_and_number() -> None:
+    line = Definition(expression="line", kind="string")
+    born = with_id(ORDER, line)
+    assert "line (string) and order_id (string) now and was order_id (string) and line" in refusal(
+        with_id(line, ORDER), born
+    )
+    assert "The ID is order_id (string) now and was order_id (string) and line (string). Give" in (
+        refusal(BORN, born)
+    )
+
+
+def test_a_changed_timestamp() -> None:
+    renamed = replace(BORN, timestamp_definition=Definition(expression="at", kind="timestamp"))
+    text = refusal(renamed)
+    assert "The timestamp is at (timestamp) now and was ts (timestamp)." in text
+    (word,) = re.findall(r"accept_changed_timestamp='(\w+)'", text)
+    fits(renamed, timestamp=word)
+    refusal(renamed, id=word)
+    # Another kind of clock is no other name of the same one.
+    arrival = Definition(expression="processing time", kind="")
+    text = refusal(replace(BORN, timestamp_definition=arrival))
+    assert "The timestamp is processing time now and was ts (timestamp)." in text
+    assert "accept_changed" not in text
+
+
+def test_all_that_changed_is_told_at_once() -> None:
+    text = refusal(replace(BORN, shards=3, stable_timestamps=True))
+    assert "3 shards now and had 2" in text
+    assert "stable_timestamps is True now and was False" in text
+    assert "start anew with another checkpoint" in text
+
+
+def test_a_certificate_without_definitions_is_read_and_compared_by_name(tmp_path: Path) -> None:
+    """Those of before are read for ever, and stay as they are."""
+    (path,) = BEFORE.glob("*/catalog.json")
+    data = path.read_bytes()
+    old = Certificate.from_bytes(data, "here")
+    assert json.loads(data)["format"] == 1
+    assert old.id_definitions is None
+    assert old.to_bytes() == data
+    root = Root(tmp_path)
+    root.put_bytes(f"{old.query_id}/catalog.json", data)
+    now = replace(
+        old,
+        id_definitions=(Definition(expression="id", kind="string"),),
+        timestamp_definition=Definition(expression="timestamp", kind="timestamp"),
+    )
+    assert create_or_check(root, now) == old
+    assert "The ID is key (string) now and was id (string)." in refusal(
+        replace(now, id_columns=(("key", "string"),)), old
+    )
+    assert "The timestamp is column at timestamp now and was column timestamp" in refusal(
+        replace(now, timestamp_source="column at timestamp"), old
+    )
+
+
+texts = st.text(max_size=12)
+definitions = st.builds(
+    Definition,
+    expression=texts,
+    kind=texts,
+    inputs=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
+    time_zone=texts,
+)
+
+
+@given(st.lists(definitions, min_size=1, max_size=3), definitions)
+def test_certificates_come_back_from_their_bytes(ids: list[Definition], time: Definition) -> None:
+    made = replace(
+        BORN,
+        id_columns=tuple(("n", "k") for _ in ids),
+        id_definitions=tuple(ids),
+        timestamp_definition=time,
+    )
+    assert Certificate.from_bytes(made.to_bytes(), "here") == made
+    fits(made, made)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"id_definitions": []},
+        {"id_definitions": [{"expression": "id"}]},
+        {"timestamp_definition": None},
+        {"timestamp_definition": {**TIME.to_json(), "inputs": [["a"]]}},
+        {"timestamp_definition": {**TIME.to_json(), "more": 1}},
+    ],
+)
+def test_definitions_that_make_no_sense_stop_the_query(tmp_path: Path, broken: dict) -> None:
+    from dedup.catalog.certificate import _canonical, _checksum
+
+    fields = json.loads(BORN.to_bytes()) | broken
+    del fields["checksum"]
+    fields["checksum"] = _checksum(fields)
+    root = Root(tmp_path)
+    root.put_bytes(f"{QUERY}/catalog.json", _canonical(fields) + b"\n")
+    with pytest.raises(CatalogError, match="cannot be used"):
+        load_certificate(root, QUERY)
