@@ -143,6 +143,7 @@ def test_options_in_the_page_exist() -> None:
     flags |= {flag for parameter in command.params for flag in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", PAGE)) <= flags
     known = {*signature(dedup_by_id).parameters, *BatchMetrics.__dataclass_fields__, "dedup_by_id"}
+    known.add("check_query")
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))
     assert named
     assert named <= known
