@@ -67,7 +67,8 @@ def dedup_by_id(
         Default: processing time.
     source_partition : str, Column, or several
         What identifies a clock, for example Kafka's topic and partition. Default: one clock, the
-        newest timestamp of all; then records of a slow source are late.
+        newest timestamp of all; then records of a slow source are late. A timestamp among them
+        names its clock in the session's time zone: keep that between restarts.
     lateness : str or timedelta, optional
         How far behind the low watermark a record is still on time. Default: the horizon, at most
         1 hour; with `stable_timestamps` the horizon.

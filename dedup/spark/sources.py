@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from dedup import kernel
 from dedup.spark.identity import encode_ids
+from dedup.spark.values import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,9 @@ def name_sources(columns: Sequence[pa.Array], key: bytes) -> NamedSources:
     ids = encode_ids(columns)
     hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)
     distinct, first, index = np.unique(hashes, return_index=True, return_inverse=True)
-    rows = zip(*(_values(column.take(pa.array(first))) for column in columns), strict=True)
+    rows = zip(*(map(plain, column.take(pa.array(first))) for column in columns), strict=True)
     names = [
         json.dumps(row[0] if len(row) == 1 else list(row), default=str, separators=(",", ":"))
         for row in rows
     ]
     return NamedSources(names, distinct, index.astype(np.int64))
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """The values as Python has them; text that is no UTF-8 with its other bytes written out."""
-    try:
-        return list(column.to_pylist())
-    except UnicodeDecodeError:
-        raw = column.cast(pa.large_binary()).to_pylist()
-        return [None if v is None else v.decode(errors="backslashreplace") for v in raw]

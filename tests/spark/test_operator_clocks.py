@@ -93,13 +93,16 @@ def test_an_idle_source_partition_lets_the_watermark_go(
 
 
 def test_composite_source_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """Also of dates and timestamps that Python does not know."""
+    spark.conf.set("spark.sql.session.timeZone", "GMT+8")
+    beyond = F.timestamp_micros(F.lit(253_402_300_800_000_000))
     told = trace(
         spark, tmp_path, [["f@600/fast", "s@0/slow"], ["t@7/slow"]],
         horizon="60 seconds", lateness="10 seconds",
-        source_partition=[F.col("src"), F.length("src")],
+        source_partition=[F.col("src"), F.length("src"), beyond, F.to_date(beyond)],
     )  # fmt: skip
     assert told.told()[1] == ["t@7 unique"]
-    assert told.metrics[1].gc_source == '["slow",4]'
+    assert told.metrics[1].gc_source == ('["slow",4,"10000-01-01 00:00:00+00:00","10000-01-01"]')
 
 
 def uuid7(seconds: int, tail: int) -> str:
