@@ -243,6 +243,7 @@ def plan_of(df: DataFrame, options: Options) -> Plan:
 def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
     """Pack's input and the plan for the tasks, after all checks; errors as `Operator`."""
     known = _columns(df, options)
+    checks.check_arrow(df.sparkSession)
     if df.isStreaming:
         _check_stream(df, options)
     plan = _plan(df, options, known)

@@ -30,6 +30,7 @@ _REQUIRED = {
         "without it a sink that reads half of a micro-batch loses the other half silently",
     ),
 }
+_ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
 #: Partitions per core of a local master above which a warning is due.
 _PARTITIONS_PER_CORE = 4
 
@@ -49,6 +50,17 @@ def check_settings(spark: SparkSession) -> None:
         value = setting(spark, name, required)
         if value.lower() != required:
             raise ConfigError(f"{name}={value}: {why}. Set it to {required}.")
+
+
+def check_arrow(spark: SparkSession) -> None:
+    """Refuse a compression under which Spark hands Python what it cannot read."""
+    value = setting(spark, _ARROW_CODEC, "none")
+    if value.lower() == "lz4":
+        raise ConfigError(
+            f"{_ARROW_CODEC}={value}: with lz4 Spark writes a string or binary column in which "
+            "every value is null or empty so that Python cannot read it, and the operator sends "
+            "such columns in every micro-batch. Set it to zstd or none."
+        )
 
 
 def local_cores(spark: SparkSession) -> int | None:

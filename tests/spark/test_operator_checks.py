@@ -353,6 +353,22 @@ def test_settings_that_break_the_guarantee(
     stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
 
 
+def test_an_arrow_compression_that_python_cannot_read(
+    spark: SparkSession, stream: DataFrame, tmp_path: Path
+) -> None:
+    """Spark's lz4 fails on a column of which every string is empty, on streams and batches."""
+    name = "spark.sql.execution.arrow.compression.codec"
+    spark.conf.set(name, "LZ4")
+    operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c")
+    frames = (stream, spark.range(1).select(F.lit("").alias("id")))
+    for frame in frames:
+        with refused(f"{name}=LZ4: .* every value is null or empty .* Set it to zstd or none"):
+            frame.transform(operator)
+    spark.conf.set(name, "zstd")
+    for frame in frames:
+        frame.transform(operator)
+
+
 def test_too_many_partitions_for_a_local_master(
     spark: SparkSession, stream: DataFrame, tmp_path: Path
 ) -> None:
