@@ -25,9 +25,23 @@ RECORDS = (
     "filter_true_positive",
     "filter_false_positive",
 )
-#: Counters that add up over shards.
-SUMS = (
+#: What was done in the micro-batch, summed over shards: 0 in one without input.
+COUNTED = (
     *RECORDS,
+    "segments_written",
+    "ids_written",
+    "segments_merged",
+    "segments_expired",
+    "segments_deleted",
+    "views_built",
+    "bytes_fetched",
+    "bytes_written",
+    "filters_rebuilt",
+    "catalog_reads",
+    "orphans_deleted",
+)
+#: What there was after it, summed over shards: unknown where no shard was asked.
+HELD = (
     "live_ids",
     "tail_ids",
     "segments",
@@ -35,22 +49,12 @@ SUMS = (
     "filter_state_bytes",
     "sidecar_bytes",
     "segment_bytes",
-    "segments_written",
-    "ids_written",
-    "segments_merged",
-    "segments_expired",
-    "segments_deleted",
     "segments_pending",
     "segments_forgotten",
-    "views_built",
-    "bytes_fetched",
-    "bytes_written",
-    "filters_rebuilt",
-    "catalog_reads",
     "orphan_files",
-    "orphans_deleted",
     "foreign_files",
 )
+SUMS = (*COUNTED, *HELD)
 #: Stages of the group function, in microseconds, summed over shards.
 GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
 #: Of the micro-batch: pack, summed over map tasks, before them.

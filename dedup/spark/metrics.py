@@ -20,7 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import (
     COLUMNS,
+    COUNTED,
     EXPIRING,
+    HELD,
     MAXIMA,
     SETTINGS,
     STAGE_COLUMNS,
@@ -41,13 +43,16 @@ DDL = ", ".join(
 
 def observations() -> list[Column]:
     """Aggregates for `DataFrame.observe` over the group function's output."""
-    sums = [F.sum(name).alias(name) for name in (*SUMS, *STAGE_COLUMNS, *EXPIRING)]
+    # Where there is no row, as in a micro-batch without input, a sum is null.
+    done = [_total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
+    held = [F.sum(name).alias(name) for name in (*HELD, *EXPIRING)]
     maxima = [F.max(name).alias(name) for name in (*MAXIMA, *SETTINGS)]
     is_shard = F.col("shard_index").isNotNull()
     holder = F.min(F.when(is_shard, F.struct("gc_watermark_ms", "shard_index", *TEXTS)))
     fullest = F.max(F.when(is_shard, F.struct("live_ids", "shard_index")))
     return [
-        *sums,
+        *done,
+        *held,
         *maxima,
         F.min("gc_watermark_ms").alias("gc_watermark_ms"),
         (F.max("base_epoch") - F.min("base_epoch")).alias("epochs_apart"),
@@ -62,7 +67,11 @@ def observations() -> list[Column]:
 
 def pack_observation() -> Column:
     """Aggregate for `DataFrame.observe` over pack's output."""
-    return F.sum("pack_us").alias("pack_us")
+    return _total("pack_us")
+
+
+def _total(name: str) -> Column:
+    return F.coalesce(F.sum(name), F.lit(0)).alias(name)
 
 
 def pack_name(name: str) -> str:

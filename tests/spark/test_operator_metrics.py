@@ -21,8 +21,9 @@ from support import (
     trace,
 )
 
-from dedup import BatchMetrics, DedupListener
+from dedup import BatchMetrics, DedupListener, dedup_by_id
 from dedup.core.health import Status
+from dedup.core.metrics import COUNTED, HELD, MAXIMA, STAGE_COLUMNS
 from dedup.errors import ConfigError
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
@@ -98,6 +99,24 @@ def test_metrics_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> N
     assert from_progress(json.loads(progress.json)) == metrics
     assert from_progress(json.loads(progress.json), "another") is None
     assert from_progress(progress, "another") is None
+
+
+def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """It tells zeros where something is counted; what is remembered was not looked at."""
+    empty = tmp_path / "input" / "empty.json"
+    empty.parent.mkdir()
+    empty.touch()
+    lines = spark.readStream.schema("id string").json(str(empty.parent))
+    operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "catalog")
+    writer = lines.transform(operator).writeStream.format("noop").trigger(availableNow=True)
+    running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert finish(running) == [], "there is nothing to tell a listener"
+    (progress,) = running.recentProgress
+    told = {name: row.asDict() for name, row in progress.observedMetrics.items()}
+    assert told["dedup"]["shards"] == 0
+    assert told["dedup_pack"] == {"pack_us": 0}
+    assert {told["dedup"][name] for name in (*COUNTED, *STAGE_COLUMNS)} == {0}
+    assert {told["dedup"][name] for name in (*HELD, *MAXIMA)} == {None}
 
 
 def test_the_metrics_log_holds_every_micro_batch_and_the_end(
