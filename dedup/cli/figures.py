@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dedup.core.duration import span
-from dedup.core.metrics import RECORDS, BatchMetrics
+from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -131,13 +131,16 @@ def table(figures: Figures, title: str) -> Table:
     def line(name: str, value: object, note: str = "") -> None:
         rows.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
 
-    parts = n["unique"] + n["duplicate"] + n["late"] + n["null_id"]
-    verdict = "=" if parts == n["records_in"] else "DIFFERS FROM"
-    line("records in", n["records_in"], f"{verdict} sum of the next four")
+    verdict = "=" if sum(n[name] for name in VERDICTS) == n["records_in"] else "DIFFERS FROM"
+    # Few ever choose a policy under which there is a fifth.
+    lines = "five" if n["untimed"] else "four"
+    line("records in", n["records_in"], f"{verdict} sum of the next {lines}")
     line("  unique", n["unique"])
     line("  duplicate", n["duplicate"])
     line("  late", n["late"], "behind the late watermark")
     line("  null ID", n["null_id"])
+    if n["untimed"]:
+        line("  untimed", n["untimed"], "an ID, but no timestamp")
     line("records out", n["emitted"])
     rows.add_section()
     line("cleared by the filters", n["filter_negative"], "new IDs that cost no read")

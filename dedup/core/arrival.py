@@ -27,6 +27,8 @@ class Verdict(IntEnum):
     DUPLICATE = 1
     LATE = 2
     NULL_ID = 3
+    #: It has an ID, and no timestamp to judge it by.
+    UNTIMED = 4
 
 
 def judge(

@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, fields
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from dedup.core.arrival import Verdict
 from dedup.core.forecast import BANDS
 from dedup.errors import StateError
 
+#: Every record gets one of them.
+VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
 #: What became of the records, and of their distinct IDs.
 RECORDS = (
     "records_in",
-    "unique",
-    "duplicate",
-    "late",
-    "null_id",
+    *VERDICTS,
     "emitted",
     "future",
     "null_timestamp",
@@ -77,10 +77,16 @@ TEXTS = ("gc_source", "slowest_sources")
 class BatchMetrics:
     """One micro-batch, summed over shards.
 
-    ``records_in == unique + duplicate + late + null_id`` holds in every micro-batch, and
+    ``records_in == unique + duplicate + late + null_id + untimed`` holds in every micro-batch, and
     ``filter_negative + filter_true_positive + filter_false_positive`` is the number of distinct
     IDs that the exact tail did not settle. Bytes and IDs are after the micro-batch. Timestamps
     are milliseconds since the epoch, None before the first.
+
+    ``untimed`` counts records that have an ID and no timestamp, under ``null_timestamps="drop"`` or
+    ``"emit"``. ``null_timestamp`` counts all records without a timestamp, whatever became of them:
+    those, records that have neither ID nor timestamp (their verdict is ``null_id``), and under
+    ``"now"`` those that took the micro-batch's time and were judged like any other. Where the time
+    comes from the ID, a record without an ID has no time to miss, and is not among them.
 
     ``returned_from_idle`` counts late records of source partitions that were idle, or that the
     query does not know (idle ones are forgotten once the GC watermark has passed them).
@@ -125,6 +131,7 @@ class BatchMetrics:
     duplicate: int
     late: int
     null_id: int
+    untimed: int
     emitted: int
     future: int
     null_timestamp: int
@@ -198,7 +205,7 @@ class BatchMetrics:
 
     @staticmethod
     def from_json(value: object) -> BatchMetrics:
-        """The metrics that `to_json` gave; fields of a later release are passed over.
+        """The metrics that `to_json` gave, also that of an older or a later release.
 
         Raises
         ------
@@ -207,10 +214,11 @@ class BatchMetrics:
         """
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r:.80} is no micro-batch")
-        missing = _FIELDS - value.keys()
+        told: dict[str, Any] = {**_ADDED, **value}
+        missing = _FIELDS - told.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        known: dict[str, Any] = {name: value[name] for name in _FIELDS}
+        known: dict[str, Any] = {name: told[name] for name in _FIELDS}
         for name, kind in _TYPES.items():
             if not _is(known[name], kind):
                 raise ValueError(f"{name} cannot be {known[name]!r:.80}")
@@ -245,6 +253,8 @@ def check_together(batch: BatchMetrics) -> None:
         )
 
 
+#: Fields that were added since, and what they are where an older release told the rest.
+_ADDED = {"untimed": 0}
 _FIELDS = frozenset(field.name for field in fields(BatchMetrics))
 _TYPES = get_type_hints(BatchMetrics)
 

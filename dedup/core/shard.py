@@ -29,6 +29,8 @@ from dedup.errors import ConfigError
 FLAG_NULL_ID = 1
 FLAG_FUTURE = 2
 FLAG_NULL_TIME = 4
+#: It has no timestamp, and the micro-batch's time does not stand in for one.
+FLAG_UNTIMED = 8
 
 #: Later than every timestamp.
 _FOREVER_MS = -NEVER_MS
@@ -46,9 +48,9 @@ class Records:
         Canonical IDs; empty bytes where the ID is null.
     times_ms : int64 array, shape (n,)
         Timestamps, future and null ones already substituted by the micro-batch's time; ignored in
-        processing-time mode.
+        processing-time mode, and of untimed records.
     flags : uint8 array, shape (n,)
-        FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME.
+        FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED.
     sources : uint64 array, shape (n,), or None
         Hash of each record's source partition, for counting.
     heard : mapping of source partition to Heard
@@ -141,9 +143,9 @@ def process(
     state = _on_grid(state, policy, store, epoch, counts)
 
     times_ms, late = _effective(records, clocks, policy, epoch)
-    null_id = (records.flags & FLAG_NULL_ID) != 0
-    verdicts = np.full(len(null_id), Verdict.NULL_ID, np.uint8)
-    some = np.flatnonzero(~null_id)
+    verdicts = np.full(len(records.flags), Verdict.UNTIMED, np.uint8)
+    verdicts[(records.flags & FLAG_NULL_ID) != 0] = Verdict.NULL_ID
+    some = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
     lost: list[SegmentRef] = []
     if len(some):
         taken, lost = _judge_identified(
@@ -227,7 +229,7 @@ def _judge_identified(
     counts: defaultdict[str, int],
     lap: Callable[[str], None],
 ) -> tuple[Tail, list[SegmentRef]]:
-    """Fill in the verdicts of records that have an ID; return the entries to remember."""
+    """Fill in the verdicts of records with ID and time; return the entries to remember."""
     whole = len(some) == len(verdicts)
     keys = records.keys if whole else records.keys.take(some)
     times, is_late = times_ms[some], late[some]

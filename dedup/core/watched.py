@@ -15,7 +15,10 @@ from dedup.core.metrics import BatchMetrics, difference_ms
 #: Rates do not reach back across a pause of so many medians.
 LONG_PAUSE = 10
 #: Counted in each micro-batch and shown per second.
-RATES = ("records_in", "unique", "duplicate", "late", "null_id", "catalog_reads", "bytes_written")
+RATES = (
+    "records_in", "unique", "duplicate", "late", "null_id", "untimed", "catalog_reads",
+    "bytes_written",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dedup.core.forecast import BANDS
 from dedup.core.health import ENDED, HISTORY, Health, Status
-from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
+from dedup.core.metrics import MAXIMA, STAGES, SUMS, VERDICTS, BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.monitor.series import (
@@ -252,7 +252,7 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
             else:
                 values[head] = exact if head == "target_fpr" else round(exact)
     values["expiring"] = tuple((ids, size) for ids, size in bands)
-    values["records_in"] = sum(values[v] for v in ("unique", "duplicate", "late", "null_id"))
+    values["records_in"] = sum(values[verdict] for verdict in VERDICTS)
     try:
         return BatchMetrics.from_json(values)
     except ValueError as error:

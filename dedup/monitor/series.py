@@ -14,7 +14,7 @@ from typing import Literal
 
 from dedup.core.forecast import BANDS, SLOWEST_SOURCES
 from dedup.core.health import Status
-from dedup.core.metrics import STAGES, BatchMetrics
+from dedup.core.metrics import STAGES, VERDICTS, BatchMetrics
 
 PREFIX = "dedup_"
 _MS, _US = 1e-3, 1e-6
@@ -66,7 +66,7 @@ SERIES = (
         "records",
         "counter",
         "Records judged, by verdict.",
-        {name: name for name in ("unique", "duplicate", "late", "null_id")},
+        {name: name for name in VERDICTS},
         "verdict",
     ),
     _counter("records_emitted", "Records that went on.", "emitted"),

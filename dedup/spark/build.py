@@ -70,7 +70,7 @@ class Options:
     stable_timestamps: bool
     max_future: _Duration
     null_ids: Literal["emit", "drop", "error"]
-    null_timestamps: Literal["error", "now"]
+    null_timestamps: Literal["error", "now", "emit", "drop"]
     verdict: str | None
     idle_timeout: _Duration | None
     order_by: _Columns
@@ -94,7 +94,7 @@ class Options:
         for option, values in (
             ("late", ("emit", "drop")),
             ("null_ids", ("emit", "drop", "error")),
-            ("null_timestamps", ("error", "now")),
+            ("null_timestamps", ("error", "now", "emit", "drop")),
         ):
             if getattr(self, option) not in values:
                 raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {values}.")

@@ -241,6 +241,7 @@ def verdicts_that_go_on(plan: Plan) -> npt.NDArray[np.bool_]:
     goes_on[Verdict.UNIQUE] = True
     goes_on[Verdict.LATE] = plan.policy.late == "emit"
     goes_on[Verdict.NULL_ID] = plan.null_ids == "emit"
+    goes_on[Verdict.UNTIMED] = plan.null_timestamps == "emit"
     if plan.verdict_column is not None:
         goes_on[:] = True
     return goes_on

@@ -27,7 +27,7 @@ def dedup_by_id(
     stable_timestamps: bool = False,
     max_future: Duration = "10 minutes",
     null_ids: Literal["emit", "drop", "error"] = "emit",
-    null_timestamps: Literal["error", "now"] = "error",
+    null_timestamps: Literal["error", "now", "emit", "drop"] = "error",
     verdict: str | None = None,
     idle_timeout: Duration | None = "10 minutes",
     order_by: ColumnOrName | Sequence[ColumnOrName] = (),
@@ -82,12 +82,19 @@ def dedup_by_id(
     max_future : str or timedelta
         Timestamps further ahead of the micro-batch's time count as that time.
     null_ids : {"emit", "drop", "error"}
-        What becomes of records without an ID.
-    null_timestamps : {"error", "now"}
-        What becomes of records without a timestamp.
+        What becomes of records without an ID: they go on without de-duplication, they are dropped,
+        or they stop the query. Under ``"emit"`` and ``"drop"`` they need no timestamp either: a
+        broken line of JSON, which is null in every column, falls under this option alone.
+    null_timestamps : {"error", "now", "emit", "drop"}
+        What becomes of records that have an ID and no timestamp. ``"error"``: they stop the query,
+        at every restart, until they are mended or the option is changed. ``"now"``: they are
+        de-duplicated under the micro-batch's time. ``"emit"``: they go on without de-duplication.
+        ``"drop"``: they do not go on. Under ``"emit"`` and ``"drop"`` they are not remembered, and
+        tell the clocks nothing. Records that have no ID fall under `null_ids`.
     verdict : str, optional
         Name of a string column to add; then every row goes on, marked ``unique``, ``duplicate``,
-        ``late`` or ``null_id``.
+        ``late``, ``null_id`` or ``untimed`` (no timestamp, under ``null_timestamps="emit"`` or
+        ``"drop"``).
     idle_timeout : str or timedelta, optional
         Query time after which a silent source partition no longer holds the watermark; None:
         never.

@@ -13,9 +13,9 @@ from dedup import faults, kernel
 from dedup.catalog.certificate import shards_of
 from dedup.core.clocks import NEVER_MS, Heard, check_sources
 from dedup.core.keys import Keys
-from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
-from dedup.errors import DataError
+from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.spark import wire
+from dedup.spark.bad_records import null_ids, null_timestamps
 from dedup.spark.identity import encode_ids
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.keycolumn import key_column
@@ -98,19 +98,14 @@ class Packer:
         Raises
         ------
         DataError
-            If an ID or timestamp is null and the user chose that this is an error.
+            If an ID is null, or the timestamp of a record that has an ID, and the user chose that
+            this is an error.
         """
         ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():
             if self.plan.null_ids == "error":
-                names = ", ".join(name for _, name, _ in self.plan.id_columns)
-                raise DataError(
-                    f"{int(ids.null.sum())} records have a null ID ({names}) and "
-                    'null_ids="error" is set. Mend the records, or choose null_ids="emit" or '
-                    '"drop".',
-                    remedy="bad-records",
-                )
+                raise null_ids(self.plan, batch, ids.null)
             flags[ids.null] |= FLAG_NULL_ID
         times_ms = self._times(batch, ids.keys, flags)
         head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
@@ -186,49 +181,47 @@ class Packer:
         if not plan.policy.event_time:
             return np.zeros(batch.num_rows, np.int64)
         now_ms = int(millis(batch.column(plan.now_column))[0])
+        no_id = (flags & FLAG_NULL_ID) != 0
         if plan.id_time is not None:
             times_ms, null = uuid7_ms(keys)
-            # A null ID has no time to miss.
-            untimed = (flags & FLAG_NULL_ID) != 0
-            null &= ~untimed
         else:
             column = batch.column(plan.time_column)
             times_ms = millis(column).copy()
             null = column.is_null().to_numpy(zero_copy_only=False)
-            untimed = np.zeros(batch.num_rows, np.bool_)
-        if null.any() and plan.null_timestamps == "error":
-            raise DataError(
-                f"{int(null.sum())} records have no timestamp ({plan.time_source}) and "
-                'null_timestamps="error" is set. Mend the records, or choose '
-                'null_timestamps="now" to take the time of the micro-batch.',
-                remedy="bad-records",
-            )
+        # Who has no ID needs no time.
+        missed = null & ~no_id
+        if plan.null_timestamps == "error" and missed.any():
+            raise null_timestamps(plan, batch, missed)
         future = (times_ms > now_ms + plan.max_future_ms) & ~null
-        flags[null] |= FLAG_NULL_TIME
+        flags[missed if plan.id_time is not None else null] |= FLAG_NULL_TIME
+        flags[null & no_id if plan.null_timestamps == "now" else null] |= FLAG_UNTIMED
         flags[future] |= FLAG_FUTURE
-        times_ms[null | future | untimed] = now_ms
+        times_ms[null | future] = now_ms
         return times_ms
 
     def _hear(
         self, batch: pa.RecordBatch, times_ms: Int64s, flags: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint64] | None:
         """Take note of the batch's clocks; hashes of the rows' source partitions, if any."""
-        own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) == 0
-        if self.plan.id_time is not None:
-            own &= (flags & FLAG_NULL_ID) == 0
+        # A broken line is null in all columns: it must not found a source partition of its own,
+        # which the low watermark would wait for.
+        timed = (flags & FLAG_UNTIMED) == 0
+        own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0
         trusted_ms = np.where(own, times_ms, NEVER_MS)
         if not self.plan.source_columns:
-            self._note("", 0, Heard(int(trusted_ms.max()), len(times_ms)))
+            if timed.any():
+                self._note("", 0, Heard(int(trusted_ms.max()), int(timed.sum())))
             return None
         columns = [batch.column(name) for name in self.plan.source_columns]
         named = name_sources(columns, self.layout.shard_key)
         newest_ms = np.full(len(named.names), NEVER_MS, np.int64)
         np.maximum.at(newest_ms, named.index, trusted_ms)
-        counts = np.bincount(named.index, minlength=len(named.names))
+        counts = np.bincount(named.index[timed], minlength=len(named.names))
         for name, number, newest, count in zip(
             named.names, named.hashes, newest_ms, counts, strict=True
         ):
-            self._note(name, int(number), Heard(int(newest), int(count)))
+            if count:
+                self._note(name, int(number), Heard(int(newest), int(count)))
         check_sources(len(self.heard))
         hashes: npt.NDArray[np.uint64] = named.hashes[named.index]
         return hashes

@@ -41,7 +41,7 @@ class Plan:
         The first so many columns are the user's.
     body_columns : int
         Columns that travel: the user's, then order expressions.
-    null_ids, null_timestamps : policies where no ID or time is given
+    null_ids, null_timestamps : policies where no ID, or an ID and no time, is given
     max_future_ms : int
     shards : int or None
         None: resolved in the task (invariant 14).
@@ -72,7 +72,7 @@ class Plan:
     user_columns: int
     body_columns: int
     null_ids: Literal["emit", "drop", "error"]
-    null_timestamps: Literal["error", "now"]
+    null_timestamps: Literal["error", "now", "emit", "drop"]
     max_future_ms: int
     shards: int | None
     verdict_column: str | None

@@ -8,15 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import faults
-from dedup.core.arrival import Verdict
+from dedup.core.metrics import VERDICTS
 from dedup.spark import wire
 from dedup.spark.group import verdicts_that_go_on
 from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.plan import Plan
 from dedup.spark.worker import give_back, settle
-
-#: Names of verdicts in the user's verdict column.
-VERDICT_NAMES = tuple(verdict.name.lower() for verdict in Verdict)
 
 
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -25,7 +22,7 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     faults.point("unpack.begin")
     goes_on = verdicts_that_go_on(plan)
     schema: pa.Schema | None = None
-    names = pa.array(VERDICT_NAMES, pa.string())
+    names = pa.array(VERDICTS, pa.string())
     for batch in batches:
         rows, keys, bodies, verdicts = (
             batch.column(name) for name in ("rows", "keys", "body", "verdicts")

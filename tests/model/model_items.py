@@ -12,7 +12,13 @@ from model_ledger import Ledger
 from dedup.core.clocks import NEVER_MS, Heard
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, Records
+from dedup.core.shard import (
+    FLAG_FUTURE,
+    FLAG_NULL_ID,
+    FLAG_NULL_TIME,
+    FLAG_UNTIMED,
+    Records,
+)
 
 MAX_FUTURE_MS = 50
 SOURCES = ("p", "q", "r")
@@ -28,6 +34,11 @@ class Item:
     time_ms: int | None
     source: str
     rank: int
+
+    @property
+    def untimed(self) -> bool:
+        """Whether nothing tells or stands in for its time: for every other one without a time."""
+        return self.time_ms is None and self.rank % 2 == 1
 
 
 def make_items(
@@ -88,6 +99,7 @@ def marked(items: Sequence[Item], policy: Policy, now_ms: int) -> tuple[np.ndarr
     if policy.event_time:
         flags[own > now_ms + MAX_FUTURE_MS] |= FLAG_FUTURE
         flags[own == NEVER_MS] |= FLAG_NULL_TIME
+        flags[[item.untimed for item in items]] |= FLAG_UNTIMED
     substituted = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
     return np.where(substituted, np.int64(now_ms), own), flags
 
@@ -102,6 +114,8 @@ def hear(items: Sequence[Item], policy: Policy, now_ms: int) -> dict[str, Heard]
     times_ms, flags = marked(items, policy, now_ms)
     heard: dict[str, Heard] = {}
     for item, time_ms, flag in zip(items, times_ms.tolist(), flags.tolist(), strict=True):
+        if flag & FLAG_UNTIMED:
+            continue
         own_ms = NEVER_MS if flag & (FLAG_FUTURE | FLAG_NULL_TIME) else time_ms
         name, new = clock_of(item, policy), Heard(own_ms, 1)
         heard[name] = heard[name].merge(new) if name in heard else new

@@ -22,6 +22,7 @@ class Judged:
     effective_ms: int
     rank: int
     late: bool
+    untimed: bool
     verdict: Verdict
 
 
@@ -62,6 +63,9 @@ class Ledger:
         for record in sorted(records, key=lambda r: (r.effective_ms, r.rank)):
             if record.id is None:
                 assert record.verdict == Verdict.NULL_ID, f"{record} has no ID"
+                continue
+            if record.untimed:
+                assert record.verdict == Verdict.UNTIMED, f"{record} has no time"
                 continue
             same = self.passed.get(record.id, [])
             near = [

@@ -33,7 +33,7 @@ from dedup.catalog.view import OpenViews
 from dedup.core import upkeep
 from dedup.core.arrival import Verdict
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
-from dedup.core.shard import Epoch, process
+from dedup.core.shard import FLAG_UNTIMED, Epoch, process
 from dedup.core.state import ShardState
 
 KEY_ID = filter_key_id(QUERY)
@@ -254,7 +254,7 @@ class World:
         self.tally["orphans swept"] += swept
         self.tally["branched"] += outcome.state.branches > 0
         for name in ("segments_written", "segments_merged", "segments_deleted", "duplicate", "late",
-                     "filter_false_positive", "returned_from_idle"):  # fmt: skip
+                     "untimed", "filter_false_positive", "returned_from_idle"):  # fmt: skip
             self.tally[name] += counts[name]
         self.tally["filters_rebuilt"] += store.counters.filters_rebuilt
         self.tally["views_rebuilt"] += store.counters.views_rebuilt
@@ -266,7 +266,8 @@ class World:
         self, line: Checkpoint, base: Commit, items: list[Item], verdicts: list[int]
     ) -> None:
         policy, clocks = line.policy, self.state(base, 0).clocks
-        times_ms, _ = marked(items, policy, self.now_ms)
+        times_ms, flags = marked(items, policy, self.now_ms)
+        untimed = (flags & FLAG_UNTIMED) != 0
         if policy.event_time:
             late = times_ms < clocks.late_watermark_ms
             times_ms = np.maximum(times_ms, clocks.late_watermark_ms)
@@ -274,8 +275,8 @@ class World:
             times_ms = np.full(len(items), clocks.effective_now(self.now_ms))
             late = np.zeros(len(items), bool)
         judged = [
-            Judged(item.id, int(time_ms), item.rank, bool(is_late), Verdict(verdict))
-            for item, time_ms, is_late, verdict in zip(items, times_ms, late, verdicts, strict=True)
+            Judged(item.id, int(times_ms[i]), item.rank, bool(late[i]), bool(untimed[i]), verdict)
+            for i, (item, verdict) in enumerate(zip(items, map(Verdict, verdicts), strict=True))
         ]
         line.ledger.judge(judged, policy, line.batch)
 

@@ -20,8 +20,8 @@ HAPPENED = (
     "duplicate", "filters_rebuilt", "jumps", "late", "local files damaged",
     "lost before the commit", "orphans swept", "records", "resizes", "restarts",
     "returned_from_idle", "rollbacks", "rows refused", "segments damaged", "segments_deleted",
-    "segments_merged", "segments_written", "sidecars damaged", "vacuums", "views_rebuilt",
-    "zombies",
+    "segments_merged", "segments_written", "sidecars damaged", "untimed", "vacuums",
+    "views_rebuilt", "zombies",
 )  # fmt: skip
 
 

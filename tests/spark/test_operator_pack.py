@@ -12,12 +12,15 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from support import run_python
 
 from dedup.catalog.certificate import derive_keys, slot_keys
+from dedup.core.clocks import NEVER_MS, Heard
 from dedup.core.policy import Policy
-from dedup.core.shard import FLAG_NULL_ID
+from dedup.core.shard import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.errors import DataError
 from dedup.spark import pack, wire
 from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.pack import Packer
@@ -26,6 +29,8 @@ from dedup.spark.task import Layout
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SHARDS = 3
+EVENT = Policy(horizon_ms=86_400_000, bucket_ms=3_600_000, event_time=True)
+SOURCED = replace(EVENT, source_columns=("source",))
 
 
 def plan(**changes: Any) -> Plan:
@@ -44,7 +49,7 @@ def plan(**changes: Any) -> Plan:
         "max_future_ms": 600_000,
         "shards": SHARDS,
         "verdict_column": None,
-        "policy": Policy(horizon_ms=86_400_000, bucket_ms=3_600_000, event_time=True),
+        "policy": EVENT,
         "root": None,
         "cache_dir": None,
         "cache_bytes": 1,
@@ -294,9 +299,116 @@ def test_null_ids_go_by_their_rows_whatever_their_order() -> None:
     assert len(by_shard(nulls)) == SHARDS
 
 
+@pytest.mark.parametrize("policy", ["emit", "drop", "now", "error"])
+def test_who_needs_a_timestamp(policy: str) -> None:
+    """A record that has an ID, unless the option says otherwise; and who has none tells no time."""
+    ids = ["a", "b", None, None]
+    batch = rows(12).slice(0, 4).set_column(0, "id", pa.array(ids))
+    times = batch["ts"].take(pa.array([0, 2, 1, 2]))
+    batch = batch.set_column(1, batch.schema.field("ts"), times)
+    batch = batch.append_column("source", pa.array(["p", "q", "p", None]))
+    made = plan(
+        null_timestamps=policy, source_columns=("source",), policy=SOURCED, user_columns=1,
+        body_columns=1,
+    )  # fmt: skip
+    if policy == "error":
+        with pytest.raises(DataError, match=r"1 records have no timestamp .*: id='b'"):
+            packed([batch], made)
+        batch = batch.take(pa.array([0, 2, 3]))
+    sent = packed([batch], made)
+    heads = [
+        wire.read_batch(row["head"], wire.head_schema(with_sources=True))["flags"].to_pylist()
+        for row in sent
+        if row["rows"] != wire.CONTROL
+    ]
+    neither = FLAG_NULL_ID | FLAG_NULL_TIME | FLAG_UNTIMED
+    timeless = FLAG_NULL_TIME | (FLAG_UNTIMED if policy != "now" else 0)
+    expected = [0, timeless, FLAG_NULL_ID, neither]
+    if policy == "error":
+        expected.remove(timeless)
+    assert sorted(flag for head in heads for flag in head) == sorted(expected)
+    heard = wire.read_heard(sent[-1]["head"])
+    assert heard['"p"'][0].records == 2
+    assert heard.keys() - {'"p"'} == ({'"q"'} if policy == "now" else set())
+    made = replace(made, source_columns=(), policy=EVENT)
+    nothing = batch.filter(pc.is_null(batch["ts"]))
+    heard = wire.read_heard(packed([nothing], made)[-1]["head"])
+    assert heard == ({"": (Heard(NEVER_MS, 1), 0)} if policy == "now" else {})
+
+
+def test_a_broken_uuid7_and_a_null_one() -> None:
+    """Where the time is in the ID, a record without an ID has none to miss, whatever the option."""
+    times = {"id_time": "uuid7", "time_column": None, "time_source": "uuid7 in the record ID"}
+    for policy in ("emit", "now"):
+        batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
+        sent = packed([batch], plan(null_timestamps=policy, **times))
+        flags = [
+            flag
+            for row in sent
+            if row["rows"] != wire.CONTROL
+            for flag in wire.read_batch(row["head"], wire.head_schema(with_sources=False))[
+                "flags"
+            ].to_pylist()
+        ]
+        broken = FLAG_NULL_TIME | (FLAG_UNTIMED if policy == "emit" else 0)
+        assert sorted(flags) == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
+        assert wire.read_heard(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
+
+
+def refusal(batch: pa.RecordBatch, **changes: Any) -> str:
+    made = plan(
+        null_ids="error", null_timestamps="error", user_columns=batch.num_columns - 1, **changes
+    )
+    with pytest.raises(DataError) as caught:
+        Packer(made, layout()).add(batch)
+    assert caught.value.remedy == "bad-records"
+    return caught.value.text
+
+
+def test_an_error_shows_where_the_first_bad_record_is() -> None:
+    when = pa.timestamp("us", "GMT+8")
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array(["good", "bad", "bad too"]),
+            "ts": pa.array([0, None, None], when),
+            "note": ["n", "x" * 200 + ".json", None],
+            "fields": [{"a": 1}] * 3,
+            "born": pa.array([253_402_300_800_000_000] * 3, when),
+            "site": ["berlin"] * 3,
+            "topic": ["clicks"] * 3,
+            "partition": [3] * 3,
+            "offset": [17, 18, 19],
+            "more": ["m" * 100] * 3,
+            "last": ["never shown"] * 3,
+            "now": pa.array([0] * 3, when),
+        }
+    )
+    text = refusal(batch, source_columns=("site",), policy=SOURCED)
+    assert text.startswith(
+        '2 records have no timestamp (column ts timestamp) and null_timestamps="error" is set. '
+        "The first of them: id='bad', source='berlin', topic='clicks', partition=3, offset=18, "
+        "note='xxx"
+    )
+    assert "xxx.json', born='10000-01-01 00:00:00+00:00', and more. Mend" in text
+    for shown in ('null_timestamps="now"', '"emit"', '"drop"'):
+        assert shown in text
+    no_id = batch.set_column(0, "id", pa.array(["good", None, "c"]))
+    assert refusal(no_id).startswith(
+        '1 records have a null ID (id) and null_ids="error" is set. The first of them: '
+        "topic='clicks', partition=3, offset=18, note='xxx"
+    )
+    nothing = pa.RecordBatch.from_arrays(
+        [*(pa.nulls(3, field.type) for field in list(batch.schema)[:-1]), batch["now"]],
+        schema=batch.schema,
+    )
+    assert "is null in every column" in refusal(nothing)
+    assert "_metadata.file_path" in refusal(nothing)
+
+
 def test_clocks_are_told_per_source_partition() -> None:
     made = plan(source_columns=("flag", "small"))
-    batch = rows(12)
+    # Whoever has neither ID nor time is not heard.
+    batch = rows(12).set_column(0, "id", pa.array(map(str, range(12))))
     (heard, *others) = (
         wire.read_heard(row["head"]) for row in packed([batch], made) if row["rows"] == wire.CONTROL
     )

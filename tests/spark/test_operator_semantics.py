@@ -11,7 +11,7 @@ import pytest
 from oracle import Oracle, sums_hold
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from support import Query, seeded, trace
+from support import BASE, Query, seeded, trace
 
 
 def test_a_seeded_stream_against_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
@@ -133,7 +133,8 @@ def test_null_ids_emitted(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(
-        StreamingQueryException, match=r'(?s)2 records have a null ID \(id\) and null_ids="error"'
+        StreamingQueryException,
+        match=r'(?s)2 records have a null ID \(id\) and null_ids="error".* of them: at=0, ts=2024',
     ):
         trace(
             spark, tmp_path / "id", [["-@0", "a@0", "-@1"]],
@@ -144,6 +145,46 @@ def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: P
         match=r'(?s)1 records have no timestamp \(column ts timestamp\).*null_timestamps="now"',
     ):
         trace(spark, tmp_path / "ts", [["a@-", "a@0"]], horizon="1 day")
+
+
+def test_a_broken_line_stops_nothing_and_a_record_without_a_time_has_ways_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A line that Spark cannot parse is null in every column, that of its source partition too."""
+    options = {
+        "timestamp": "ts", "horizon": "1 day", "lateness": "0 seconds", "verdict": "verdict",
+        "source_partition": "src", "idle_timeout": None,
+    }  # fmt: skip
+    query = Query(spark, tmp_path, options).add("a@0/x", "-@-")
+    first = query.run()
+    assert first.told() == [["-@- null_id", "a@0 unique"]]
+    # Nobody waits for a source partition that never told a time.
+    assert [m.low_watermark_ms for m in first.metrics] == [int(BASE.timestamp()) * 1000]
+    query.add("a@-/x", "b@-/y", "-@-", "a@5/x").add("b@9/x")
+    for _ in range(2):
+        with pytest.raises(
+            StreamingQueryException,
+            match=r"(?s)2 records have no timestamp .* first of them: id='a', src='x', n=2\..*"
+            r'null_timestamps="now" .*"emit" .*"drop"',
+        ):
+            query.run()
+    options["null_timestamps"] = "emit"
+    there = query.copy(tmp_path / "drop")
+    emitted = query.run()
+    assert emitted.told() == [
+        ["-@- null_id", "a@- untimed", "a@5 duplicate", "b@- untimed"], ["b@9 unique"],
+    ]  # fmt: skip
+    there.options = {**options, "null_timestamps": "drop", "null_ids": "drop"}
+    del there.options["verdict"]
+    dropped = there.run()
+    assert dropped.told() == [[], ["b@9"]]
+    for run, out in ((emitted, [4, 1]), (dropped, [0, 1])):
+        sums_hold(run.metrics, [4, 1])
+        assert [(m.untimed, m.null_id, m.null_timestamp) for m in run.metrics] == [
+            (2, 1, 3), (0, 0, 0),
+        ]  # fmt: skip
+        assert [m.emitted for m in run.metrics] == out
+        assert run.metrics[-1].low_watermark_ms == (int(BASE.timestamp()) + 9) * 1000
 
 
 @pytest.mark.parametrize("late", ["emit", "drop"])

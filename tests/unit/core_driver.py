@@ -27,6 +27,7 @@ from dedup.core.shard import (
     FLAG_FUTURE,
     FLAG_NULL_ID,
     FLAG_NULL_TIME,
+    FLAG_UNTIMED,
     Epoch,
     Outcome,
     Records,
@@ -47,11 +48,20 @@ STABLE_OR_NOT = pytest.mark.parametrize("stable", [False, True], ids=["any", "st
 
 @dataclass(frozen=True)
 class Rec:
-    """A record: its ID (None: null), own timestamp (None: null), source partition."""
+    """A record: its ID (None: null), own timestamp (None: null), source partition.
+
+    `untimed`: no time stands in for a null timestamp.
+    """
 
     id: bytes | None
     time_ms: int | None
     source: str = ""
+    untimed: bool = False
+
+
+def is_untimed(rec: Rec) -> bool:
+    """Whether nothing tells or stands in for the record's time."""
+    return rec.untimed and rec.time_ms is None
 
 
 @dataclass(frozen=True)
@@ -153,12 +163,15 @@ class Driver:
         if self.policy.event_time:
             flags[times > self.now_ms + MAX_FUTURE_MS] |= FLAG_FUTURE
             flags[times == NEVER_MS] |= FLAG_NULL_TIME
+            flags[[is_untimed(rec) for rec in recs]] |= FLAG_UNTIMED
         substituted = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
         heard: dict[str, Heard] = {}
         for rec, time_ms, untrue in zip(recs, own, substituted, strict=True):
+            if self.policy.event_time and is_untimed(rec):
+                continue
             new = Heard(NEVER_MS if untrue else time_ms, 1)
             heard[rec.source] = heard[rec.source].merge(new) if rec.source in heard else new
-        names = sorted(heard)
+        names = sorted({rec.source for rec in recs})
         return Records(
             keys=Keys.from_list([rec.id or b"" for rec in recs]),
             times_ms=np.where(substituted, self.now_ms, times),
@@ -166,7 +179,7 @@ class Driver:
             heard=heard,
             tie_rank=lambda index: index.copy(),
             sources=np.array([names.index(rec.source) for rec in recs], np.uint64),
-            source_hashes={name: number for number, name in enumerate(names)},
+            source_hashes={name: names.index(name) for name in heard},
         )
 
     def _judge(
@@ -184,6 +197,9 @@ class Driver:
             rec, verdict, t = recs[i], Verdict(outcome.verdicts[i]), int(effective[i])
             if rec.id is None:
                 assert verdict == Verdict.NULL_ID
+                continue
+            if policy.event_time and is_untimed(rec):
+                assert verdict == Verdict.UNTIMED
                 continue
             same = [p for p in self.passed if p.id == rec.id]
             if verdict == Verdict.DUPLICATE:

@@ -67,6 +67,7 @@ def batches(draw: st.DrawFn, *, nulls: bool = True) -> list[list[Rec]]:
             st.sampled_from([*IDS, None]),
             st.one_of(*times, st.none()) if nulls else st.one_of(*times),
             st.sampled_from(["p", "q"]),
+            st.booleans(),
         )
         result.append(draw(st.lists(record, max_size=12)))
     return result

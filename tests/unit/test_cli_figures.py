@@ -62,7 +62,11 @@ def test_table_fits_and_says_when_the_sum_is_off() -> None:
     good = shown(figures(batch(records_in=5, unique=2, duplicate=1, late=1, null_id=1)))
     assert "= sum of the next four" in good
     assert max(len(line.rstrip()) for line in good.split("\n")) <= 80
+    assert "untimed" not in good
     assert "DIFFERS FROM" in shown(figures(batch(records_in=5, unique=2)))
+    untimed = shown(figures(batch(records_in=5, unique=2, untimed=3)))
+    assert "= sum of the next five" in untimed
+    assert "untimed" in untimed
 
 
 @pytest.mark.parametrize(

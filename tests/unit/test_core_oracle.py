@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from core_driver import Driver, Rec
+from core_driver import Driver, Rec, is_untimed
 from core_traces import BUDGETS, batches, policies, traces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +129,21 @@ def test_the_clock_of_the_driver_is_set_back(
     for recs in stable(trace):
         now_ms += data.draw(st.sampled_from([-400, -60, 10, 100, 400]))
         driver.feed(recs, now_ms)
+
+
+@traces(50)
+@given(policies(), batches(), st.data())
+def test_untimed_records_touch_neither_memory_nor_clocks(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
+    """The state is that of a query which never saw them."""
+    driver, without = Driver(policy), Driver(policy)
+    now_ms = 0
+    for recs in trace:
+        now_ms += data.draw(st.sampled_from([0, 10, 100, 400]))
+        driver.feed(recs, now_ms)
+        without.feed([rec for rec in recs if not is_untimed(rec)], now_ms)
+        assert driver.state.to_bytes() == without.state.to_bytes()
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20])

@@ -218,10 +218,35 @@ def test_null_ids_meet_nobody(budget: int) -> None:
     assert watermarks(driver) == (300, 240)
 
 
+@SEALED_OR_NOT
+def test_records_that_nothing_times(budget: int) -> None:
+    """They meet nobody and are not remembered; where there is no ID, that decides."""
+    driver = drive(state_budget_bytes=budget)
+    untimed = Rec(X, None, untimed=True)
+    assert driver.named([Rec(X, 100), untimed, untimed]) == ["UNIQUE", "UNTIMED", "UNTIMED"]
+    assert driver.named([Rec(None, None, untimed=True), untimed]) == ["NULL_ID", "UNTIMED"]
+    assert driver.named([Rec(Y, None, untimed=True)]) == ["UNTIMED"]
+    assert driver.named([Rec(X, 100), Rec(Y, 100)]) == ["DUPLICATE", "UNIQUE"]
+
+
+def test_a_source_partition_of_which_nothing_is_timed_holds_no_watermark() -> None:
+    driver = drive(idle_timeout_ms=None)
+    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "q", untimed=True)])
+    assert watermarks(driver) == (100, 40)
+    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "r")])
+    driver.feed([Rec(X, 200, "p")])
+    assert watermarks(driver) == (100, 40), "one whose times are replaced does hold it"
+
+
 def test_counts_add_up() -> None:
     driver = drive(late="drop")
     driver.feed([Rec(X, 100), Rec(X, 100), Rec(Y, 200), Rec(None, 0)])
-    driver.feed([Rec(Z, 0), Rec(Y, 0), Rec(b"w", 200), Rec(None, None), Rec(b"v", IN_2099_MS)])
-    counts = {n: driver.count(n) for n in ("records_in", "unique", "duplicate", "late", "null_id")}
-    assert counts == {"records_in": 5, "unique": 2, "duplicate": 1, "late": 1, "null_id": 1}
-    assert (driver.count("future"), driver.count("null_timestamp")) == (1, 1)
+    driver.feed([
+        Rec(Z, 0), Rec(Y, 0), Rec(b"w", 200), Rec(None, None), Rec(b"v", IN_2099_MS),
+        Rec(b"u", None, untimed=True), Rec(None, None, untimed=True),
+    ])  # fmt: skip
+    names = ("records_in", "unique", "duplicate", "late", "null_id", "untimed")
+    assert {name: driver.count(name) for name in names} == {
+        "records_in": 7, "unique": 2, "duplicate": 1, "late": 1, "null_id": 2, "untimed": 1,
+    }  # fmt: skip
+    assert (driver.count("future"), driver.count("null_timestamp")) == (1, 3)

@@ -31,6 +31,20 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert (read.ended, read.unreadable) == (None, 0)
 
 
+def test_a_log_of_an_older_release_is_read(tmp_path: Path) -> None:
+    """It goes on in the same file after an upgrade."""
+    log = MetricsLog(tmp_path)
+    log.batch(batch(0, untimed=0), START_MS)
+    path = tmp_path / (QUERY + SUFFIX)
+    older = path.read_text().replace('"untimed":0,', "")
+    assert "untimed" not in older
+    path.write_text(older)
+    MetricsLog(tmp_path).batch(batch(1, untimed=5), START_MS + 1)
+    (read,) = read_logs(tmp_path)
+    assert [(b.batch_id, b.untimed) for _, b in read.batches] == [(0, 0), (1, 5)]
+    assert read.unreadable == 0
+
+
 def test_every_line_is_an_object_that_says_whose_it_is(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)

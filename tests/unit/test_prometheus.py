@@ -181,8 +181,8 @@ def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
     endpoint = Endpoint(url)
     sources = (('["a \\"b",1]', START_MS, False), ("p2", START_MS + 1, False), ("p3", 7, True))
     made = [
-        batch(n, unique=100 * n, records_in=100 * n + 100, gc_source=sources[0][0], gc_shard=3,
-              slowest_sources=sources)
+        batch(n, unique=100 * n, untimed=n, records_in=101 * n + 100, gc_source=sources[0][0],
+              gc_shard=3, slowest_sources=sources)
         for n in range(1, 5)
     ]  # fmt: skip
     for one in made:
@@ -193,6 +193,7 @@ def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
     assert [at_ms for at_ms, _ in watched.batches] == [START_MS + n for n in range(1, 5)]
     # Nobody knows how much of the first count is its last micro-batch's.
     assert [one.unique for _, one in watched.batches] == [0, 200, 300, 400]
+    assert [one.untimed for _, one in watched.batches] == [0, 2, 3, 4]
     last = made[-1]
     unknown = {
         "query_id", "run_id", "now_ms", "filter_state_bytes", "segments_written",
