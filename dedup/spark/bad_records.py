@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.errors import DataError
-from dedup.spark.columns import HELPER_PREFIX
-from dedup.spark.plan import Plan
+from dedup.spark.plan import HELPER_PREFIX, Plan
 from dedup.spark.values import plain
 
 #: Where a record comes from, as Spark's sources name it.

@@ -14,9 +14,9 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
 from dedup.spark.expression import Expression, column_text, mentioned, read_expression
+from dedup.spark.plan import HELPER_PREFIX
 from dedup.spark.planned import check_row_by_row
 
-HELPER_PREFIX = "__dedup_"
 _FIXED_WIDTH = (
     T.ByteType,
     T.ShortType,

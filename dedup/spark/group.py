@@ -24,7 +24,6 @@ from dedup.catalog.housekeeping import Visit, look_round
 from dedup.catalog.root import Root
 from dedup.catalog.runs import read_lineage
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.core.arrival import Verdict
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.lineage import Run
 from dedup.core.metrics import COLUMNS, GROUP_STAGES
@@ -191,7 +190,7 @@ def _output(
     watch: Stopwatch,
 ) -> pd.DataFrame:
     """The control row with the counters, then the blobs that have anything to say."""
-    goes_on = verdicts_that_go_on(plan)
+    goes_on = plan.goes_on
     keys: list[bytes | None] = [None]
     bodies: list[bytes | None] = [inbox.schema_bytes]
     rows = [wire.CONTROL]
@@ -233,18 +232,6 @@ def _texts(plan: Plan, state: ShardState) -> dict[str, str | None]:
         "gc_source": state.clocks.holder(plan.policy) if plan.policy.event_time else None,
         "slowest_sources": json.dumps(slowest, separators=(",", ":")),
     }
-
-
-def verdicts_that_go_on(plan: Plan) -> npt.NDArray[np.bool_]:
-    """For each verdict code, whether such rows leave the operator."""
-    goes_on = np.zeros(len(Verdict), np.bool_)
-    goes_on[Verdict.UNIQUE] = True
-    goes_on[Verdict.LATE] = plan.policy.late == "emit"
-    goes_on[Verdict.NULL_ID] = plan.null_ids == "emit"
-    goes_on[Verdict.UNTIMED] = plan.null_timestamps == "emit"
-    if plan.verdict_column is not None:
-        goes_on[:] = True
-    return goes_on
 
 
 def _counters(

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
+from dedup.core.arrival import Verdict
 from dedup.core.policy import Policy
+
+#: Names of the columns that the operator adds for itself, and that never leave it.
+HELPER_PREFIX = "__dedup_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +90,18 @@ class Plan:
     max_shard_batch_bytes: int
     start_id: str
     marked: bool = False
+
+    @property
+    def goes_on(self) -> npt.NDArray[np.bool_]:
+        """For each verdict code, whether such rows leave the operator."""
+        goes_on = np.zeros(len(Verdict), np.bool_)
+        goes_on[Verdict.UNIQUE] = True
+        goes_on[Verdict.LATE] = self.policy.late == "emit"
+        goes_on[Verdict.NULL_ID] = self.null_ids == "emit"
+        goes_on[Verdict.UNTIMED] = self.null_timestamps == "emit"
+        if self.verdict_column is not None:
+            goes_on[:] = True
+        return goes_on
 
     @property
     def streaming(self) -> bool:

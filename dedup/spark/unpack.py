@@ -10,7 +10,6 @@ import pyarrow as pa
 from dedup import faults
 from dedup.core.metrics import VERDICTS
 from dedup.spark import wire
-from dedup.spark.group import verdicts_that_go_on
 from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.plan import Plan
 from dedup.spark.worker import give_back, settle
@@ -20,7 +19,7 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     """User rows of one partition; a shard's control row comes before its blobs."""
     settle()
     faults.point("unpack.begin")
-    goes_on = verdicts_that_go_on(plan)
+    goes_on = plan.goes_on
     schema: pa.Schema | None = None
     names = pa.array(VERDICTS, pa.string())
     for batch in batches:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import threading
 import traceback
 from functools import partial
@@ -99,3 +101,11 @@ def test_a_module_that_only_the_driver_has(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_cannot_be_pickled_is_refused_on_the_driver() -> None:
     with pytest.raises(ConfigError, match=r"cannot be sent to executors: .*lock"):
         shipped(partial(held, threading.Lock()))
+
+
+@pytest.mark.parametrize("name", ["pack", "unpack"])
+def test_workers_load_what_they_need_and_no_more(name: str) -> None:
+    """Each of several Python workers imports it in the first micro-batch; pandas is half of that."""
+    code = f"import sys, dedup.spark.{name}; print('pandas' in sys.modules, 'rocksdict' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
