@@ -49,6 +49,10 @@ class CatalogError(DedupError):
     """Storage at the catalog root is missing, damaged or foreign; the text says the remedy."""
 
 
+class ObjectMissing(CatalogError):
+    """There is no object of this name under the catalog root."""
+
+
 class FilterDamaged(CatalogError):
     """Filter bytes cannot be trusted: ask the exact catalog instead, and rebuild the filter."""
 

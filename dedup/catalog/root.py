@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterable
@@ -18,16 +17,14 @@ import pyarrow.fs as pafs
 
 from dedup import faults
 from dedup.catalog.localfile import publish
-from dedup.errors import CatalogError, ConfigError
+from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
+from dedup.errors import CatalogError, ConfigError, DedupError
+from dedup.errors import ObjectMissing as ObjectMissing  # what the methods below raise
 
 FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 T = TypeVar("T")
 
 _CHUNK_BYTES = 4 << 20
-
-
-class ObjectMissing(CatalogError):
-    """There is no object of this name under the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Root:
     Raises
     ------
     ConfigError
-        When a path or URI cannot be understood.
+        When a path is empty, or a URI is none that pyarrow knows, such as ``s3a://bucket``.
     CatalogError
         From every method, when the storage cannot be reached or refuses.
 
@@ -71,8 +68,9 @@ class Root:
             text = os.fspath(where)
             if not text:
                 raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
+            check_known(text)
             # Workers may run in another folder than the driver, or as another user.
-            self._where = text if "://" in text else os.path.abspath(os.path.expanduser(text))
+            self._where = text if scheme_of(text) else os.path.abspath(os.path.expanduser(text))
         self._resolved: tuple[int, pafs.FileSystem, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,7 +82,7 @@ class Root:
     def url(self, name: str = "") -> str:
         """Return the full path of an object for people to read, without credentials."""
         if isinstance(self._where, str):
-            base = re.sub(r"(?<=://)[^/@]*@", "", self._where).partition("?")[0]
+            base = shown(self._where)
         else:
             try:
                 fs, path = self._filesystem()
@@ -97,6 +95,8 @@ class Root:
 
     def local_path(self, name: str) -> Path | None:
         """Return the path of an object (there or not) on this machine; None on other storage."""
+        if isinstance(self._where, str) and scheme_of(self._where) not in (None, "file"):
+            return None  # opening some storage already asks it
         fs, base = self._filesystem()
         return Path(base, _checked(name)) if _is_local(fs) else None
 
@@ -172,6 +172,16 @@ class Root:
             _checked(prefix)
         # As in `read`: an answer that was cut off passes for an empty one.
         return self._list(prefix) or self._list(prefix)
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the names of the folders directly below the root."""
+        infos = self._call(
+            "list",
+            "",
+            lambda fs, path: fs.get_file_info(pafs.FileSelector(path, allow_not_found=True)),
+        )
+        folders = (info for info in infos if info.type == pafs.FileType.Directory)
+        return tuple(sorted(info.base_name for info in folders))
 
     def _list(self, prefix: str) -> tuple[ObjectInfo, ...]:
         infos = self._call(
@@ -256,18 +266,19 @@ class Root:
             try:
                 fs, base = self._filesystem()
                 return action(fs, f"{base}/{name}" if name else base)
-            except FileNotFoundError as exc:
-                raise ObjectMissing(
-                    f"cannot {verb} {self.url(name)}: there is no such object; if it was deleted "
-                    "or not copied, restore the catalog together with its checkpoint",
-                    remedy="missing-catalog",
-                ) from exc
             except (OSError, pa.ArrowException) as exc:
+                # To write, the folder is made: what is missing then is no object.
+                if isinstance(exc, FileNotFoundError) and verb != "write":
+                    raise ObjectMissing(
+                        f"cannot {verb} {self.url(name)}: there is no such object; if it was "
+                        "deleted or not copied, restore the catalog together with its checkpoint",
+                        remedy="missing-catalog",
+                    ) from exc
                 if not retry:
                     raise CatalogError(
-                        f"cannot {verb} {self.url(name)}: {exc}; check that the catalog root is "
-                        "reachable, has free space, and may be read and written by this user or "
-                        "with these credentials, then start the query again",
+                        f"cannot {verb} {self.url(name)}: {_said(exc)}; check that the catalog "
+                        "root is reachable, has free space, and may be read and written by this "
+                        "user or with these credentials, then start the query again",
                         remedy="storage",
                     ) from exc
                 retry, self._resolved = False, None
@@ -287,28 +298,50 @@ class Root:
                 return self._where()
             except (OSError, pa.ArrowException) as exc:
                 raise CatalogError(
-                    f"the function given as catalog failed: {exc}; it must return "
+                    f"the function given as catalog failed: {_said(exc)}; it must return "
                     "(pyarrow.fs.FileSystem, folder) on every worker",
                     remedy="storage",
                 ) from exc
-        if "://" not in self._where:
+        if scheme_of(self._where) is None:
             return pafs.LocalFileSystem(), self._where
         try:
             fs, base = pafs.FileSystem.from_uri(self._where)
-        except (OSError, pa.ArrowException, ValueError) as exc:
-            # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
-            scheme, _, rest = self._where.partition("://")
-            shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-            raise ConfigError(
-                f"cannot use {shown!r} as catalog: {str(exc).replace(self._where, shown)}; give a "
-                "local path, a URI that pyarrow.fs.FileSystem.from_uri takes (credentials with "
-                "'/' or '+' percent-encoded), or a function that returns (fs, folder)"
-            ) from None
+        except (OSError, pa.ArrowException, ValueError, ImportError) as exc:
+            raise self._unopened(exc) from None
         return fs, str(base)
+
+    def _unopened(self, exc: Exception) -> DedupError:
+        assert isinstance(self._where, str)
+        # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
+        plain = without_credentials(self._where)
+        begins = f"cannot use {plain!r} as catalog: {_said(exc).replace(self._where, plain)}"
+        if "libjvm" in str(exc) or "libhdfs" in str(exc):
+            return ConfigError(
+                f"{begins}; for hdfs:// JAVA_HOME must name a JDK, HADOOP_HOME a Hadoop that has "
+                "lib/native/libhdfs.so, and CLASSPATH must be what `hadoop classpath --glob` "
+                "prints, on the driver and on every executor"
+            )
+        if isinstance(exc, OSError):
+            return CatalogError(
+                f"{begins}; check that the storage is reachable and that these credentials may "
+                "use it, then start the query again",
+                remedy="storage",
+            )
+        return ConfigError(
+            f"{begins}; give a local path, a URI that pyarrow.fs.FileSystem.from_uri takes "
+            "(credentials with '/' or '+' percent-encoded), or a function that returns "
+            "(fs, folder)"
+        )
 
 
 def _is_local(fs: pafs.FileSystem) -> bool:
     return isinstance(fs, pafs.LocalFileSystem)
+
+
+def _said(error: Exception) -> str:
+    """What a storage client says, in one line: libhdfs lists a hundred places where it looked."""
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines if len(lines) < 10 else lines[:1])
 
 
 def _modified_ms(info: pafs.FileInfo) -> int | None:

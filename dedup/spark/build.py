@@ -18,6 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.root import FileSystemFactory, Root
+from dedup.catalog.uri import check_local
 from dedup.core.duration import duration_ms, format_ms
 from dedup.core.policy import (
     MAX_BUCKETS,
@@ -133,6 +134,8 @@ class Options:
                 stacklevel=4,
             )
         duration_ms(self.max_future, option="max_future")
+        if self.cache_dir is not None:
+            check_local(self.cache_dir, "cache_dir")
         object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
 
     def _check_names(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from dedup.catalog.uri import scheme_of
 from dedup.causes import cause_of
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.watched import Watched
@@ -136,7 +136,7 @@ def _harmless(what: str) -> Iterator[None]:
 def _local_folder(log: object) -> Path:
     folder = os.fspath(log) if isinstance(log, (str, os.PathLike)) else None
     # A URI would be taken for a folder of that name.
-    if not isinstance(folder, str) or not folder or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", folder):
+    if not isinstance(folder, str) or not folder or scheme_of(folder) is not None:
         raise ConfigError(f"log={log!r} is no folder on this machine's disk; give a path")
     try:
         return Path(folder).expanduser()

@@ -256,8 +256,17 @@ def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> 
     with refused("cannot be written", CatalogError):
         stream.transform(dedup_by_id("id", horizon="1 day", catalog=str(file)))
     assert file.read_text() == "in the way"
-    with refused("cannot use 'nowhere://bucket/x' as catalog.*give a local path, a URI"):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog="nowhere://bucket/x"))
+    with refused("cannot be written: cannot write /proc/none/probe.*has free space", CatalogError):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog="/proc/none"))
+
+
+def test_a_uri_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused("'s3a://bucket/x' cannot be used: write 's3://bucket/x'"):
+        dedup_by_id("id", horizon="1 day", catalog="s3a://bucket/x")
+    with refused("cache_dir='dbfs:/x' is a URI"):
+        dedup_by_id("id", horizon="1 day", catalog="c", cache_dir="dbfs:/x")
+    assert os.listdir() == []
 
 
 def test_the_check_leaves_nothing_behind(stream: DataFrame, tmp_path: Path) -> None:
