@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.certificate import load_certificate
+from dedup.catalog.contact import reach
 from dedup.catalog.inspect import CatalogFile, SegmentReport, list_catalog, verify_segment
 from dedup.catalog.inspect import forget as write_tombstone
 from dedup.catalog.objects import ObjectProblem, verify_objects
@@ -34,8 +35,12 @@ def open_root(where: str) -> Root:
     ------
     ConfigError
         If there is no catalog.
+    CatalogError
+        If the storage refuses, or does not answer.
     """
     root = Root(where)
+    # To list a large catalog may take longer than a first answer.
+    reach(root, lambda: root.exists("catalog.json"))
     if not _queries(list_catalog(root)):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id; give what its option `catalog` names "

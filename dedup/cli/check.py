@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup.catalog.certificate import load_certificate, no_catalog
+from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
 from dedup.cli.checkpoint_log import CheckpointLog, read_checkpoint
 from dedup.cli.failures import OK, UNSAFE
@@ -258,7 +259,7 @@ def _of_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str])
 
 def _of_catalog(facts: Facts, where: str, log: CheckpointLog) -> Facts:
     root = Root(where)
-    certificate = load_certificate(root, log.query_id)
+    certificate = reach(root, lambda: load_certificate(root, log.query_id))
     if certificate is None and log.checkpoint_format is not None:  # something is committed
         raise no_catalog(root, log.query_id)
     place = root.local_path("catalog.json")

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
@@ -87,8 +88,12 @@ def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
     ConfigError
         For a local path on a cluster.
     CatalogError
-        If nothing can be written there.
+        If nothing can be written there, or the storage does not answer.
     """
+    reach(root, lambda: _check_root(spark, root, shared_local=shared_local))
+
+
+def _check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
     if is_mount(spark, root) and not shared_local:
         raise ConfigError(
             f"catalog={root.url()} is a local path, but Spark runs on "
