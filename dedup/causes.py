@@ -11,6 +11,12 @@ from dedup.errors import LINK
 LINE_CHARS = 500
 
 _OURS = re.compile(r"dedup\.errors\.(\w+): (.+)")
+#: Between two exceptions of one Python traceback.
+_CHAINED = re.compile(
+    r"\n\n(?:The above exception was the direct cause of|During handling of the above exception)"
+)
+#: What is no part of a message any more.
+_TRACE = re.compile(r"^\s+at |^Caused by: |^Traceback |dedup\.errors\.", re.M)
 _TOPIC = re.compile(rf"^{LINK}([a-z-]+)", re.M)
 _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
@@ -32,7 +38,7 @@ _WORKER = ("failed to map segment", "MemoryError", "Cannot allocate memory")
 
 
 class OwnError(NamedTuple):
-    """An error of this package: its class, its line, and its topic of REMEDIES.md."""
+    """An error of this package: its class, its text, and its topic of REMEDIES.md."""
 
     kind: str
     message: str
@@ -40,13 +46,29 @@ class OwnError(NamedTuple):
 
 
 def own_error(text: str) -> OwnError | None:
-    """Return the first error of this package that a text tells."""
-    found = _OURS.search(text)
+    """Return the error of this package that a text tells, None where it tells of none.
+
+    Of one traceback it is the one that was raised last, of several tracebacks that of the first.
+    """
+    found = None
+    for match in _OURS.finditer(text):
+        if found is not None and not _is_chained(text[found.end() : match.start()]):
+            break
+        found = match
     if found is None:
         return None
     # Another exception of the same traceback stands behind an empty line.
-    topic = _TOPIC.search(text[found.end() :].partition("\n\n")[0])
-    return OwnError(found.group(1), found.group(2).strip(), topic.group(1) if topic else None)
+    rest = text[found.end() :].partition("\n\n")[0]
+    topic = _TOPIC.search(rest)
+    if topic is None or _TRACE.search(rest, 0, topic.start()):
+        return OwnError(found.group(1), found.group(2).strip(), None)
+    # Only the link shows where a message of several lines ends.
+    message = found.group(2) + rest[: topic.start()]
+    return OwnError(found.group(1), message.strip(), topic.group(1))
+
+
+def _is_chained(between: str) -> bool:
+    return _CHAINED.search(between) is not None and "\n\tat " not in between
 
 
 def out_of_memory(text: str) -> str | None:
@@ -99,7 +121,9 @@ def cause_of(text: str) -> str:
         What Spark tells, with all its traces.
     """
     ours = own_error(text)
-    told = f"{ours.kind}: {ours.message}" if ours else out_of_memory(text) or spark_cause(text)
+    told = (
+        f"{ours.kind}: {_tidy(ours.message)}" if ours else out_of_memory(text) or spark_cause(text)
+    )
     return told[:LINE_CHARS]
 
 

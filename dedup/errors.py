@@ -140,5 +140,58 @@ class MissingExtraError(DedupError, ImportError):
         return type(self), (self.extra, self.purpose)
 
 
+def cause(failure: BaseException | str | None) -> DedupError | None:
+    """Return the error of this package that is behind a failure of Spark, None where none is.
+
+    What a task raises reaches the driver as text inside an exception of Spark's, such as
+    StreamingQueryException, on Spark Connect too. So ``except ConfigError`` never sees it::
+
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            raise cause(error) or error from None
+
+    Parameters
+    ----------
+    failure : BaseException, str or None
+        An exception, what ``query.exception()`` returned, or the text that a listener was given.
+
+    Returns
+    -------
+    DedupError or None
+        Of the class that was raised, with its text and its remedy; an error of this package is
+        returned as it is. For an exception that another one caused, both are searched.
+    """
+    from dedup.causes import own_error
+
+    seen: list[BaseException] = []
+    while failure is not None and failure not in seen:
+        if isinstance(failure, DedupError):
+            return failure
+        ours = own_error(failure if isinstance(failure, str) else _text_of(failure))
+        if ours is not None:
+            return _class(ours.kind)(ours.message, remedy=ours.topic)
+        if isinstance(failure, str):
+            return None
+        seen.append(failure)
+        failure = failure.__cause__ or getattr(failure, "_cause", None)  # the latter is PySpark's
+    return None
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # PySpark asks the JVM, which may be gone
+        return str(getattr(error, "_desc", ""))
+
+
+def _class(name: str) -> type[DedupError]:
+    found = globals().get(name)
+    if not isinstance(found, type) or not issubclass(found, DedupError):
+        return DedupError
+    # It is made of other arguments, and no task raises it.
+    return DedupError if found is MissingExtraError else found
+
+
 class DedupWarning(RuntimeWarning):
     """Answers are right, but something is slower or larger than it needs to be."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedup.causes import out_of_memory, own_error, spark_cause
-from dedup.errors import CatalogError, ConfigError, DedupError, StateError
+from dedup.causes import out_of_memory, spark_cause
+from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause
 
 OK = 0
 FAILED = 1
@@ -31,13 +31,10 @@ class Failure:
 
 def explain(error: BaseException) -> Failure:
     """Return the cause of an error, from this package, from Spark, or from the system."""
-    if isinstance(error, DedupError):
-        return Failure(error.text, _exit_code(type(error)), type(error).__name__, error.remedy)
+    ours = cause(error)
+    if ours is not None:
+        return Failure(ours.text, _exit_code(type(ours)), type(ours).__name__, ours.remedy)
     text = str(error)
-    ours = own_error(text)
-    if ours:
-        raised = _class(ours.kind)
-        return Failure(ours.message, _exit_code(raised), raised.__name__, ours.topic)
     memory = out_of_memory(text)
     if memory:
         return Failure(memory, FAILED, "OutOfMemory")
@@ -48,13 +45,6 @@ def explain(error: BaseException) -> Failure:
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", FAILED, kind)
     return Failure(spark_cause(text), FAILED, kind)
-
-
-def _class(name: str) -> type[DedupError]:
-    import dedup.errors
-
-    found = getattr(dedup.errors, name, DedupError)
-    return found if isinstance(found, type) and issubclass(found, DedupError) else DedupError
 
 
 def _exit_code(kind: type[DedupError]) -> int:

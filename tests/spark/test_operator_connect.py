@@ -17,7 +17,7 @@ import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
 from dedup import DedupListener, dedup_by_id
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, cause
 from dedup.spark.metrics import from_progress
 from definitions import differences
 from support import SCHEMA, Query, seeded
@@ -36,7 +36,12 @@ query = Query(spark, folder, {"timestamp": "ts", "horizon": "1 hour", "lateness"
 def run():
     writer = query.result().writeStream.format("parquet").trigger(availableNow=True)
     running = writer.option("checkpointLocation", str(query.checkpoint)).start(str(folder / "out"))
-    assert running.awaitTermination(120)
+    try:
+        assert running.awaitTermination(120)
+    finally:
+        global stopped
+        stopped = running.exception()
+        assert stopped is not None or cause(stopped) is None
     found = [from_progress(p) for p in running.recentProgress]
     return [[m.batch_id, m.records_in, m.unique, m.duplicate, m.segments_written > 0]
             for m in found if m]
@@ -72,6 +77,22 @@ def refusal(frame, given="id", **options):
     except ConfigError as error:
         return str(error)
 
+def what_stopped(act):
+    try:
+        act()
+    except Exception as error:
+        ours = cause(error)
+        return [type(error).__module__.startswith("dedup"), type(ours).__name__, str(ours)]
+
+nulls = source.withColumn("id", F.lit(None).cast("string"))
+failing = dedup_by_id("id", horizon="1 hour", null_ids="error")
+query.options["null_ids"] = "error"
+query.add("-@300")
+told["causes"] = [
+    what_stopped(nulls.transform(failing).count),
+    what_stopped(run),
+]
+told["causes"].append([False, *[f(cause(stopped)) for f in (lambda e: type(e).__name__, str)]])
 stream = query.source()
 catalog = {"catalog": str(folder / "other")}
 told["refusals"] = [
@@ -128,6 +149,11 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
     assert told["dotted"] == told["distinct"]
     assert told["definitions"] == [], "as in a classic session"
     assert told["columns"] == ["user.id", "at", "ts", "src", "n"]
+    for is_ours, kind, text in told["causes"]:
+        assert (is_ours, kind) == (False, "DataError")
+        assert 'records have a null ID (id) and null_ids="error"' in text.split("\n")[0]
+        assert text.split("\n")[1:] == ["Remedies: dedup remedies bad-records"]
+    assert len(told["causes"]) == 3
     for refusal, message in zip(
         told["refusals"],
         (

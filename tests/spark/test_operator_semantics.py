@@ -13,6 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from support import BASE, Query, seeded, trace
 
+from dedup.errors import DataError, cause
+
 
 def test_a_seeded_stream_against_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
     tables = seeded(batches=5, rows=300, ids=250, step_s=40, spread_s=120)
@@ -135,11 +137,17 @@ def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: P
     with pytest.raises(
         StreamingQueryException,
         match=r'(?s)2 records have a null ID \(id\) and null_ids="error".* of them: at=0, ts=2024',
-    ):
+    ) as stopped:
         trace(
             spark, tmp_path / "id", [["-@0", "a@0", "-@1"]],
             horizon="1 day", null_ids="error",
         )  # fmt: skip
+    assert len(str(stopped.value).splitlines()) > 20
+    ours = cause(stopped.value)
+    assert isinstance(ours, DataError)
+    assert ours.text.startswith('2 records have a null ID (id) and null_ids="error"')
+    assert "\n" not in ours.text
+    assert ours.remedy == "bad-records"
     with pytest.raises(
         StreamingQueryException,
         match=r'(?s)1 records have no timestamp \(column ts timestamp\).*null_timestamps="now"',

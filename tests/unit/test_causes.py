@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from dedup.causes import LINE_CHARS, cause_of, out_of_memory, own_error
+from dedup.errors import (
+    CatalogError,
+    ConfigError,
+    DataError,
+    DedupError,
+    ExecutorError,
+    ObjectMissing,
+    SegmentDamaged,
+    StateError,
+    cause,
+)
 
 _FAILED = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_EXCEPTION] An "
@@ -83,3 +96,95 @@ def test_an_error_of_ours_has_its_topic() -> None:
     other = own_error("dedup.errors.DataError: a\n\ndedup.errors.X: b\nRemedies: dedup remedies y")
     assert other == ("DataError", "a", None)
     assert own_error("nothing") is None
+
+
+# --- as an exception
+
+
+def spark_failure(raised: BaseException) -> str:
+    told = "".join(traceback.format_exception(raised))
+    return (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to "
+        f"stage failure: Task 0.0 (TID 3): org.apache.spark.api.python.PythonException: {told}\n"
+        f"\tat org.apache.spark.X\n\nDriver stacktrace:\n\tat org.x\nCaused by: {told}\n\tat org.y"
+    )
+
+
+def chained() -> DedupError:
+    try:
+        try:
+            raise CatalogError("the first", remedy="storage")
+        except CatalogError as error:
+            try:
+                raise KeyError("between") from error
+            except KeyError:
+                raise SegmentDamaged("the last", remedy="damaged-segment")  # noqa: B904
+    except SegmentDamaged as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        ConfigError("shards is 1 there and 2 here", remedy="changed-settings"),
+        ConfigError("without a topic"),
+        DataError("a column named\nwith\n  a break", remedy="bad-records"),
+        ObjectMissing("gone", remedy="missing-catalog"),
+        chained(),
+    ],
+)
+def test_our_error_comes_back_as_what_it_was(ours: DedupError) -> None:
+    class StreamingQueryException(Exception):  # PySpark's needs a JVM
+        _cause = None
+
+    wrapped = StreamingQueryException("no word of it")
+    wrapped._cause = StreamingQueryException(spark_failure(ours))  # type: ignore[assignment]
+    around = RuntimeError("the job failed")
+    around.__cause__ = wrapped
+    for failure in (wrapped._cause, wrapped, around, spark_failure(ours)):
+        found = cause(failure)
+        assert type(found) is type(ours)
+        assert found is not None
+        assert (found.text, found.remedy, str(found)) == (ours.text, ours.remedy, str(ours))
+
+
+def test_an_error_that_is_ours_already_is_returned() -> None:
+    ours = ExecutorError("text")
+    assert cause(ours) is ours
+    around = RuntimeError("other")
+    around.__cause__ = ours
+    assert cause(around) is ours
+
+
+def test_other_failures_have_no_cause_of_ours() -> None:
+    loop = RuntimeError("x")
+    loop.__cause__ = loop
+    handler_s_own = KeyError("x")
+    handler_s_own.__context__ = ConfigError("it was handled")
+    for failure in (None, "x", KeyError("x"), loop, handler_s_own):
+        assert cause(failure) is None
+
+
+def test_classes_that_cannot_be_made_of_a_text() -> None:
+    for raised in ("dedup.errors.MissingExtraError: no spark", "dedup.errors.Unknown: no spark"):
+        found = cause(f"{raised}\n\tat x")
+        assert (type(found), str(found)) == (DedupError, "no spark")
+
+
+def test_an_exception_whose_text_died_with_the_jvm() -> None:
+    class Captured(Exception):
+        _desc = "dedup.errors.StateError: lost"
+
+        def __str__(self) -> str:
+            raise AssertionError("no JVM")
+
+    assert type(cause(Captured())) is StateError
+
+
+def test_an_error_of_another_traceback_stays_out() -> None:
+    """Neither its text nor its topic."""
+    found = own_error(
+        "dedup.errors.DataError: a\n\tat x\nCaused by: Traceback (most recent call last):\n"
+        "dedup.errors.StateError: b\nRemedies: dedup remedies y"
+    )
+    assert found == ("DataError", "a", None)
