@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
         if error.name and error.name.partition(".")[0] == "pyspark":
             from dedup.errors import MissingExtraError
 
-            raise MissingExtraError("spark", f"dedup.{name}") from error
+            raise MissingExtraError("spark", f"dedup.{name}") from None
         raise

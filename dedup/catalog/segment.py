@@ -86,15 +86,16 @@ class SegmentMeta:
     def from_bytes(cls, data: bytes) -> SegmentMeta:
         """Return the metadata; ValueError when these bytes are none that this version reads."""
         fields: Any = parse_json(data)
+        shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or fields.get("format") != SEGMENT_FORMAT:
-            raise ValueError(f"metadata {data[:200]!r} is of an unknown format")
+            raise ValueError(f"{shown} is of an unknown format")
         try:
             meta = cls(**fields)
             whole = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
         except (TypeError, RecursionError, OverflowError) as exc:
-            raise ValueError(f"metadata {data[:200]!r} has other fields: {exc}") from exc
+            raise ValueError(f"{shown} has other fields than it should") from exc
         if not whole:
-            raise ValueError(f"metadata {data[:200]!r} contradicts itself")
+            raise ValueError(f"{shown} contradicts itself")
         return meta
 
     def check(self, seg: SegmentRef, *, shard: int, hash_key_id: int) -> None:

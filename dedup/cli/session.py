@@ -66,7 +66,8 @@ def spark_session(
             with _children_print_to(log), _own_interrupt():
                 session = builder.getOrCreate()
         except Exception as error:
-            raise DedupError(f"Spark does not start: {_last_line(log) or error}") from None
+            said = _last_line(log) or str(error)
+            raise DedupError(f"Spark does not start: {said}{_java_hint(log)}") from None
         try:
             yield session
         finally:
@@ -124,8 +125,23 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def _last_line(log: Path) -> str:
+    lines = _content(log).split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _java_hint(log: Path) -> str:
+    """What to do where Java is missing, or older than Spark needs."""
+    signs = ("JAVA_HOME is not set", "/bin/java: ", "UnsupportedClassVersionError")
+    if not any(sign in _content(log) for sign in signs):
+        return ""
+    return (
+        ". Spark needs Java 17 or newer: install it (Debian and Ubuntu: apt install "
+        "openjdk-17-jre-headless), or let JAVA_HOME name the folder of one that is installed."
+    )
+
+
+def _content(log: Path) -> str:
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -257,7 +257,7 @@ def _header(view: memoryview) -> tuple[Any, ...]:
         raise damaged(f"{len(view)} bytes are less than the header of {HEADER_BYTES}")
     fields = _HEADER.unpack_from(view)
     if fields[0] != _MAGIC:
-        raise damaged(f"it starts with {fields[0]!r} instead of {_MAGIC!r}")
+        raise damaged("it does not begin as a filter of this library")
     if zlib.crc32(view[:60]) != fields[-1]:
         raise damaged("the checksum of its header does not match")
     return fields

@@ -98,7 +98,8 @@ class Options:
             ("null_timestamps", ("error", "now", "emit", "drop")),
         ):
             if getattr(self, option) not in values:
-                raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {values}.")
+                known = ", ".join(map(repr, values))
+                raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {known}.")
         for option in _WHOLE_NUMBERS:
             value = getattr(self, option)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,9 +38,34 @@ def test_without_spark(tmp_path: object) -> None:
     assert "Traceback" not in done.stderr
 
 
-def dedup(*arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize("name", ["dedup_by_id", "DedupListener", "check_query"])
+def test_the_library_without_spark(name: str) -> None:
+    code = f"import sys; sys.modules['pyspark'] = None\nfrom dedup import {name}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stderr.endswith(
+        f"dedup.errors.MissingExtraError: dedup.{name} needs the extra 'spark', which is not "
+        "installed: pip install 'rolling-dedup[spark]'\n"
+    )
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_without_java(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.csv").write_text("a\n1\n")
+    arguments = ["run", f"{tmp_path}/in", "--id", "a", "--horizon", "1 day"]
+    done = dedup(*arguments, "--output", f"{tmp_path}/out", JAVA_HOME="/nowhere")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Spark does not start: ")
+    assert "Spark needs Java 17 or newer: install it (Debian and Ubuntu: apt i" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def dedup(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dedup.cli.main", *arguments],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,

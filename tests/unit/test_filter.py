@@ -205,7 +205,7 @@ def resealed(raw: bytes, at: int, field: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("at", "field", "text"),
     [
-        (0, b"DSBG", "instead of b'DSBF'"),
+        (0, b"DSBG", "does not begin as a filter"),
         (4, struct.pack("<H", 1), "version 1"),
         (6, struct.pack("<H", 1), "version"),
         (8, struct.pack("<Q", 0), "do not fit 0 blocks"),
