@@ -101,6 +101,12 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     last = one.last
     if last is None:
         return
+    if any(batch.other_queries for _, batch in one.batches):
+        text = (
+            "Its checkpoint is new, and other queries with the same ID columns use its catalog. If "
+            "the checkpoint stands in for a lost one: dedup remedies lost-checkpoint"
+        )
+        yield from _wrapped(Text(text, style="yellow"), width)
     gaps = one.gaps()
     yield Text()
     yield _line("newest timestamp", iso(last.newest_ms), f"{span(gaps['source'])} behind the clock")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -39,6 +39,7 @@ COUNTED = (
     "filters_rebuilt",
     "catalog_reads",
     "orphans_deleted",
+    "other_queries",
 )
 #: What there was after it, summed over shards: unknown where no shard was asked.
 HELD = (
@@ -118,6 +119,9 @@ class BatchMetrics:
         shard are forgotten.
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, target_fpr
         Options in force; the budget is that of one shard.
+    other_queries
+        In the first micro-batch of a new checkpoint: how many other queries with the same ID
+        columns have their IDs at the catalog root. Afterwards, and in an adopted one, 0.
     """
 
     query_id: str
@@ -131,7 +135,6 @@ class BatchMetrics:
     duplicate: int
     late: int
     null_id: int
-    untimed: int
     emitted: int
     future: int
     null_timestamp: int
@@ -182,6 +185,8 @@ class BatchMetrics:
     state_budget_bytes: int
     target_fpr: float
     stage_us: dict[str, int]
+    untimed: int = 0
+    other_queries: int = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
@@ -214,13 +219,12 @@ class BatchMetrics:
         """
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r:.80} is no micro-batch")
-        told: dict[str, Any] = {**_ADDED, **value}
-        missing = _FIELDS - told.keys()
+        missing = _NEEDED - value.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        known: dict[str, Any] = {name: told[name] for name in _FIELDS}
-        for name, kind in _TYPES.items():
-            if not _is(known[name], kind):
+        known: dict[str, Any] = {name: value[name] for name in _FIELDS & value.keys()}
+        for name in known:
+            if not _is(known[name], _TYPES[name]):
                 raise ValueError(f"{name} cannot be {known[name]!r:.80}")
         if known["shards"] < 1:
             raise ValueError(f"shards cannot be {known['shards']}")
@@ -253,9 +257,9 @@ def check_together(batch: BatchMetrics) -> None:
         )
 
 
-#: Fields that were added since, and what they are where an older release told the rest.
-_ADDED = {"untimed": 0}
 _FIELDS = frozenset(field.name for field in fields(BatchMetrics))
+#: Without those that an earlier release did not write.
+_NEEDED = frozenset(field.name for field in fields(BatchMetrics) if field.default is MISSING)
 _TYPES = get_type_hints(BatchMetrics)
 
 

@@ -37,7 +37,7 @@ from dedup.spark import wire
 from dedup.spark.inbox import Inbox
 from dedup.spark.metrics import DDL, Stopwatch
 from dedup.spark.plan import Plan
-from dedup.spark.task import Layout, Task, layout
+from dedup.spark.task import Layout, Task, layout, warn_of_others
 from dedup.spark.worker import give_back, settle
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
@@ -66,11 +66,14 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     store = _store(plan, task, shard)
     watch = Stopwatch()
     inbox = _inbox(plan, lay, frames)
-    base = (
-        ShardState.from_bytes(bytes(state.get[0]), hash_key_id=filter_key_id(task.query_id))
-        if has_state
-        else read_adopted(plan.root, task.query_id, shard) or ShardState()
-    )
+    others = 0
+    if has_state:
+        base = ShardState.from_bytes(bytes(state.get[0]), hash_key_id=filter_key_id(task.query_id))
+    else:
+        adopted = read_adopted(plan.root, task.query_id, shard)
+        base = adopted or ShardState()
+        if shard == 0 and adopted is None:
+            others = warn_of_others(plan.root, task.query_id)
     watch.lap("read")
     faults.point("group.read")
     base_epoch = base.epoch
@@ -108,6 +111,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "orphans_deleted": swept,
         "state_bytes": len(row),
         "base_epoch": base_epoch,
+        "other_queries": others,
     }
     return _output(plan, inbox, outcome, shard, counts, watch)
 

@@ -107,6 +107,14 @@ class DedupListener(StreamingQueryListener):
             is_new = self._runs.batch(batch, wall_clock_ms())
         if not is_new:  # the listener was added twice
             return
+        if batch.other_queries:
+            logger.warning(
+                "query %s begins with a new checkpoint, and its catalog is also that of %d other "
+                "queries with the same ID columns: if the checkpoint stands in for one that was "
+                "lost, stop the query; `dedup catalog adopt` makes one that goes on (see: dedup "
+                "remedies lost-checkpoint)",
+                batch.query_name or batch.query_id, batch.other_queries,
+            )  # fmt: skip
         try:
             self.on_batch(batch)
         except Exception:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +19,15 @@ from dedup.catalog.certificate import (
     slot_keys,
 )
 from dedup.catalog.layout import parse
+from dedup.catalog.others import others_alike, tell_of
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs
 from dedup.errors import CatalogError, StateError
 from dedup.spark.identity import ENCODING
 from dedup.spark.plan import Plan
 from dedup.spark.starts import check_start
+
+logger = logging.getLogger("dedup")
 
 #: Stands for the query in batch DataFrames, where nothing is kept.
 _BATCH_QUERY = "batch"
@@ -135,6 +140,21 @@ def _just_adopted(root: Root, task: Task) -> bool:
         run.began_epoch >= task.epoch and run.through_epoch is None
         for run in list_runs(root, task.query_id)
     )
+
+
+def warn_of_others(root: Root, query_id: str) -> int:
+    """Warn, as a query is born, of others that hold the same ID; return how many there are.
+
+    The driver cannot: it does not know the checkpoint before the query starts. What the worker logs
+    is on the screen with a local master, else in the executor's log; the number reaches the driver.
+    """
+    with suppress(CatalogError):  # a warning that fails stops nothing
+        own = load_certificate(root, query_id)
+        others = [] if own is None else others_alike(root, own)
+        if own is not None and others:
+            logger.warning("%s", tell_of(root, own, others))
+        return len(others)
+    return 0
 
 
 def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:

@@ -76,3 +76,17 @@ def test_a_listener_that_was_added_twice_hears_of_each_micro_batch_once(
         event = SimpleNamespace(progress=batch(number))
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     assert [one.batch_id for one in heard] == [0, 1]
+
+
+def test_a_new_checkpoint_beside_another_query_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = DedupListener(lambda told: None)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress)
+    for number, others in ((0, 1), (1, 0)):
+        event = SimpleNamespace(progress=batch(number, other_queries=others))
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+    (warned,) = caplog.records
+    assert warned.levelno == logging.WARNING
+    assert warned.getMessage().startswith("query orders begins with a new checkpoint, and its ")
+    assert "`dedup catalog adopt`" in warned.getMessage()

@@ -158,6 +158,8 @@ def test_foreign_lines_are_counted(tmp_path: Path, line: bytes) -> None:
 def test_fields_of_a_later_release_are_passed_over() -> None:
     one = batch(0)
     assert BatchMetrics.from_json({**one.to_json(), "beauty": 11}) == one
+    earlier = {k: v for k, v in one.to_json().items() if k != "other_queries"}
+    assert BatchMetrics.from_json(earlier) == one
     with pytest.raises(ValueError, match="it lacks unique"):
         BatchMetrics.from_json({k: v for k, v in one.to_json().items() if k != "unique"})
 

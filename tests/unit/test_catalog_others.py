@@ -1,0 +1,85 @@
+"""A new checkpoint beside another query's catalog: it may stand in for one that was lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from metrics_support import batch
+
+from dedup.catalog.certificate import Certificate, create_or_check, filter_key_id, slot_keys
+from dedup.catalog.others import Other, others_alike
+from dedup.catalog.root import Root
+from dedup.cli.watch_screen import screen
+from dedup.core.watched import Watched
+from dedup.spark.task import warn_of_others
+
+OWN, LAST, EARLIER = "own", "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "earlier"
+DAY_S = 86_400
+
+
+def born(root: Root, query_id: str, columns: tuple[tuple[str, str], ...]) -> Certificate:
+    made = Certificate(
+        query_id=query_id, id_columns=columns, encoding="utf8-v1", timestamp_source="column ts",
+        stable_timestamps=False, shards=1, slot_keys=slot_keys(1, 1),
+        hash_key_id=filter_key_id(query_id), birth_batch=0,
+    )  # fmt: skip
+    return create_or_check(root, made)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    root = Root(tmp_path)
+    order = (("order_id", "string"),)
+    for query_id, day in ((OWN, 9), (EARLIER, 1), (LAST, 2)):
+        born(root, query_id, order)
+        os.utime(tmp_path / query_id / "catalog.json", (day * DAY_S, day * DAY_S))
+    root.create_bytes(f"{LAST}/runs/000000000000-r.through-000000000007", b"")
+    os.utime(tmp_path / LAST / "runs/000000000000-r.through-000000000007", (3 * DAY_S, 3 * DAY_S))
+    born(root, "other-type", (("order_id", "bigint"),))
+    born(root, "other-column", (("id", "string"),))
+    root.put_bytes("damaged/catalog.json", b"{}")
+    root.put_bytes("starts/some", b"")
+    root.put_bytes("not a query/x", b"")
+    return root
+
+
+def test_queries_with_the_same_id_are_found(root: Root) -> None:
+    own = born(root, OWN, (("order_id", "string"),))
+    assert others_alike(root, own) == [
+        Other(LAST, 3 * DAY_S * 1000), Other(EARLIER, DAY_S * 1000)
+    ]  # fmt: skip
+    assert others_alike(root, replace(own, id_columns=(("nobody's", "string"),))) == []
+
+
+def test_the_worker_tells_of_them(root: Root, caplog: pytest.LogCaptureFixture) -> None:
+    assert warn_of_others(root, OWN) == 2
+    (told,) = caplog.records
+    assert told.levelno == logging.WARNING
+    text = told.getMessage()
+    assert text.startswith("Query own begins with a new checkpoint and knows no IDs. At ")
+    assert f"query {LAST}, whose record ID has the same columns (order_id)" in text
+    assert "which last wrote there on 1970-01-04 00:00:00 UTC (1 more are like it)" in text
+    assert f"dedup catalog adopt {root.url()} --query {LAST} --checkpoint NEW" in text
+    caplog.clear()
+    assert warn_of_others(root, "other-type") == 0
+    assert warn_of_others(root, "no-certificate") == 0
+    assert not caplog.records
+
+
+def test_a_root_that_cannot_be_listed_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert warn_of_others(Root(tmp_path / "file"), OWN) == 0
+
+
+def test_watch_tells_of_them() -> None:
+    def shown(others: int) -> str:
+        batches = [(1000 * n, batch(n, other_queries=0 if n else others)) for n in range(3)]
+        watched = Watched.of("q", None, batches, now_ms=3000)
+        return " ".join("\n".join(line.plain for line in screen([watched])).split())
+
+    assert "stands in for a lost one: dedup remedies lost-checkpoint" in shown(1)
+    assert "lost" not in shown(0)
