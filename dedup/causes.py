@@ -37,6 +37,21 @@ _HEAP = ("java.lang.OutOfMemoryError", "GC overhead limit exceeded")
 _WORKER = ("failed to map segment", "MemoryError", "Cannot allocate memory")
 
 
+#: What Spark refuses as a query starts, where the operator cannot see it before.
+_REFUSED_BY_SPARK = {
+    "Multiple applyInPandasWithStates are not supported": (
+        "This query has two dedup_by_id, or another applyInPandasWithState beside one, such as "
+        "behind both sides of a union; Spark runs one of them per query. Unite the inputs first "
+        "and de-duplicate them together, or write one result to a table or topic and read it with "
+        "a second query."
+    ),
+    "applyInPandasWithState in append mode is not supported with Update output mode": (
+        "dedup_by_id lets each record go on once and never takes it back, so Spark runs it in "
+        "append mode only: start the query without outputMode('update')."
+    ),
+}
+
+
 class OwnError(NamedTuple):
     """An error of this package: its class, its text, and its topic of REMEDIES.md."""
 
@@ -56,7 +71,7 @@ def own_error(text: str) -> OwnError | None:
             break
         found = match
     if found is None:
-        return None
+        return _refused_by_spark(text)
     # Another exception of the same traceback stands behind an empty line.
     rest = text[found.end() :].partition("\n\n")[0]
     topic = _TOPIC.search(rest)
@@ -65,6 +80,13 @@ def own_error(text: str) -> OwnError | None:
     # Only the link shows where a message of several lines ends.
     message = found.group(2) + rest[: topic.start()]
     return OwnError(found.group(1), message.strip(), topic.group(1))
+
+
+def _refused_by_spark(text: str) -> OwnError | None:
+    for sign, meaning in _REFUSED_BY_SPARK.items():
+        if sign in text:
+            return OwnError("ConfigError", meaning, None)
+    return None
 
 
 def _is_chained(between: str) -> bool:

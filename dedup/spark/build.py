@@ -265,12 +265,17 @@ def _columns(df: DataFrame, options: Options) -> columns.Columns:
     return columns.Columns(df, case_sensitive, zone)
 
 
+def a_stream_needs_a_catalog() -> ConfigError:
+    """The error for a stream without the option."""
+    return ConfigError(
+        "A stream needs catalog=: a path or URI where its memory can live, such as "
+        "catalog='s3://bucket/dedup/orders'."
+    )
+
+
 def _check_stream(df: DataFrame, options: Options) -> None:
     if options.root is None:
-        raise ConfigError(
-            "A stream needs catalog=: a path or URI where its memory can live, such as "
-            "catalog='s3://bucket/dedup/orders'."
-        )
+        raise a_stream_needs_a_catalog()
     spark = df.sparkSession
     checks.check_settings(spark)
     checks.check_upstream(df)

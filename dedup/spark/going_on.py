@@ -7,11 +7,15 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from dedup.catalog.certificate import load_certificate
+from dedup.catalog.contact import reach
 from dedup.catalog.fit import check_fit
 from dedup.catalog.layout import certificate_path
+from dedup.catalog.others import others_alike, tell_of
+from dedup.catalog.root import Root
 from dedup.cli.checkpoint_log import read_checkpoint
 from dedup.core.findings import Finding, Level
-from dedup.spark.build import Operator, plan_of
+from dedup.spark.build import Operator, a_stream_needs_a_catalog, plan_of
+from dedup.spark.plan import Plan
 from dedup.spark.task import missing_catalog, of_plan
 
 _RULE = "checkpoint"
@@ -37,21 +41,15 @@ def check_going_on(df: DataFrame, operator: Operator, checkpoint: str) -> Findin
         If the checkpoint has a memory and the catalog is not there, or is damaged.
     """
     root = operator.options.root
-    log = read_checkpoint(checkpoint, missing_ok=True)
-    if log is None or root is None:
-        return Finding(
-            rule=_RULE,
-            level=Level.FINE,
-            evidence=f"{checkpoint} holds no query yet: this is a first start, with an empty "
-            "memory.",
-        )
+    if root is None:
+        raise a_stream_needs_a_catalog()
     plan = plan_of(df, operator.options)
-    found = load_certificate(root, log.query_id)
-    if found is None:
-        if log.committed:
+    log = read_checkpoint(checkpoint, missing_ok=True)
+    found = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
+    if log is None or found is None:
+        if log is not None and log.committed:
             raise missing_catalog(root, log.query_id)
-        evidence = f"Query {log.query_id} has not finished its first micro-batch."
-        return Finding(rule=_RULE, level=Level.FINE, evidence=evidence)
+        return _first_start(root, plan, checkpoint)
     wanted = replace(found, **of_plan(plan), shards=plan.shards or found.shards)
     where = root.url(certificate_path(log.query_id))
     check_fit(found, wanted, where=where, accepted=plan.accepted)
@@ -60,4 +58,15 @@ def check_going_on(df: DataFrame, operator: Operator, checkpoint: str) -> Findin
         level=Level.FINE,
         evidence=f"Query {log.query_id} goes on after micro-batch {log.batch_id}; its catalog was "
         "made with the same ID, timestamp and shards.",
+    )
+
+
+def _first_start(root: Root, plan: Plan, checkpoint: str) -> Finding:
+    evidence = f"{checkpoint} has no memory yet: this is a first start, and knows no IDs."
+    id_columns = of_plan(plan)["id_columns"]
+    others = reach(root, lambda: others_alike(root, id_columns))
+    if not others:
+        return Finding(rule=_RULE, level=Level.FINE, evidence=evidence)
+    return Finding(
+        rule=_RULE, level=Level.UNKNOWN, evidence=f"{evidence} {tell_of(root, id_columns, others)}"
     )

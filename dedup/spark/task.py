@@ -150,9 +150,9 @@ def warn_of_others(root: Root, query_id: str) -> int:
     """
     with suppress(CatalogError):  # a warning that fails stops nothing
         own = load_certificate(root, query_id)
-        others = [] if own is None else others_alike(root, own)
+        others = [] if own is None else others_alike(root, own.id_columns, query_id)
         if own is not None and others:
-            logger.warning("%s", tell_of(root, own, others))
+            logger.warning("%s", tell_of(root, own.id_columns, others))
         return len(others)
     return 0
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from support import SCHEMA, Query, run_python, trace
 
 from dedup import dedup_by_id, time_from_id
-from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning
+from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
 
 
 @pytest.fixture
@@ -414,13 +414,29 @@ def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> No
     second = stream.transform(
         dedup_by_id("id", horizon="1 day", catalog=tmp_path / "d", metrics="b")
     )
-    with pytest.raises(Exception, match="Multiple applyInPandasWithStates are not supported"):
+    with pytest.raises(
+        Exception, match="Multiple applyInPandasWithStates are not supported"
+    ) as refusal:
         (
             first.unionAll(second)
             .writeStream.format("noop")
             .option("checkpointLocation", str(tmp_path / "ck"))
             .start()
         )
+
+    told = cause(refusal.value)
+    assert isinstance(told, ConfigError)
+    assert "Unite the inputs first and de-duplicate them together" in str(told)
+
+
+def test_update_mode_is_explained(stream: DataFrame, tmp_path: Path) -> None:
+    unique = stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    writer = unique.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+    with pytest.raises(Exception, match="applyInPandasWithState in append mode") as refusal:
+        writer.outputMode("update").start()
+    told = cause(refusal.value)
+    assert isinstance(told, ConfigError)
+    assert "start the query without outputMode('update')" in str(told)
 
 
 def test_after_an_operator_of_the_users_own(stream: DataFrame, tmp_path: Path) -> None:

@@ -207,9 +207,14 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
         (one,) = [finding for finding in found if finding.rule == "checkpoint"]
         return one.evidence
 
-    assert "holds no query yet: this is a first start" in asked()
+    assert "has no memory yet: this is a first start, and knows no IDs." in asked()
     made.run()
     assert "goes on after micro-batch 0; its catalog was made with the same ID" in asked()
+    # A checkpoint that was deleted by mistake would emit all once more.
+    shutil.move(made.checkpoint, tmp_path / "lost")
+    assert "there is also query" in asked()
+    assert f"dedup catalog adopt {made.catalog} --query" in asked()
+    shutil.move(tmp_path / "lost", made.checkpoint)
     shutil.move(made.catalog, tmp_path / "safe")
     with pytest.raises(CatalogError, match="The catalog of this query is missing") as caught:
         asked()

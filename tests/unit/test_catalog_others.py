@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,11 +47,11 @@ def root(tmp_path: Path) -> Root:
 
 
 def test_queries_with_the_same_id_are_found(root: Root) -> None:
-    own = born(root, OWN, (("order_id", "string"),))
-    assert others_alike(root, own) == [
-        Other(LAST, 3 * DAY_S * 1000), Other(EARLIER, DAY_S * 1000)
-    ]  # fmt: skip
-    assert others_alike(root, replace(own, id_columns=(("nobody's", "string"),))) == []
+    columns = (("order_id", "string"),)
+    alike = [Other(LAST, 3 * DAY_S * 1000), Other(EARLIER, DAY_S * 1000)]
+    assert others_alike(root, columns, OWN) == alike
+    assert {other.query_id for other in others_alike(root, columns)} == {OWN, LAST, EARLIER}
+    assert others_alike(root, (("nobody's", "string"),)) == []
 
 
 def test_the_worker_tells_of_them(root: Root, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +59,7 @@ def test_the_worker_tells_of_them(root: Root, caplog: pytest.LogCaptureFixture) 
     (told,) = caplog.records
     assert told.levelno == logging.WARNING
     text = told.getMessage()
-    assert text.startswith("Query own begins with a new checkpoint and knows no IDs. At ")
+    assert text.startswith("A query with a new checkpoint knows no IDs. At ")
     assert f"query {LAST}, whose record ID has the same columns (order_id)" in text
     assert "which last wrote there on 1970-01-04 00:00:00 UTC (1 more are like it)" in text
     assert f"dedup catalog adopt {root.url()} --query {LAST} --checkpoint NEW" in text
