@@ -14,17 +14,16 @@ from dedup.cli.app_tune import tune
 from dedup.cli.ending import finish, stop_on_signals
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.figures import table
+from dedup.cli.help_screen import App
 from dedup.cli.progress import reporter
 from dedup.cli.run_options import RunOptions, pairs
 
-app = typer.Typer(
+app = App(
     name="dedup",
     help="Let each record ID pass once per horizon: Spark Structured Streaming on this machine.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 10-13 verdicts, "
-    "130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
+    "6 cannot tell, 10-13 verdicts of watch, 130 interrupted.",
 )
 app.add_typer(catalog_app, name="catalog")
 app.command()(tune)
@@ -68,10 +67,14 @@ def explain(
     query: Annotated[str | None, typer.Option(metavar="ID", help="Which query.")] = None,
     as_json: _JSON = False,
 ) -> None:
-    """Say when a record ID was let through, where it is kept, and until when it is remembered."""
+    """Say when a record ID was let through, where it is kept, and until when it is remembered.
+
+    Exit codes: 0 it is remembered, 5 it is not, 6 the catalog alone cannot tell: without
+    --checkpoint the newest IDs are unknown.
+    """
     from dedup.cli import catalog
+    from dedup.cli.explain import exit_code, sentences
     from dedup.cli.explain import explain as explain_id
-    from dedup.cli.explain import sentences
 
     def work() -> tuple[int, dict[str, Any]]:
         place = catalog.open_root(root)
@@ -80,7 +83,7 @@ def explain(
         if not as_json:
             for line in sentences(body):
                 typer.echo(line)
-        return OK, body
+        return exit_code(body), body
 
     finish(work, as_json=as_json)
 

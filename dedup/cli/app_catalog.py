@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from dedup.cli.ending import finish
-from dedup.cli.failures import DAMAGE, OK
+from dedup.cli.catalog_screen import (
+    adoption_lines,
+    inspection_lines,
+    vacuum_lines,
+    verification_lines,
+)
+from dedup.cli.ending import finish, while_read
+from dedup.cli.failures import DAMAGE, NOT_FOUND, OK
+from dedup.cli.help_screen import App
 
 if TYPE_CHECKING:
     from dedup.spark.state_reader import Snapshot
 
-catalog_app = typer.Typer(
-    help="Look into a catalog, verify it, clean it up, go on after a loss.", no_args_is_help=True
-)
+catalog_app = App(help="Look into a catalog, verify it, clean it up, go on after a loss.")
 
 _ROOT = Annotated[str, typer.Argument(metavar="ROOT", help="Path or URI of the catalog.")]
 _CHECKPOINT = Annotated[
@@ -46,7 +49,7 @@ def inspect(
         place = catalog.open_root(root)
         body = catalog.inspect(place, _known(place, checkpoint), query)
         if not as_json:
-            _print_inspection(body, list_segments=list_segments)
+            _say(inspection_lines(body, list_segments=list_segments))
         return OK, body
 
     finish(work, as_json=as_json)
@@ -79,7 +82,7 @@ def verify(
             "damaged_objects": [asdict(problem) for problem in others],
         }
         if not as_json:
-            _print_verification(body)
+            _say(verification_lines(body))
         return (DAMAGE if open_damage or others else OK), body
 
     finish(work, as_json=as_json)
@@ -106,12 +109,11 @@ def forget(
         body = catalog.forget(place, segment, query_id=query, shard=shard)
         if not as_json:
             bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
-            Console().print(
-                f"Accepted: segment {segment} of shard {body['shard']} ({bucket}) may be lost. "
-                "Start the query again.",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
+            _say(
+                [
+                    f"Accepted: segment {segment} of shard {body['shard']} ({bucket}) may be lost.",
+                    "Start the query again.",
+                ]
             )
         return OK, body
 
@@ -148,7 +150,7 @@ def vacuum(
             root, checkpoint, older_than=older_than, sole=sole, dry_run=dry_run
         )
         if not as_json:
-            _print_vacuum(body)
+            _say(vacuum_lines(body))
         return OK, body
 
     finish(work, as_json=as_json)
@@ -170,23 +172,16 @@ def adopt(
     """Make a new checkpoint that goes on with a catalog whose own is lost.
 
     Start the query with it. IDs that only the lost checkpoint held, the newest ones, may be emitted
-    once more. The lost checkpoint must never run again.
+    once more. The lost checkpoint must never run again. Exit code 5: the catalog held no ID, so
+    that none was saved.
     """
     from dedup.cli import catalog_upkeep
 
     def work() -> tuple[int, dict[str, Any]]:
         body = catalog_upkeep.adopt(root, checkpoint, query, sole=sole)
         if not as_json:
-            as_of = "adopted before" if body["epoch"] < 0 else f"of micro-batch {body['epoch']}"
-            Console().print(
-                f"{body['ids']:,} IDs in {body['segments']:,} segments as {as_of}. Start the query "
-                f"with checkpoint {body['checkpoint']}; newer IDs are unknown and may be emitted "
-                "once more.",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
-        return OK, body
+            _say(adoption_lines(body))
+        return (OK if body["ids"] else NOT_FOUND), body
 
     finish(work, as_json=as_json)
 
@@ -197,72 +192,7 @@ def _known(place: Any, checkpoint: str | None) -> Snapshot | None:
     return None if checkpoint is None else catalog.snapshot(place, checkpoint)
 
 
-def _print_inspection(body: dict[str, Any], *, list_segments: bool) -> None:
-    console = Console()
-    for query in body["queries"]:
-        _print_query(console, query)
-    if body["foreign_files"]:
-        console.print(f"{body['foreign_files']} foreign files, left alone")
-    if list_segments:
-        # Lines, not a table: names are long, and other tools cut and sort this.
-        for line in body["segments"]:
-            size = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
-            note = " missing" if line["missing"] else " forgotten" if line["forgotten"] else ""
-            values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
-            typer.echo("\t".join(_texts(*values, line["start"], line["end"], size)))
-
-
-def _print_query(console: Console, query: dict[str, Any]) -> None:
-    rows = Table(title=f"query {query['query_id']}", box=box.SIMPLE, title_justify="left")
-    rows.show_header = False
-    rows.add_row("as of", query["as_of"])
-    rows.add_row("record ID", ", ".join(query["id"]))
-    rows.add_row("timestamp", query["timestamp"] or "-")
-    rows.add_row("shards", str(query["shards"] or "-"))
-    for kind, sizes in sorted(query["files"].items()):
-        rows.add_row(f"{kind} files", f"{sizes['files']:,}, {sizes['bytes']:,} bytes")
-    for standing, count in sorted(query["segments"].items()):
-        rows.add_row(f"segments {standing}", f"{count:,}")
-    if query["missing"]:
-        rows.add_row("segments MISSING", f"{query['missing']:,}")
-    if query["forgotten"]:
-        rows.add_row("segments forgotten", f"{query['forgotten']:,}")
-    console.print(rows)
-    if query["state"]:
-        columns = ("shard", "batch", "buckets", "segments", "expired", "sealed", "tail")
-        shards = Table(title="state", box=box.SIMPLE, title_justify="left")
-        for name in (*columns, "GC watermark"):
-            shards.add_column(name, justify="right", no_wrap=True)
-        for state in query["state"]:
-            shards.add_row(*_texts(*state.values()))
-        console.print(shards)
-
-
-def _print_verification(body: dict[str, Any]) -> None:
-    console = Console()
-    for bad in body["damaged"]:
-        note = " (forgotten)" if bad["forgotten"] else ""
-        for problem in bad["problems"]:
-            text = f"shard {bad['shard']} segment {bad['segment']}{note}: {problem}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-    for other in body["damaged_objects"]:
-        text = f"{other['name']}: {other['problem']}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    text = f"{body['segments']:,} segments, {body['ids']:,} IDs: {body['status']}"
-    console.print(text, markup=False, highlight=False)
-
-
-def _print_vacuum(body: dict[str, Any]) -> None:
-    verb = "would be deleted" if body["dry_run"] else "deleted"
-    for name in body["files"]:
-        typer.echo(name)
-    for name in body["foreign"]:
-        typer.echo(f"{name}\tforeign, left alone")
-    rest = f", {body['young']} too young" if body["young"] else ""
-    forgotten = f"; {len(body['runs'])} other runs forgotten" if body["runs"] else ""
-    text = f"{len(body['files']):,} files, {body['bytes']:,} bytes {verb}{rest}{forgotten}"
-    Console().print(text, markup=False, highlight=False)
-
-
-def _texts(*values: object) -> list[str]:
-    return ["-" if v is None else f"{v:,}" if isinstance(v, int) else str(v) for v in values]
+def _say(lines: Iterable[str]) -> None:
+    with while_read():
+        for line in lines:
+            print(line)

@@ -56,7 +56,11 @@ def tune(
         float | None, typer.Option(metavar="P", help="Share of records that repeat an ID: 0.05.")
     ] = None,
     batch: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="From micro-batch to micro-batch.")
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="From micro-batch to micro-batch. Default: the log's, else a minute.",
+        ),
     ] = None,
     id_bytes: Annotated[
         int | None, typer.Option(metavar="N", help="Length of an ID; a UUID has 17.")
@@ -69,32 +73,62 @@ def tune(
         int | None,
         typer.Option(metavar="N", help="Default: as many as cores; a log or catalog tells them."),
     ] = None,
-    buckets: Annotated[int | None, typer.Option(metavar="N", rich_help_panel=_NOW)] = None,
-    fpr: Annotated[float | None, typer.Option(metavar="P", rich_help_panel=_NOW)] = None,
+    buckets: Annotated[
+        int | None, typer.Option(metavar="N", help="Buckets per horizon.", rich_help_panel=_NOW)
+    ] = None,
+    fpr: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="False positives of the filters.", rich_help_panel=_NOW),
+    ] = None,
     state_budget_bytes: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_NOW)
+        int | None,
+        typer.Option(metavar="N", help="Spark state of a shard.", rich_help_panel=_NOW),
     ] = None,
     stable_timestamps: Annotated[
-        bool, typer.Option("--stable-timestamps", rich_help_panel=_NOW)
+        bool,
+        typer.Option(
+            "--stable-timestamps",
+            help="Every copy carries the same timestamp.",
+            rich_help_panel=_NOW,
+        ),
     ] = False,
     late: Annotated[
         str | None,
         typer.Option(metavar="emit|drop", help="Default: emit.", rich_help_panel=_NOW),
     ] = None,
     id: Annotated[  # noqa: A002
-        list[str] | None, typer.Option("--id", metavar="COL", rich_help_panel=_READ)
+        list[str] | None,
+        typer.Option(
+            "--id", metavar="COL", help="ID column; repeat for several.", rich_help_panel=_READ
+        ),
     ] = None,
-    timestamp: Annotated[str | None, typer.Option(metavar="COL", rich_help_panel=_READ)] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="COL", help="Event time.", rich_help_panel=_READ)
+    ] = None,
     timestamp_format: Annotated[
-        str | None, typer.Option(metavar="FMT", rich_help_panel=_READ)
+        str | None,
+        typer.Option(
+            metavar="FMT", help="Spark pattern: 'yyyy-MM-dd HH:mm:ss'.", rich_help_panel=_READ
+        ),
     ] = None,
     format: Annotated[  # noqa: A002
-        str | None, typer.Option(metavar="FMT", rich_help_panel=_READ)
+        str | None,
+        typer.Option(
+            metavar="FMT", help="csv, json or parquet; else by file names.", rich_help_panel=_READ
+        ),
     ] = None,
-    schema: Annotated[str | None, typer.Option(metavar="DDL", rich_help_panel=_READ)] = None,
-    infer: Annotated[bool, typer.Option("--infer", rich_help_panel=_READ)] = False,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DDL", help="Columns: 'id STRING, amount INT'.", rich_help_panel=_READ
+        ),
+    ] = None,
+    infer: Annotated[
+        bool, typer.Option("--infer", help="CSV: guess types.", rich_help_panel=_READ)
+    ] = False,
     read_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", rich_help_panel=_READ)
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Option of Spark's reader.", rich_help_panel=_READ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a report with charts.")

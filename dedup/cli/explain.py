@@ -17,6 +17,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.cli.catalog import only_query
+from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
 from dedup.cli.figures import iso
 from dedup.cli.id_text import id_key
 from dedup.core.clocks import NEVER_MS
@@ -27,6 +28,10 @@ from dedup.errors import ConfigError, SegmentDamaged
 
 if TYPE_CHECKING:
     from dedup.spark.state_reader import Snapshot
+
+
+#: What is said of an ID, and the exit code.
+_CODES = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Sighting:
 def explain(
     root: Root, texts: Sequence[str], known: Snapshot | None, query_id: str | None = None
 ) -> dict[str, Any]:
-    """Return what a query remembers of one record ID.
+    """Return what a query remembers of one record ID; ``status`` is the answer in short.
 
     Parameters
     ----------
@@ -84,7 +89,10 @@ def explain(
         seen += _in_tail(state, keys)
         seen += _in_segments(root, certificate, shard, state, keys, hashes)
     clocks = None if state is None else state.clocks
+    # Without the state nobody knows what it holds.
+    missing = "cannot tell" if known is None or state is None else "not remembered"
     return {
+        "status": "remembered" if seen else missing,
         "root": root.url(),
         "query_id": certificate.query_id,
         "id": dict(zip((name for name, _ in certificate.id_columns), texts, strict=True)),
@@ -106,26 +114,41 @@ def explain(
     }
 
 
+def exit_code(body: dict[str, Any]) -> int:
+    """Return 0 for an ID that is remembered, 5 for one that is not, 6 where nobody can tell."""
+    return _CODES[body["status"]]
+
+
 def sentences(body: dict[str, Any]) -> Iterator[str]:
-    """Put what `explain` returns into words."""
+    """Put what `explain` returns into words, the answer first."""
     name = ", ".join(f"{column}={text}" for column, text in body["id"].items())
-    yield f"{name}: shard {body['shard']} of query {body['query_id']}"
+    yield f"{name}: {_answer(body)}"
+    if not body["certain"]:
+        what = "later micro-batches count too" if body["seen"] else "the newest IDs are known"
+        yield f"  only the catalog was asked; {what} with --checkpoint DIR, which reads Spark state"
     for found in body["seen"]:
         yield (
             f"  let through at {found['at']}, kept in {found['where']}; forgotten when the GC "
             f"watermark reaches {found['bucket_end']}"
             + (" (with late='drop': the late watermark)" if body["stable_timestamps"] else "")
         )
-    if not body["seen"]:
-        yield "  not remembered: never let through, or forgotten"
     gc = body["gc_watermark"] or "at no time yet"
     as_of = (
-        "nothing is known of this shard"
+        "nothing is known of it"
         if body["as_of"] is None
-        else (f"as of micro-batch {body['as_of']}")
+        else f"GC watermark {gc} as of micro-batch {body['as_of']}"
     )
-    rest = "" if body["certain"] else "; the newest IDs are unknown, give --checkpoint"
-    yield f"  GC watermark {gc}, {as_of}{rest}"
+    yield f"  shard {body['shard']} of query {body['query_id']}: {as_of}"
+
+
+def _answer(body: dict[str, Any]) -> str:
+    if body["status"] == "remembered":
+        return "remembered"
+    if body["status"] == "not remembered":
+        return "not remembered: it was never let through, or is forgotten"
+    if body["certain"]:
+        return "unknown: the checkpoint holds no state of its shard"
+    return "not known from the catalog alone"
 
 
 def _certificate(root: Root, known: Snapshot | None, query_id: str | None) -> Certificate:

@@ -13,6 +13,10 @@ USAGE = 2
 DAMAGE = 3
 #: Settings that break the guarantee.
 UNSAFE = 4
+#: `explain`: the ID is not remembered; `catalog adopt`: the catalog held no ID that could be saved.
+NOT_FOUND = 5
+#: `explain`: what was given does not tell.
+CANNOT_TELL = 6
 INTERRUPTED = 130
 
 #: Set in the environment, errors come with their Python traceback.

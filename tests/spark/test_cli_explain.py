@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from dedup.catalog.root import Root
 from dedup.cli.app import app
-from dedup.cli.explain import explain
-from dedup.cli.failures import OK, USAGE
+from dedup.cli.explain import exit_code, explain
+from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
 from dedup.spark.state_reader import read_snapshot
 
 
@@ -34,9 +34,11 @@ def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> No
         found = [s for s in body["seen"] if _seconds(s["at"]) == at]
         assert len(found) == 1, (row, body)
         assert _seconds(found[0]["bucket_start"]) <= at < _seconds(found[0]["bucket_end"])
+        assert exit_code(body) == OK
         places.add(found[0]["where"] == "Spark state")
     assert places == {True, False}
-    assert explain(root, ["never seen"], known)["seen"] == []
+    never = explain(root, ["never seen"], known)
+    assert (never["seen"], exit_code(never)) == ([], NOT_FOUND)
     # The copy at the root knows what is in segments.
     some = next(s for state in known.states.values() for s in state.manifest.segments())
     assert some.count
@@ -47,10 +49,9 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     made.run()
     root = str(made.catalog)
     done = CliRunner().invoke(app, ["explain", root, "never seen"])
-    assert done.exit_code == OK
-    assert "id=never seen: shard" in done.stdout
-    assert "not remembered: never let through, or forgotten" in done.stdout
-    assert "give --checkpoint" in done.stdout
+    assert done.exit_code == CANNOT_TELL
+    assert "id=never seen: not known from the catalog alone\n" in done.stdout
+    assert "with --checkpoint DIR" in done.stdout
     done = CliRunner().invoke(app, ["explain", root, "a", "b", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["error"]) == (USAGE, "ConfigError")
     done = CliRunner().invoke(app, ["explain", root, "a", "--query", "other"])

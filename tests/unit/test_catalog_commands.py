@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from query_driver import QUERY, QueryDriver
-from test_lost_checkpoint import DAY_MS, POLICY, records
+from test_lost_checkpoint import DAY_MS, POLICY, ROOMY, records
+from typer.testing import CliRunner
 
 from dedup.catalog import inspect as files
 from dedup.catalog.advisory import read_advisory
 from dedup.cli import catalog, catalog_upkeep
-from dedup.cli.explain import explain, sentences
+from dedup.cli.app import app
+from dedup.cli.catalog_screen import inspection_lines
+from dedup.cli.explain import exit_code, explain, sentences
+from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
+from dedup.cli.figures import iso
 from dedup.cli.id_text import id_key
+from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.machine import wall_clock_ms
 from dedup.spark.state_reader import Snapshot
@@ -73,6 +81,72 @@ def test_stable_timestamps_may_be_forgotten_earlier(tmp_path: Path, stable: bool
     text = "\n".join(sentences(explain(made.root, ["id-000001"], known(made))))
     assert "forgotten when the GC watermark reaches" in text
     assert ("with late='drop': the late watermark" in text) == stable
+
+
+def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> None:
+    """Each has its own headline, status and exit code."""
+    newest = next(name for name, _ in reversed(records(19))).decode()
+    forgotten = replace(known(query), states={})
+    for name, states, code, says in (
+        (newest, known(query), OK, "remembered"),
+        ("never seen", known(query), NOT_FOUND, "not remembered: it was never let through, or is "),
+        (in_a_segment(query), None, OK, "remembered"),
+        # It is remembered, in Spark state.
+        (newest, None, CANNOT_TELL, "not known from the catalog alone"),
+        (newest, forgotten, CANNOT_TELL, "unknown: the checkpoint holds no state of its shard"),
+    ):
+        body = explain(query.root, [name], states)
+        headline, *rest = sentences(body)
+        assert headline.startswith(f"id={name}: {says}")
+        assert any("--checkpoint DIR" in line for line in rest) == (states is None)
+        assert exit_code(body) == code
+
+
+def test_explain_without_a_checkpoint_says_that_it_cannot_tell(query: QueryDriver) -> None:
+    told = CliRunner().invoke(app, ["explain", query.root.url(), "never seen", "--json"])
+    assert told.exit_code == CANNOT_TELL == 6
+    body = json.loads(told.stdout)
+    assert (body["status"], body["exit_code"], body["certain"]) == ("cannot tell", 6, False)
+    found = CliRunner().invoke(app, ["explain", query.root.url(), in_a_segment(query)])
+    assert found.exit_code == OK
+    assert ": remembered\n" in found.stdout
+
+
+def test_an_inspection_fits_80_columns(tmp_path: Path) -> None:
+    made = QueryDriver(tmp_path, POLICY, shards=3)
+    run(made, 40)
+    body = catalog.inspect(made.root, known(made))
+    # As large as a catalog becomes.
+    for shard in body["queries"][0]["state"]:
+        shard.update(segment_ids=123_456_789, tail_ids=1_234_567, segments=1234, expired=99)
+    body["queries"][0]["id"] = [f"column_{n} string" for n in range(9)]
+    lines = list(inspection_lines(body, list_segments=False))
+    assert max(map(len, lines)) <= 80
+    heads = "shard buckets segments expired in segments in state GC watermark"
+    header = next(n for n, line in enumerate(lines) if " ".join(line.split()) == heads)
+    assert [line.split()[-1] for line in lines[header + 1 :]] == [
+        iso(state.clocks.gc_watermark_ms) for state in made.states().values()
+    ]
+    # On a pipe as on a terminal; by the advisory copies each shard has its own micro-batch.
+    told = CliRunner().invoke(app, ["catalog", "inspect", made.root.url()])
+    assert "shard  batch  buckets  segments  expired  in segments          GC watermark\n" in (
+        told.stdout
+    )
+    assert re.search(r"^IDs +[\d,]+ in segments, those in Spark state unknown$", told.stdout, re.M)
+    assert max(map(len, told.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("policy", "code"), [(ROOMY, NOT_FOUND), (POLICY, OK)])
+def test_adopt_says_whether_anything_was_saved(tmp_path: Path, policy: Policy, code: int) -> None:
+    made = QueryDriver(tmp_path, policy)
+    run(made, 10)
+    command = ["catalog", "adopt", made.root.url(), "--checkpoint", str(tmp_path / "new")]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == code, told.output
+    nothing = "Nothing was saved: the catalog, as of micro-batch 0, holds no ID.\n"
+    assert (nothing in told.stdout) == (code == NOT_FOUND)
+    assert ("Saved: " in told.stdout) == (code == OK)
+    assert (tmp_path / "new" / "metadata").is_file(), "the watermarks go on in any case"
 
 
 def expiring(tmp_path: Path) -> QueryDriver:
