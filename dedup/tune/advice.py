@@ -317,9 +317,9 @@ def _memory(memory: Memory | None) -> Iterator[Finding]:
             f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for {memory.rows:,} "
             f"records of a shard and micro-batch ({measured}), their columns apart. A share with "
             f"its columns may take {SHARE_BYTES >> 20:,} MiB (max_shard_batch_bytes, its default); "
-            "for such shares an executor of 4 cores needs "
-            f"{workers_bytes(4, SHARE_BYTES) >> 20:,} MiB outside of the JVM's heap "
-            "(spark.executor.memoryOverhead). `dedup check` holds a query's settings against it."
+            f"for such shares an executor needs {workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for "
+            "each of its cores outside of the JVM's heap (spark.executor.memoryOverhead). "
+            "`dedup check` holds a query's settings against it."
         ),
     )
 

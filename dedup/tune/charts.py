@@ -7,15 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from dedup.tune.candidates import LEAST_BYTES, Choice, named
+from dedup.tune.candidates import LEAST_BYTES, Choice, named, written
 from dedup.tune.curves import Point
-from dedup.tune.demand import Demand
+from dedup.tune.demand import Demand, Sizing
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _HOUR_MS = 3_600_000
 #: Moments of the fill that are drawn.
 _MOMENTS = 120
+#: Pixels of the chart of labelled points where it is narrowest, of a letter and of a line.
+_WIDE, _HIGH, _LETTER, _FONT = 290.0, 300.0, 6.0, 11
+#: Places of a label at its point: where its box begins (pixels, share of its width, pixels from the
+#: top), and how Vega-Lite writes that.
+_PLACES: dict[str, tuple[tuple[float, float, float], dict[str, Any]]] = {
+    "above": ((0.0, -0.5, -18.0), {"align": "center", "dy": -12}),
+    "below": ((0.0, -0.5, 8.0), {"align": "center", "dy": 14}),
+    "right": ((9.0, 0.0, -5.0), {"align": "left", "dx": 9}),
+    "left": ((-9.0, -1.0, -5.0), {"align": "right", "dx": -9}),
+}
 #: More shards than this are drawn as the worst of equal groups.
 _SHARDS = 64
 
@@ -103,7 +113,7 @@ def _fpr(points: Sequence[Point]) -> Spec:
 
 def _cost(choice: Choice) -> Spec:
     """Time against bytes: the knee is where their product is least."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for candidate in choice.candidates:
         kind = "another choice"
         if choice.dominated(candidate):
@@ -117,6 +127,7 @@ def _cost(choice: Choice) -> Spec:
                 "gib": candidate.total_bytes / 2**30,
                 "ms": candidate.ms_per_million,
                 "choice": named(candidate.sizing, choice.today.sizing),
+                "label": _short(candidate.sizing, choice.today.sizing),
                 "kind": kind,
                 "fpr": candidate.measured_fpr,
                 "reads": candidate.reads_per_s,
@@ -127,6 +138,7 @@ def _cost(choice: Choice) -> Spec:
     rows.sort(key=lambda row: -kinds.index(str(row["kind"])))
     knee = choice.recommended
     gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
+    labels = _labels(rows[::-1], _padded(gib), _padded([row["ms"] for row in rows]))
     sizes = np.geomspace(min(gib), max(gib), 40)
     least = LEAST_BYTES / 2**30
     line = [
@@ -134,11 +146,12 @@ def _cost(choice: Choice) -> Spec:
         for size in sizes.tolist()
     ]
     x = {
-        "field": "gib", "type": "quantitative", "scale": {"zero": False},
+        "field": "gib", "type": "quantitative", "scale": {"domain": _padded(gib), "nice": False},
         "title": "state + sidecars + segments, GiB",
     }  # fmt: skip
     y = {
-        "field": "ms", "type": "quantitative", "scale": {"zero": False},
+        "field": "ms", "type": "quantitative",
+        "scale": {"domain": _padded([row["ms"] for row in rows]), "nice": False},
         "title": "ms of one core per 1 M records",
     }  # fmt: skip
     colour = {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": kinds}}
@@ -165,13 +178,59 @@ def _cost(choice: Choice) -> Spec:
                     ],
                 },
             },
-            {
-                "data": {"values": [r for r in rows if r["kind"] in kinds[:2]]},
-                "mark": {"type": "text", "dy": -12, "fontSize": 11},
-                "encoding": {"text": {"field": "choice"}},
-            },
+            *(
+                {
+                    "data": {"values": placed},
+                    "mark": {"type": "text", "fontSize": _FONT, **_PLACES[place][1]},
+                    "encoding": {"text": {"field": "label"}},
+                }
+                for place, placed in labels.items()
+            ),
         ],
     }
+
+
+def _short(sizing: Sizing, base: Sizing) -> str:
+    """A choice as `named`, in the words of the table."""
+    mib = f"budget={sizing.state_budget_bytes / 2**20:g}M"
+    budget = written("state_budget_bytes", sizing.state_budget_bytes)
+    return named(sizing, base).replace(budget, mib)
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    """A scale's ends, so that no point lies at the edge; of equal values as well."""
+    low, high = min(values), max(values)
+    room = 0.15 * (high - low) or 0.15 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _labels(
+    rows: Sequence[dict[str, Any]], xs: tuple[float, float], ys: tuple[float, float]
+) -> dict[str, list[dict[str, Any]]]:
+    """Where each point's label has room, by place; the first points choose first.
+
+    A label that would lie on another, on a point or outside of the chart is left to the tooltip.
+    """
+    of_x, of_y = _WIDE / (xs[1] - xs[0]), _HIGH / (ys[1] - ys[0])
+    points = [((row["gib"] - xs[0]) * of_x, (ys[1] - row["ms"]) * of_y) for row in rows]
+    # What is taken: left, top, right, bottom.
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    found: dict[str, list[dict[str, Any]]] = {place: [] for place in _PLACES}
+    for row, (x, y) in zip(rows, points, strict=True):
+        wide = _LETTER * len(row["label"])
+        for place, (box, _) in _PLACES.items():
+            left, top = x + box[0] + box[1] * wide, y + box[2]
+            mine = left, top, left + wide, top + _FONT
+            inside = left >= 0 and top >= 0 and mine[2] <= _WIDE and mine[3] <= _HIGH
+            if inside and not any(_meet(mine, other) for other in taken):
+                taken.append(mine)
+                found[place].append(row)
+                break
+    return found
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _fill(choice: Choice) -> Spec:

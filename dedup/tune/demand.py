@@ -12,6 +12,7 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog.certificate import derive_keys, shards_of
 from dedup.core.clocks import NEVER_MS, Clocks
+from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
 from dedup.core.metrics import BatchMetrics
 from dedup.core.policy import Policy
@@ -90,6 +91,8 @@ class Demand:
     late : {"emit", "drop"}
     batch_ms : int
         Time between micro-batches.
+    batch_known : bool
+        False: nobody said it, and it is assumed.
     shards : int
     cores : int
         Of all executors together.
@@ -126,6 +129,7 @@ class Demand:
     stable_timestamps: bool = False
     late: Literal["emit", "drop"] = "emit"
     batch_ms: int = 60_000
+    batch_known: bool = False
     shards: int
     cores: int
     cores_given: bool = True
@@ -155,6 +159,13 @@ class Demand:
     def cores_told(self) -> str:
         """The cores, and whose they are where nobody said, for people."""
         return f"{self.cores} cores" if self.cores_given else f"this machine's {self.cores} cores"
+
+    @property
+    def interval_told(self) -> str:
+        """How far micro-batches are apart, and whether that is assumed, for people."""
+        assumed = "" if self.batch_known else " (assumed: give --batch)"
+        rounded_ms = round(self.batch_ms, -3) if self.batch_ms >= 10_000 else self.batch_ms
+        return f"a micro-batch every {format_ms(rounded_ms)}{assumed}"
 
     @property
     def records_per_s(self) -> float:
@@ -307,6 +318,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         lateness_ms=last.lateness_ms,
         # Of the data's time, as the rate is: a query that catches up goes through more of it.
         batch_ms=max(1, round(passed_ms / (len(batches) - 1))),
+        batch_known=True,
         shards=last.shards,
         key_bytes=key_bytes,
         today=Sizing(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -298,14 +301,22 @@ def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
     assert "(measured)" in found.evidence
     # A smaller share, followed to the letter, stops a query that runs.
     assert (found.level, found.change, found.takes) == (Level.FINE, None, None)
-    told = re.search(r"of 4 cores needs ([\d,]+) MiB", found.evidence)
+    told = re.search(r"needs ([\d,]+) MiB for each of its cores", found.evidence)
     assert told is not None
-    needed = int(told[1].replace(",", ""))
+    needed = 4 * int(told[1].replace(",", ""))
     for overhead, level in ((needed, Level.FINE), (needed - 1, Level.COSTS)):
         settings = {"spark.executor.memoryOverhead": f"{overhead}m", "spark.executor.cores": "4"}
         facts = Facts(settings={"spark.master": "yarn", **settings}, complete=True)
         (judged,) = [f for f in check_rules(facts) if f.rule == "batch-memory"]
         assert judged.level is level
+
+
+def test_the_interval_of_micro_batches_is_told_and_whether_it_is_assumed() -> None:
+    told = words.title(demand(batch_ms=60_000))
+    assert told.endswith(
+        "2 shards on 2 cores, a micro-batch every 1 minute (assumed: give --batch)"
+    )
+    assert words.title(demand(batch_ms=10_321, batch_known=True)).endswith("every 10 seconds")
 
 
 def test_memory_that_was_scaled_up_is_not_said_to_be_measured() -> None:
@@ -436,6 +447,34 @@ def test_the_report_needs_nothing_else() -> None:
     assert "prefers-color-scheme: dark" in outside
 
 
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_the_report_fits_a_telephone(tmp_path: Path) -> None:
+    """Nothing but the table, in a box of its own, is wider than the page."""
+    (tmp_path / "report.html").write_text(page(result()))
+    # Chromium's own window is never so narrow.
+    frame = """<iframe id=f src=report.html width=420 height=900></iframe><script>setTimeout(() => {
+    const page = f.contentDocument, width = page.documentElement.clientWidth;
+    const wide = [...page.querySelectorAll("body *")].filter((e) =>
+      e.getBoundingClientRect().right > width && !e.closest(".wide"));
+    document.title = [page.querySelectorAll("svg").length, width,
+      page.documentElement.scrollWidth - width, wide.length].join(" ")}, 4000)</script>"""
+    (tmp_path / "frame.html").write_text(frame)
+    shown = subprocess.run(
+        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu",
+         "--disable-background-networking", "--allow-file-access-from-files",
+         "--virtual-time-budget=9000", "--dump-dom", (tmp_path / "frame.html").as_uri()],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    title = re.search("<title>(.*?)</title>", shown.stdout)
+    assert title is not None
+    drawn, width, beyond, wide = map(int, title[1].split())
+    assert (drawn, beyond, wide) == (5, 0, 0)
+    assert width <= 420
+
+
 def test_what_users_named_is_escaped() -> None:
     hostile = demand(origin="</script><script>alert(1)</script>")
     text = page(result(hostile))
@@ -468,6 +507,36 @@ def test_the_recommended_choice_lies_on_top_of_those_that_come_to_the_same() -> 
         "values"
     ]
     assert level[0]["ms"] == pytest.approx(small.ms_per_million) == pytest.approx(level[1]["ms"])
+
+
+def test_the_points_of_time_against_bytes_carry_labels() -> None:
+    """All that have room, and what matters most where several come to the same."""
+    today = candidate(BASE, gib=3.2, ms=36_655)
+    tried = (
+        today,
+        candidate(replace(BASE, fpr=0.03), gib=3.27, ms=29_502),
+        candidate(replace(BASE, fpr=0.01), gib=3.33, ms=27_463),
+        candidate(replace(BASE, fpr=0.001), gib=3.52, ms=26_600),
+        candidate(replace(BASE, buckets=16), gib=3.13, ms=35_296),
+        candidate(replace(BASE, buckets=32), gib=3.11, ms=37_493),
+        candidate(replace(BASE, state_budget_bytes=1 << 18), gib=3.2, ms=35_120),
+    )
+    labels = labelled(Choice(tried, tried[2]))
+    assert sorted(labels) == sorted(
+        ["as it is", "fpr=0.03", "fpr=0.01", "fpr=0.001", "buckets=16", "buckets=32",
+         "budget=0.25M"]
+    )  # fmt: skip
+    same = [candidate(replace(BASE, fpr=n / 1000), gib=3.2, ms=36_655) for n in range(1, 30)]
+    crowd = labelled(Choice((today, *same), same[7]))
+    assert crowd[0] == "fpr=0.008"
+    assert 2 <= len(crowd) <= 4, "one on each side of the points"
+
+
+def labelled(chosen: Choice) -> list[str]:
+    """Texts at the points, those that were placed first in front."""
+    layers = charts(demand(), chosen, ())["cost"]["layer"]
+    texts = [layer for layer in layers if layer["mark"]["type"] == "text"]
+    return [row["label"] for layer in texts for row in layer["data"]["values"]]
 
 
 def test_bytes_of_a_load_of_a_few_ids_are_not_worth_a_change() -> None:
