@@ -47,6 +47,10 @@ def check(
     late: Annotated[
         str | None, typer.Option(metavar="emit|drop", help="late= of the next start.")
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="List every rule that cannot be judged by what was given."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout.")
     ] = False,
@@ -71,13 +75,13 @@ def check(
         )
         code, body, findings = job.check(checkpoint, given)
         if not as_json:
-            _print(body, findings)
+            _print(body, findings, fold=not every)
         return code, body
 
     finish(work, as_json=as_json)
 
 
-def _print(body: dict[str, Any], findings: Sequence[Finding]) -> None:
+def _print(body: dict[str, Any], findings: Sequence[Finding], *, fold: bool) -> None:
     from dedup.cli.findings_screen import WIDTH, findings_lines, summary_line
 
     console = Console()
@@ -88,7 +92,7 @@ def _print(body: dict[str, Any], findings: Sequence[Finding]) -> None:
     width = min(WIDTH, console.width) if console.is_terminal else WIDTH
     for line in (
         f"query {body['query_id']}{name}, {since}",
-        *findings_lines(findings, width),
+        *findings_lines(findings, width, fold=fold),
         summary_line(findings),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

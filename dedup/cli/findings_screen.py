@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,12 @@ _BADGES = {
 }
 _BADGE_CHARS = max(len(badge) for badge, _ in _BADGES.values())
 _INDENT = " " * (_BADGE_CHARS + 3)
+_OPTION = re.compile(r"--[a-z]+(?:-[a-z]+)*")
 
 
-def findings_lines(findings: Sequence[Finding], width: int = WIDTH) -> list[Text]:
+def findings_lines(
+    findings: Sequence[Finding], width: int = WIDTH, *, fold: bool = False
+) -> list[Text]:
     """The findings, those that matter most first, without the summary.
 
     Parameters
@@ -31,8 +35,15 @@ def findings_lines(findings: Sequence[Finding], width: int = WIDTH) -> list[Text
     width : int
         Sentences are wrapped to it. A change is not, so that it can be copied: print the lines
         with ``soft_wrap=True``.
+    fold : bool
+        Show those that an option of the command would settle as one, by that option.
     """
-    return [line for finding in in_order(findings) for line in _finding(finding, width)]
+    folded = [f for f in findings if fold and f.level is Level.UNKNOWN and _options(f)]
+    ordered = in_order(f for f in findings if f not in folded)
+    before = [f for f in ordered if f.level is not Level.FINE]
+    lines = [line for finding in before for line in _finding(finding, width)]
+    lines += _folded(folded, width)
+    return lines + [line for f in ordered[len(before) :] for line in _finding(f, width)]
 
 
 def summary_line(findings: Sequence[Finding]) -> Text:
@@ -47,17 +58,42 @@ def summary_line(findings: Sequence[Finding]) -> Text:
     return line
 
 
-def _finding(finding: Finding, width: int) -> Iterator[Text]:
-    badge, colour = _BADGES[finding.level]
+def _options(finding: Finding) -> str:
+    """The options of the command that would settle a finding, as its evidence names them."""
+    named = list(dict.fromkeys(_OPTION.findall(finding.evidence)))
+    # A file of settings holds each of them.
+    return "--properties or --conf" if "--conf" in named else " or ".join(named)
+
+
+def _folded(findings: Sequence[Finding], width: int) -> Iterator[Text]:
+    if not findings:
+        return
+    need = "1 rule needs" if len(findings) == 1 else f"{len(findings)} rules need"
+    yield _head(Level.UNKNOWN, f"{need} another option to be judged; --all lists them")
+    by_options: dict[str, list[str]] = {}
+    for finding in findings:
+        by_options.setdefault(_options(finding), []).append(finding.rule)
+    for options, names in by_options.items():
+        yield from _sentence(f"{options}: {', '.join(dict.fromkeys(names))}", width)
+
+
+def _head(level: Level, title: str) -> Text:
+    badge, colour = _BADGES[level]
     head = Text()
     head.append(f" {badge:<{_BADGE_CHARS}} ", style=f"reverse bold {colour}")
-    yield head.append(" ").append(finding.rule, style="bold")
+    return head.append(" ").append(title, style="bold")
+
+
+def _sentence(text: str, width: int) -> Iterator[Text]:
     room = max(20, width - len(_INDENT))
     # A setting's name is copied whole.
-    for line in textwrap.wrap(
-        finding.evidence, room, break_long_words=False, break_on_hyphens=False
-    ):
+    for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
         yield Text(_INDENT + line)
+
+
+def _finding(finding: Finding, width: int) -> Iterator[Text]:
+    yield _head(finding.level, finding.rule)
+    yield from _sentence(finding.evidence, width)
     for line in (finding.change or "").splitlines():
         yield Text(_INDENT).append(line, style="bold")
     if finding.takes is not None:

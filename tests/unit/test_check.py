@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,12 +236,27 @@ def test_without_anything_else_it_says_what_to_give(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for flag in ("--properties", "--log", "--catalog", "--kafka-retention", "--source-option"):
         assert flag in result.stdout, flag
-    assert "--entity-name orders --describe" in result.stdout
+    # They are one entry, by what would settle them, in front of what is fine.
+    heads = [line.split()[:2] for line in result.stdout.split("\n") if re.match(" [A-Z]+ ", line)]
+    told = [rule["rule"] for rules in findings(place).values() for rule in rules
+            if rule["level"] == "cannot be told"]  # fmt: skip
+    assert [head for head in heads if head[0] == "UNKNOWN"] == [["UNKNOWN", str(len(told))]]
+    order = ["BREAKS", "COSTS", "UNKNOWN", "FINE"]
+    assert sorted(heads, key=lambda head: order.index(head[0])) == heads
+    assert heads[-1][0] == "FINE"
+    for rule in told:
+        assert re.search(rf"\b{rule}\b", result.stdout), rule
+    assert f"{len(told)} cannot be told" in result.stdout
+    # And one by one, where that is asked for.
+    listed = run(place, "--all")
+    assert listed.stdout.count(" UNKNOWN ") == len(told)
+    assert "--entity-name orders --describe" in listed.stdout
 
 
 def test_every_line_fits_but_what_is_to_be_copied(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
-    long = [line for line in run(place).stdout.split("\n") if len(line) > 80]
+    assert all(len(line) <= 80 for line in run(place).stdout.split("\n"))
+    long = [line for line in run(place, "--all").stdout.split("\n") if len(line) > 80]
     assert all(line.strip().startswith("kafka-configs.sh") for line in long)
 
 
@@ -523,6 +539,17 @@ def test_findings_on_the_screen() -> None:
     change = next(line for line in lines if broken.change in line.plain)
     assert change.spans[0].style == "bold"
     assert summary_line([fine, broken]).plain == ("2 looked at: 1 breaks the guarantee, 1 fine")
+
+
+def test_only_what_an_option_would_settle_is_folded() -> None:
+    settled, other = (
+        Finding(rule=rule, level=Level.UNKNOWN, evidence=evidence)
+        for rule, evidence in (("speed", "Not known. Give --conf KEY=VALUE."), ("odd", "No idea."))
+    )
+    lines = [line.plain for line in findings_lines([settled, other], fold=True)]
+    assert [line.split() for line in lines[:2]] == [["UNKNOWN", "odd"], ["No", "idea."]]
+    assert lines[2].endswith(" 1 rule needs another option to be judged; --all lists them")
+    assert [line.strip() for line in lines[3:]] == ["--properties or --conf: speed"]
 
 
 def test_markup_in_a_finding_is_text() -> None:
