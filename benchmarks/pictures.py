@@ -34,12 +34,13 @@ def picture(path: Path, title: str, output: str, width: int) -> None:
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
 
 
-def dedup(*arguments: object, width: int = 80) -> str:
-    """What the command prints in colour."""
+def dedup(*arguments: object, width: int = 80, height: int = 24) -> str:
+    """What the command prints in colour on a terminal of that size."""
     environment = {
         **os.environ,
         "FORCE_COLOR": "1",
         "COLUMNS": str(width),
+        "LINES": str(height),
         "TERM": "xterm-256color",
     }
     environment.pop("NO_COLOR", None)
@@ -121,10 +122,10 @@ def main() -> None:
         running = query(folder)
         try:
             time.sleep(SECONDS)
-            shown = dedup("watch", folder / "metrics", "--once")
+            shown = dedup("watch", folder / "metrics", "--once", width=100, height=42)
         finally:
             running.stop()
-        picture(WATCH, "dedup watch metrics", shown, 80)
+        picture(WATCH, "dedup watch metrics", shown, 100)
         settings = folder / "spark-defaults.conf"
         settings.write_text("spark.master local[8]\nspark.driver.memory 4g\n")
         looked_over = dedup(

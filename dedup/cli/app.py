@@ -106,7 +106,9 @@ def watch(
     ] = 2.0,
     as_json: _JSON = False,
 ) -> None:
-    """Watch a running query: whether its GC watermark keeps up, and what holds it.
+    """Watch a running query: whether its GC watermark keeps up, and what holds it; q leaves.
+
+    A larger terminal shows more: curves and a table of the last micro-batches.
 
     With --once or --json the exit code is the verdict:
     0 OK, 10 LAGGING, 11 STALLED, 12 STOPPED, 13 REWOUND.

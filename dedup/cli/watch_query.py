@@ -13,7 +13,16 @@ from rich.live import Live
 from rich.text import Text
 
 from dedup.cli.ending import while_read
-from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
+from dedup.cli.keys import keys
+from dedup.cli.watch_screen import (
+    STATUSES,
+    WIDTH,
+    fit,
+    is_large_enough,
+    screen,
+    waiting,
+    worst,
+)
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 from dedup.machine import wall_clock_ms
@@ -102,7 +111,8 @@ def once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
         with while_read():
             # The console itself would leave with an exit code of its own.
             with console.capture() as printed:
-                for line in screen(watched, height=height, note=trouble):
+                past, width = console.is_terminal, console.width
+                for line in screen(watched, width=width, height=height, note=trouble, past=past):
                     console.print(line, no_wrap=True)
             print(printed.get(), end="")
     elif trouble is not None:
@@ -121,13 +131,16 @@ def follow(look: Look, stop: Event, *, every_s: float, where: str) -> None:
         with while_read():
             _follow_plainly(look, stop, every_s)
         return
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    # Keys first: they are read until the screen is gone.
+    with keys(stop) as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         # An endpoint may take its time to answer.
         first = waiting(f"for {where}", width=console.width)
-        live.update(Group(*fit(first, *console.size)), refresh=True)
+        live.update(Group(*_with_keys(first, *console.size, pressed.help)), refresh=True)
         while True:
-            live.update(Group(*_lines(look, *console.size)), refresh=True)
-            if stop.wait(every_s):
+            width, height = console.size
+            lines = _lines(look, width, height - 1)
+            live.update(Group(*_with_keys(lines, width, height, pressed.help)), refresh=True)
+            if pressed.leave(every_s):
                 return
 
 
@@ -135,8 +148,17 @@ def _lines(look: Look, width: int, height: int) -> list[Text]:
     try:
         watched, trouble = look()
     except ConfigError as error:
-        return fit(waiting(error.text, width=width), width, height)
-    return fit(screen(watched, width=width, height=height, note=trouble), width, height)
+        return waiting(error.text, width=width)
+    return screen(watched, width=width, height=height, note=trouble)
+
+
+def _with_keys(lines: list[Text], width: int, height: int, help_text: str) -> list[Text]:
+    """The lines, as many as have room, and at the bottom what to press."""
+    shown = fit(lines, width, height - 1)
+    if not is_large_enough(width, height - 1):
+        return fit(lines, width, height)
+    below = [Text()] * (height - 1 - len(shown))
+    return [*shown, *below, Text(help_text, style="dim")]
 
 
 def _follow_plainly(look: Look, stop: Event, every_s: float) -> None:

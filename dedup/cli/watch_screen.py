@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dedup.cli.figures import iso, size
+from dedup.cli.watch_history import history, took
 from dedup.core.duration import span
 from dedup.core.health import Status
 from dedup.core.metrics import BatchMetrics
@@ -42,9 +43,14 @@ def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
     return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"), width)
 
 
+def is_large_enough(width: int, height: int) -> bool:
+    """Whether anything of a query can be shown."""
+    return width >= LEAST_WIDTH and height >= LEAST_HEIGHT
+
+
 def fit(lines: list[Text], width: int, height: int) -> list[Text]:
     """As many of the lines as a terminal has, and how many it has not."""
-    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+    if not is_large_enough(width, height):
         needs = f"dedup watch needs {LEAST_WIDTH}x{LEAST_HEIGHT} at least, {WIDTH}x{HEIGHT} to show"
         return [Text(f"the terminal is {width}x{height}; {needs} all")]
     if len(lines) <= height:
@@ -64,8 +70,11 @@ def screen(
     width: int = WIDTH,
     height: int = HEIGHT,
     note: str | None = None,
+    past: bool = True,
 ) -> list[Text]:
-    """Lines of the screen, none longer than 80: the worst query whole, then the others.
+    """Lines of the screen: the worst query whole, the others, and the past where there is room.
+
+    None is longer than 80, but for those of the past.
 
     Parameters
     ----------
@@ -77,6 +86,8 @@ def screen(
         Lines that there are. One query may take more, which `fit` tells.
     note : str, optional
         What else there is to say.
+    past : bool
+        Whether to fill what is left with the micro-batches before.
     """
     first, *others = sorted(watched, key=_urgency, reverse=True)
     unreadable = sum(one.unreadable for one in watched)
@@ -92,6 +103,8 @@ def screen(
     lines += _sources(first, room - len(badges)) + badges
     for line in lines:
         line.truncate(min(width, WIDTH), overflow="ellipsis")
+    if past:
+        lines += history(first, width, height - len(lines))
     return lines
 
 
@@ -117,6 +130,8 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     more = f"{span(excess_ms)} more than horizon and lateness"
     yield _line("GC watermark", iso(last.gc_watermark_ms), more if excess_ms > 0 else asked)
     yield Text()
+    yield _pace(one, last)
+    yield _stages(one)
     rates = one.rates()
     yield _line(
         "records/s",
@@ -144,6 +159,32 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     )
     yield Text()
     yield from _expiry(one)
+
+
+def _pace(one: Watched, last: BatchMetrics) -> Text:
+    pace = one.pace()
+    often = f"started every {took(pace.every_ms)}"
+    if pace.back_to_back:
+        often = "one after another"
+    elif pace.every_ms is None:
+        often = "the first of its run"
+    return _line(
+        "micro-batch",
+        f"{last.batch_id} in {took(pace.took_ms)}",
+        f"usually {took(pace.usual_ms)}, {often}",
+    )
+
+
+def _stages(one: Watched) -> Text:
+    """Time of tasks in a micro-batch, and the stages that take most of it."""
+    stages = one.stage_ms()
+    told = ""
+    for stage in sorted(stages, key=lambda stage: -stages[stage]):
+        more = f"{', ' if told else ''}{stage} {took(stages[stage])}"
+        if _LABEL + _VALUE + len(told + more) > WIDTH:
+            break
+        told += more
+    return _line("time of tasks", f"{took(sum(stages.values()))} in all", told)
 
 
 def _holder(last: BatchMetrics, taken: int) -> str:

@@ -185,9 +185,9 @@ def _pause_ms(samples: Sequence[Sample]) -> int | None:
 
 def _of_window(last: tuple[Sample, ...], samples: Sequence[Sample]) -> tuple[Status, str]:
     if len(last) < LEAST_EVIDENCE:
-        return Status.OK, "too few micro-batches to tell more"
+        return Status.OK, "no fault so far; its lag is judged from five micro-batches on"
     if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
-        return Status.OK, "too little time to tell more"
+        return Status.OK, "no fault so far; its lag is judged once a minute has passed"
     return _lag(last, _of_checkpoint(samples)[-HISTORY:])
 
 

@@ -1,16 +1,16 @@
-"""What `dedup watch` shows of a query: its health, the three lines of time, rates and sizes."""
+"""What `dedup watch` shows of a query: its health, the lines of time, its pace, rates and sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from dedup.core.forecast import BANDS
-from dedup.core.health import WINDOW, Health, Sample, judge
-from dedup.core.metrics import BatchMetrics, difference_ms
+from dedup.core.health import HISTORY, WINDOW, Health, Sample, judge
+from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
 
 #: Rates do not reach back across a pause of so many medians.
 LONG_PAUSE = 10
@@ -19,6 +19,45 @@ RATES = (
     "records_in", "unique", "duplicate", "late", "null_id", "untimed", "catalog_reads",
     "bytes_written",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A micro-batch in the row of those before it.
+
+    Parameters
+    ----------
+    at_ms : int
+        When it was heard of.
+    batch : BatchMetrics
+    took_ms : int or None
+        How long it took; None where that is not told.
+    every_ms : int or None
+        From the start of the one before to its own; None for the first of a run.
+    """
+
+    at_ms: int
+    batch: BatchMetrics
+    took_ms: int | None
+    every_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long micro-batches take and how often one starts, in milliseconds; None: not known.
+
+    Spark does not tell a query's trigger, so `every_ms` is measured: the median over the window,
+    as `usual_ms` is of durations.
+    """
+
+    took_ms: int | None
+    usual_ms: int | None
+    every_ms: int | None
+
+    @property
+    def back_to_back(self) -> bool:
+        """Whether the next micro-batch starts as soon as one is done."""
+        return bool(self.usual_ms and self.every_ms and self.every_ms < 1.1 * self.usual_ms)
 
 
 @dataclass(frozen=True)
@@ -37,6 +76,8 @@ class Watched:
         Last sign of life, be it without a micro-batch.
     unreadable : int
         Lines of its metrics log that are none.
+    history : tuple of (int, BatchMetrics)
+        As `batches`, further back.
     """
 
     query_id: str
@@ -46,6 +87,7 @@ class Watched:
     batches: tuple[tuple[int, BatchMetrics], ...]
     heard_ms: int | None = None
     unreadable: int = 0
+    history: tuple[tuple[int, BatchMetrics], ...] = ()
 
     @staticmethod
     def of(
@@ -65,7 +107,8 @@ class Watched:
         health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
         if heard_ms is None and batches:
             heard_ms = batches[-1][0]
-        return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable)
+        history = tuple(batches[-HISTORY:])
+        return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable, history)
 
     @property
     def last(self) -> BatchMetrics | None:
@@ -93,6 +136,38 @@ class Watched:
         return {
             name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
             for name in RATES
+        }
+
+    def steps(self) -> list[Step]:
+        """The micro-batches that are known, the oldest first."""
+        found: list[Step] = []
+        before: Step | None = None
+        for at_ms, batch in self.history:
+            # An endpoint may have told of several at once.
+            passed = 0 if before is None else batch.batch_id - before.batch.batch_id
+            every_ms = None
+            if before is not None and passed > 0 and batch.run_id == before.batch.run_id:
+                starts_ms = at_ms - batch.batch_ms - (before.at_ms - before.batch.batch_ms)
+                every_ms = max(0, starts_ms) // passed
+            before = Step(at_ms, batch, batch.batch_ms or None, every_ms)
+            found.append(before)
+        return found
+
+    def pace(self) -> Pace:
+        """How long micro-batches take, and how often one starts."""
+        recent = self.steps()[-WINDOW:]
+        return Pace(
+            recent[-1].took_ms if recent else None,
+            _median([step.took_ms for step in recent]),
+            _median([step.every_ms for step in recent]),
+        )
+
+    def stage_ms(self) -> dict[str, float]:
+        """Time of tasks in each stage per micro-batch of the window, in milliseconds."""
+        of = max(1, len(self.batches))
+        return {
+            stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
+            for stage in STAGES
         }
 
     def filter_fpr(self) -> float | None:
@@ -150,6 +225,8 @@ class Watched:
             "unreadable": self.unreadable,
         }
         if last is not None:
+            body["pace"] = asdict(self.pace())
+            body["stage_ms"] = self.stage_ms()
             body["expiry"] = [
                 {"within_ms": within_ms, "ids": ids, "bytes": size}
                 for within_ms, ids, size in self.expiry()
@@ -171,3 +248,8 @@ def sample(at_ms: int, batch: BatchMetrics) -> Sample:
         batch.begins,
         batch.run_id,
     )
+
+
+def _median(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(median(known)) if known else None

@@ -26,6 +26,7 @@ from dedup.monitor.series import (
     HEARD,
     HOLDER,
     LAST_BATCH,
+    PREFIX,
     RUN_BEGUN,
     RUNNING,
     SERIES,
@@ -214,7 +215,10 @@ def _verdict(scraped: Scraped) -> tuple[Status, int] | None:
 
 
 def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
-    """What was done since the look before as one micro-batch; what is not exported is 0 or None."""
+    """What was done since the look before as one micro-batch; what is not exported is 0 or None.
+
+    Its times are those of one of them, on average.
+    """
     values: dict[str, Any] = dict.fromkeys(SUMS, 0) | dict.fromkeys(MAXIMA[2:])
     values |= {
         "query_id": name, "run_id": str(scraped.get((RUN_BEGUN, ""), "")), "query_name": name,
@@ -251,6 +255,10 @@ def _micro_batch(name: str, scraped: Scraped, before: Scraped) -> BatchMetrics:
                 bands[int(rest[0])][int(rest[1])] = round(exact)
             else:
                 values[head] = exact if head == "target_fpr" else round(exact)
+    since = before.get((f"{PREFIX}batch_id", ""), values["batch_id"])
+    passed = max(1, round(values["batch_id"] - since))
+    values["batch_ms"] = round(values["batch_ms"] / passed)
+    values["stage_us"] = {name: round(us / passed) for name, us in values["stage_us"].items()}
     values["expiring"] = tuple((ids, size) for ids, size in bands)
     values["records_in"] = sum(values[verdict] for verdict in VERDICTS)
     try:

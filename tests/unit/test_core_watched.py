@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from metrics_support import HOUR_MS, QUERY, START_MS, batch
 
-from dedup.core.watched import Watched
+from dedup.core.watched import Pace, Watched
 
 STEP_MS = 10_000
 
@@ -47,3 +47,24 @@ def test_signs_of_life_and_micro_batches_are_told_apart() -> None:
     assert body["heard_ms"] == START_MS + HOUR_MS - 5
     assert body["last_batch_ms"] == START_MS + STEADY_MS[-1]
     assert watched(STEADY_MS, HOUR_MS).to_json()["heard_ms"] == START_MS + STEADY_MS[-1]
+
+
+def test_the_pace_is_that_of_the_window_and_of_one_run() -> None:
+    made = [
+        (START_MS + STEP_MS * n + 5 * (n == 3), batch(n, batch_ms=800 + 10 * n)) for n in range(30)
+    ]
+    one = Watched.of(QUERY, "orders", made, now_ms=made[-1][0])
+    # Each takes 10 ms longer, so they start so much closer; one was heard of late.
+    assert one.pace() == Pace(took_ms=1090, usual_ms=1045, every_ms=STEP_MS - 10)
+    assert not one.pace().back_to_back
+    assert [step.every_ms for step in one.steps()[:5]] == [None, 9990, 9990, 9995, 9985]
+    body = one.to_json()
+    assert body["pace"] == {"took_ms": 1090, "usual_ms": 1045, "every_ms": 9990}
+    assert body["stage_ms"]["pack"] == pytest.approx(0.005)
+    # What was between two runs is no trigger.
+    restarted = [*made, (START_MS + HOUR_MS, batch(30, run_id="another"))]
+    assert Watched.of(QUERY, None, restarted, now_ms=0).steps()[-1].every_ms is None
+    # Two of which one was told of.
+    gap = [made[0], made[2]]
+    assert Watched.of(QUERY, None, gap, now_ms=0).pace().every_ms == STEP_MS - 10
+    assert Watched.of(QUERY, None, [], now_ms=0).pace() == Pace(None, None, None)

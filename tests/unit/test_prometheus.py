@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from dedup.cli.app import app
 from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
 from dedup.core.health import WINDOW, Status
-from dedup.core.metrics import BatchMetrics
+from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import scrape
 from dedup.monitor.prometheus import Exporter, serve
@@ -201,6 +201,23 @@ def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
     }  # fmt: skip
     told = watched.batches[-1][1]
     assert replace(last, **{n: getattr(told, n) for n in unknown}) == told
+
+
+def test_several_micro_batches_between_two_looks_count_as_several(
+    served: tuple[Session, str],
+) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    stages = dict.fromkeys(STAGES, 3000)
+    for n in range(6):
+        session.batch(batch(n, batch_ms=700 + 100 * n, stage_us=stages), START_MS + 10_000 * n)
+        if n in (1, 5):
+            (one,) = endpoint.look(START_MS + 10_000 * n)
+    # The look before told of micro-batch 1; 2 to 5 took 0.9 to 1.2 s.
+    assert one.pace().took_ms == one.pace().usual_ms == 1050
+    assert one.pace().every_ms == pytest.approx(10_000, abs=300)
+    assert one.batches[-1][1].stage_us == stages
+    assert one.batches[-1][1].records_in == 4000, "counts are those of all"
 
 
 def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Session, str]) -> None:

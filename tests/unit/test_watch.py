@@ -28,7 +28,7 @@ from dedup.cli import watch_query
 from dedup.cli.app import app
 from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.core.health import WINDOW, Status
-from dedup.core.metrics import BatchMetrics
+from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
@@ -112,6 +112,54 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     taller = text(screen([watched(made)], height=40))
     assert '["topic",9]  idle, nobody waits' in taller
     assert "…" not in taller
+
+
+def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:
+    made = batches(batch_ms=800, stage_us={**dict.fromkeys(STAGES, 0), "pack": 310_000, "judge": 4})
+    shown = text(screen([watched(made)]))
+    assert "micro-batch      9 in 0.80 s          usually 0.80 s, started every 10.0 s\n" in shown
+    assert "time of tasks    0.31 s in all        pack 0.31 s, judge 0.00 s, read 0.00 s\n" in shown
+    busy = text(screen([watched(batches(batch_ms=STEP_MS))]))
+    assert "usually 10.0 s, one after another\n" in busy
+    # As an endpoint that is looked at for the first time tells.
+    assert "9 in -  " in text(screen([watched(batches(batch_ms=0))]))
+    assert "0 in 0.80 s          usually 0.80 s, the first of its run" in text(
+        screen([watched(batches(1))])
+    )
+
+
+def test_a_large_terminal_shows_the_micro_batches_before() -> None:
+    made = [
+        replace(one, batch_ms=100 * n, stage_us={**one.stage_us, "pack": 7000 * n},
+                live_ids=10**8 + n)
+        for n, one in enumerate(batches(60), 1)
+    ]  # fmt: skip
+    lines = text(screen([watched(made)], width=100, height=50)).splitlines()
+    assert len(lines) == 50
+    assert max(map(len, lines)) <= 100
+    begin = lines.index("the last 60 micro-batches")
+    # The newest stands to the right, and no curve is longer than what is said of its ends.
+    (duration,) = (line for line in lines if line.startswith("duration "))
+    assert duration.endswith("█  0.80 s to 6.00 s"), "the last 53 have room"
+    assert duration.split()[1][0] == "▂"
+    live = [line for line in lines if line.startswith("live IDs     ")][-1]
+    assert live.endswith("█  100,000,008 to 100,000,060")
+    head = next(n for n, line in enumerate(lines) if "number" in line)
+    assert begin < head
+    assert lines[head].split() == [
+        "number", "done", "(UTC)", "took", "every", "records", "duplicate", "late", "GC", "lag",
+        "pack", "ms", "read", "ms",
+    ]  # fmt: skip
+    rows = [line.split() for line in lines[head + 1 :]]
+    assert [int(row[0]) for row in rows] == list(range(59, 59 - len(rows), -1))
+    assert rows[0][2:5] == ["6.00", "s", "9.90"]
+    assert rows[0][-2:] == ["420", "0"], "ms of tasks in a stage"
+    # Nothing of that on a screen without room, nor where it is not wanted.
+    for kept in (screen([watched(made)]), screen([watched(made)], height=1000, past=False)):
+        assert "duration" not in text(kept)
+    narrow = text(screen([watched(made)], width=60, height=50)).splitlines()
+    assert max(map(len, narrow)) <= 60
+    assert "number" not in narrow
 
 
 def test_a_long_name_leaves_room_for_the_shard() -> None:
@@ -438,9 +486,16 @@ def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
     def look() -> tuple[list[Watched], str | None]:
         return [watched(batches())], None
 
-    lines = text(watch_query._lines(look, 60, 12)).splitlines()
+    made = watch_query._lines(look, 60, 11)
+    lines = text(watch_query._with_keys(made, 60, 12, "q leaves")).splitlines()
     assert (len(lines), max(map(len, lines))) == (12, 60)
-    assert "more lines: make the terminal larger" in lines[-1]
+    assert "more lines: make the terminal larger" in lines[-2]
+    assert lines[-1] == "q leaves"
+    # It stands at the bottom, and gives way where there is no line to spare.
+    lines = text(watch_query._with_keys(made, 80, 30, "q leaves")).split("\n")
+    assert (len(lines), lines[-2:]) == (30, ["", "q leaves"])
+    lines = text(watch_query._with_keys(made, 80, 10, "q leaves")).split("\n")
+    assert (len(lines), "q leaves" in lines) == (10, False)
 
 
 def start(
@@ -470,6 +525,43 @@ def test_a_dumb_terminal_gets_the_lines_of_a_pipe(tmp_path: Path) -> None:
     os.close(ours)
     assert b" orders OK: the GC watermark keeps up" in told
     assert b"\x1b" not in told
+
+
+@pytest.mark.parametrize("key", [b"q", b"Q"])
+def test_q_leaves_and_the_terminal_is_as_before(tmp_path: Path, key: bytes) -> None:
+    log(tmp_path, batches())
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+    before = termios.tcgetattr(theirs)
+    command = [sys.executable, "-m", "dedup.cli.main", "watch", str(tmp_path), "--every", "60"]
+    process = subprocess.Popen(
+        # In the foreground of a session of its own, as from a shell.
+        [sys.executable, "-c", FOREGROUND, *command],
+        stdin=theirs, stdout=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    told = b""
+    while b"keeps up" not in told:
+        told += os.read(ours, 65536)
+    assert termios.tcgetattr(theirs) != before, "keys come one by one"
+    os.write(ours, b"x" + key)
+    assert process.wait(30) == 0
+    assert termios.tcgetattr(theirs) == before
+    os.close(theirs)
+    with suppress(OSError):
+        while more := os.read(ours, 65536):
+            told += more
+    os.close(ours)
+    assert b"q leaves, as Ctrl-C does" in told
+    assert b"the last 10 micro-batches" in told
+    assert told.rindex(b"\x1b[?1049l") > told.rindex(b"\x1b[?1049h")
+
+
+#: Takes stdin for its terminal and becomes the command.
+FOREGROUND = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def test_a_second_interrupt_leaves_the_terminal_in_order() -> None:
