@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 100
+#: So many micro-batches, of two seconds each, are behind the query when it is looked at.
+BATCHES = 50
 WATCH, CHECK = ROOT / "dedup/monitor/watch.svg", ROOT / "dedup/cli/check.svg"
 TUNE, REPORT = ROOT / "dedup/tune/tune.svg", ROOT / "dedup/tune/report.png"
 
@@ -121,7 +122,10 @@ def main() -> None:
         folder = Path(scratch)
         running = query(folder)
         try:
-            time.sleep(SECONDS)
+            while (running.lastProgress or {"batchId": 0})["batchId"] < BATCHES:
+                if not running.isActive:
+                    raise SystemExit(str(running.exception()))
+                time.sleep(1)
             shown = dedup("watch", folder / "metrics", "--once", width=100, height=42)
         finally:
             running.stop()

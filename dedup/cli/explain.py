@@ -123,22 +123,22 @@ def sentences(body: dict[str, Any]) -> Iterator[str]:
     """Put what `explain` returns into words, the answer first."""
     name = ", ".join(f"{column}={text}" for column, text in body["id"].items())
     yield f"{name}: {_answer(body)}"
-    if not body["certain"]:
-        what = "later micro-batches count too" if body["seen"] else "the newest IDs are known"
-        yield f"  only the catalog was asked; {what} with --checkpoint DIR, which reads Spark state"
+    if not body["certain"] and body["seen"]:
+        yield "  only the catalog was asked; --checkpoint DIR adds the newest micro-batches"
+    elif not body["certain"]:
+        yield "  the newest IDs are in Spark state alone, which --checkpoint DIR reads"
     for found in body["seen"]:
-        yield (
-            f"  let through at {found['at']}, kept in {found['where']}; forgotten when the GC "
-            f"watermark reaches {found['bucket_end']}"
-            + (" (with late='drop': the late watermark)" if body["stable_timestamps"] else "")
+        yield f"  let through at {found['at']}, kept in {found['where']}"
+        yield f"  forgotten when the GC watermark reaches {found['bucket_end']}" + (
+            " (with late='drop': the late watermark)" if body["stable_timestamps"] else ""
         )
-    gc = body["gc_watermark"] or "at no time yet"
-    as_of = (
-        "nothing is known of it"
-        if body["as_of"] is None
-        else f"GC watermark {gc} as of micro-batch {body['as_of']}"
-    )
-    yield f"  shard {body['shard']} of query {body['query_id']}: {as_of}"
+    yield f"  shard {body['shard']} of query {body['query_id']}"
+    if body["as_of"] is None:
+        yield "  nothing is known of this shard"
+    else:
+        gc = body["gc_watermark"] or "at no time yet"
+        as_of = "as adopted" if body["as_of"] < 0 else f"as of micro-batch {body['as_of']}"
+        yield f"  GC watermark {gc}, {as_of}"
 
 
 def _answer(body: dict[str, Any]) -> str:

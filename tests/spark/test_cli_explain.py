@@ -51,7 +51,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["explain", root, "never seen"])
     assert done.exit_code == CANNOT_TELL
     assert "id=never seen: not known from the catalog alone\n" in done.stdout
-    assert "with --checkpoint DIR" in done.stdout
+    assert "which --checkpoint DIR reads" in done.stdout
     done = CliRunner().invoke(app, ["explain", root, "a", "b", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["error"]) == (USAGE, "ConfigError")
     done = CliRunner().invoke(app, ["explain", root, "a", "--query", "other"])

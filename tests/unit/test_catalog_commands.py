@@ -99,6 +99,7 @@ def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> No
         headline, *rest = sentences(body)
         assert headline.startswith(f"id={name}: {says}")
         assert any("--checkpoint DIR" in line for line in rest) == (states is None)
+        assert max(map(len, rest)) <= 80
         assert exit_code(body) == code
 
 
