@@ -163,16 +163,11 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
 
 def _pace(one: Watched, last: BatchMetrics) -> Text:
     pace = one.pace()
-    often = f"started every {took(pace.every_ms)}"
+    often = "" if pace.every_ms is None else f", started every {took(pace.every_ms)}"
     if pace.back_to_back:
-        often = "one after another"
-    elif pace.every_ms is None:
-        often = "the first of its run"
-    return _line(
-        "micro-batch",
-        f"{last.batch_id} in {took(pace.took_ms)}",
-        f"usually {took(pace.usual_ms)}, {often}",
-    )
+        often = ", one after another"
+    took_it = f"{last.batch_id} in {took(pace.took_ms)}"
+    return _line("micro-batch", took_it, f"usually {took(pace.usual_ms)}{often}")
 
 
 def _stages(one: Watched) -> Text:

@@ -138,7 +138,9 @@ def _cost(choice: Choice) -> Spec:
     rows.sort(key=lambda row: -kinds.index(str(row["kind"])))
     knee = choice.recommended
     gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
-    labels = _labels(rows[::-1], _padded(gib), _padded([row["ms"] for row in rows]))
+    xs, ys = _padded(gib), _padded([row["ms"] for row in rows])
+    # Those that matter most choose first.
+    labels = _labels(rows[::-1], xs, ys)
     sizes = np.geomspace(min(gib), max(gib), 40)
     least = LEAST_BYTES / 2**30
     line = [
@@ -146,12 +148,11 @@ def _cost(choice: Choice) -> Spec:
         for size in sizes.tolist()
     ]
     x = {
-        "field": "gib", "type": "quantitative", "scale": {"domain": _padded(gib), "nice": False},
+        "field": "gib", "type": "quantitative", "scale": {"domain": xs, "nice": False},
         "title": "state + sidecars + segments, GiB",
     }  # fmt: skip
     y = {
-        "field": "ms", "type": "quantitative",
-        "scale": {"domain": _padded([row["ms"] for row in rows]), "nice": False},
+        "field": "ms", "type": "quantitative", "scale": {"domain": ys, "nice": False},
         "title": "ms of one core per 1 M records",
     }  # fmt: skip
     colour = {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": kinds}}
