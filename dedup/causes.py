@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from dedup.errors import LINK
 
@@ -113,12 +114,10 @@ def out_of_memory(text: str) -> str | None:
 
 def spark_cause(text: str) -> str:
     """Return the line of a Spark error that tells its cause."""
-    causes = [_tidy(reason or name) for name, reason in _CAUSE.findall(text)]
-    file = _FILE.search(text)
+    file = unreadable_file(text)
     if file:
-        said = _tidy(text[file.end() :].split("\n", 1)[0])
-        reason = causes[-1] if causes else said
-        return f"{file.group(1)} cannot be read: {reason}"
+        return f"{file[0]} cannot be read: {file[1]}"
+    causes = _causes(text)
     raised = [one for one in _RAISED.findall(text) if not one[0].startswith(_JAVA)]
     if raised:
         return _raised(*raised[-1])
@@ -130,6 +129,22 @@ def spark_cause(text: str) -> str:
         return causes[-1]
     text = text.partition(" terminated with exception: ")[2] or text
     return _tidy(text.strip().split("\n", 1)[0]) or "no reason given"
+
+
+def unreadable_file(text: str) -> tuple[str, str] | None:
+    """Return the file that Spark could not read, and why; None where it is not that."""
+    file = _FILE.search(text)
+    if file is None:
+        return None
+    causes = _causes(text)
+    # Spark writes a path as a URI.
+    return unquote(file.group(1)), (
+        causes[-1] if causes else _tidy(text[file.end() :].split("\n", 1)[0])
+    )
+
+
+def _causes(text: str) -> list[str]:
+    return [_tidy(reason or name) for name, reason in _CAUSE.findall(text)]
 
 
 def cause_of(text: str) -> str:

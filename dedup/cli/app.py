@@ -10,13 +10,12 @@ from rich.console import Console
 
 from dedup.cli.app_catalog import catalog_app
 from dedup.cli.app_check import check
+from dedup.cli.app_run import run
 from dedup.cli.app_tune import tune
 from dedup.cli.ending import finish, stop_on_signals
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
-from dedup.cli.figures import table
 from dedup.cli.help_screen import App
 from dedup.cli.progress import reporter
-from dedup.cli.run_options import RunOptions, pairs
 
 app = App(
     name="dedup",
@@ -28,6 +27,7 @@ app = App(
 app.add_typer(catalog_app, name="catalog")
 app.command()(tune)
 app.command()(check)
+app.command()(run)
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 _QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
@@ -94,7 +94,8 @@ def watch(
         str,
         typer.Argument(
             metavar="DIR|URL",
-            help="DedupListener(log=DIR), or where DedupListener(prometheus_port=...) serves.",
+            help="DedupListener(log=DIR), the OUTPUT of `dedup run`, or where "
+            "DedupListener(prometheus_port=...) serves.",
         ),
     ],
     query: Annotated[
@@ -122,141 +123,6 @@ def watch(
         with stop_on_signals(tidy=True) as stop:
             watch_query.follow(look, stop, every_s=every, where=where)
         return OK, {}
-
-    finish(work, as_json=as_json)
-
-
-@app.command()
-def run(
-    input: Annotated[  # noqa: A002
-        Path, typer.Argument(metavar="INPUT", help="Folder of files, or one file.")
-    ],
-    id: Annotated[  # noqa: A002
-        list[str], typer.Option("--id", metavar="COL", help="ID column; repeat for several.")
-    ],
-    horizon: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long an ID is remembered: '7 days'.")
-    ],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the unique rows.")],
-    format: Annotated[  # noqa: A002
-        str | None, typer.Option(metavar="FMT", help="csv, json or parquet; else by file names.")
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option(metavar="DDL", help="Columns: 'id STRING, amount INT'.")
-    ] = None,
-    infer: Annotated[
-        bool, typer.Option("--infer", help="CSV: guess types (default: every column a string).")
-    ] = False,
-    read_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Option of Spark's reader, such as sep=';'."),
-    ] = None,
-    timestamp: Annotated[
-        str | None, typer.Option(metavar="COL", help="Event time; else processing time.")
-    ] = None,
-    timestamp_format: Annotated[
-        str | None, typer.Option(metavar="FMT", help="Spark pattern: 'yyyy-MM-dd HH:mm:ss'.")
-    ] = None,
-    lateness: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How far behind is still on time.")
-    ] = None,
-    late: Annotated[str, typer.Option(metavar="emit|drop", help="Late, unknown records.")] = "emit",
-    null_ids: Annotated[
-        str, typer.Option(metavar="emit|drop|error", help="Records without an ID.")
-    ] = "emit",
-    duplicates: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the rows that do not go on.")
-    ] = None,
-    catalog: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: OUTPUT/_catalog.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: OUTPUT/_checkpoint.")
-    ] = None,
-    files_per_trigger: Annotated[int, typer.Option(metavar="N", help="Files a micro-batch.")] = 10,
-    output_format: Annotated[
-        str | None, typer.Option(metavar="FMT", help="csv, json or parquet; else as the input.")
-    ] = None,
-    shards: Annotated[
-        int | None, typer.Option(metavar="N", help="Default: as many as cores. Fixed for ever.")
-    ] = None,
-    buckets: Annotated[
-        int | None, typer.Option(metavar="N", help="Buckets per horizon.", rich_help_panel="Sizing")
-    ] = None,
-    fpr: Annotated[
-        float | None,
-        typer.Option(metavar="P", help="False positives of the filters.", rich_help_panel="Sizing"),
-    ] = None,
-    state_budget_bytes: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Spark state of a shard.", rich_help_panel="Sizing"),
-    ] = None,
-    keep_expired: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Before expired files go.", rich_help_panel="Sizing"),
-    ] = None,
-    master: Annotated[
-        str, typer.Option(metavar="local[N]", help="Cores to use.", rich_help_panel="Spark")
-    ] = "local[*]",
-    driver_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory of the JVM.", rich_help_panel="Spark")
-    ] = "2g",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print the plan, read no rows.")
-    ] = False,
-    as_json: _JSON = False,
-    quiet: _QUIET = False,
-) -> None:
-    """De-duplicate a folder of files; run again, it takes only the files that are new.
-
-    Each micro-batch appears in DIR/batch=<id>/ whole or not at all.
-    """
-    from dedup.cli import run as job
-
-    def work() -> tuple[int, dict[str, Any]]:
-        options = RunOptions.make(
-            input=input,
-            id=tuple(id),
-            horizon=horizon,
-            output=output,
-            file_format=format,
-            schema=schema,
-            infer=infer,
-            read_options=pairs(read_option or []),
-            timestamp=timestamp,
-            timestamp_format=timestamp_format,
-            lateness=lateness,
-            late=late,
-            null_ids=null_ids,
-            duplicates=duplicates,
-            catalog=catalog,
-            checkpoint=checkpoint,
-            files_per_trigger=files_per_trigger,
-            shards=shards,
-            buckets=buckets,
-            fpr=fpr,
-            state_budget_bytes=state_budget_bytes,
-            keep_expired=keep_expired,
-            master=master,
-            driver_memory=driver_memory,
-            output_format=output_format,
-        )
-        if dry_run:
-            plan = job.plan(options)
-            if not as_json:
-                _print_plan(plan)
-            return OK, {"status": "dry run", "plan": plan}
-        talk = reporter(quiet=quiet)
-        try:
-            with stop_on_signals() as stop:
-                outcome = job.run(options, talk, stop=stop)
-        finally:
-            talk.close()
-        if not quiet and not as_json:
-            Console().print(table(outcome.figures, f"dedup run {options.output}"))
-        status = "interrupted" if outcome.interrupted else "ok"
-        body = {"status": status, "output": str(options.output), "query_id": outcome.query_id}
-        return (INTERRUPTED if outcome.interrupted else OK), body | outcome.figures.to_json()
 
     finish(work, as_json=as_json)
 
@@ -310,14 +176,3 @@ def remedies(
         return OK, {"topic": topic, "about": section.about, "text": section.text}
 
     finish(work, as_json=as_json)
-
-
-def _print_plan(plan: dict[str, Any]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
-    for name, value in plan.items():
-        shown = "default" if value in (None, {}) else value
-        rows.add_row(name, " ".join(value) if name == "id" else str(shown))
-    Console().print(rows)

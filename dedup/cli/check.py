@@ -196,7 +196,9 @@ def _of_run(facts: Facts, record: Record) -> Facts:
     horizon_ms = duration_ms(record.rules["horizon"], option="horizon")
     lateness = record.rules["lateness"]
     event_time = record.options["timestamp"] is not None
-    lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=False) if event_time else 0
+    # Records of earlier releases lack it.
+    stable = record.options.get("stable_timestamps", False)
+    lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=stable) if event_time else 0
     if lateness is not None:
         lateness_ms = duration_ms(lateness, option="lateness")
     return replace(
@@ -208,7 +210,7 @@ def _of_run(facts: Facts, record: Record) -> Facts:
         lateness_ms=lateness_ms,
         late=facts.late or record.rules["late"],
         event_time=event_time,
-        by_source=False,
+        by_source=bool(record.rules.get("source_partition")),
     )
 
 

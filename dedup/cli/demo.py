@@ -16,9 +16,10 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from dedup.cli import demo_events as made
+from dedup.cli.drain import Outcome
 from dedup.cli.figures import Figures, iso, table
 from dedup.cli.progress import Reporter
-from dedup.cli.run import Outcome, run
+from dedup.cli.run import run
 from dedup.cli.run_options import RunOptions
 from dedup.core.duration import format_ms
 from dedup.errors import ConfigError

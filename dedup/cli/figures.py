@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,8 @@ class Figures:
         Complete micro-batches.
     seconds : float
         Since the query started.
+    bad : int
+        Records that could not be read, which are in no other count.
     """
 
     counts: dict[str, int]
@@ -66,6 +68,7 @@ class Figures:
     files: int
     batches: int
     seconds: float
+    bad: int = 0
 
     @classmethod
     def of(
@@ -75,6 +78,7 @@ class Figures:
         goes_on: frozenset[str],
         files: int,
         seconds: float,
+        bad: int = 0,
     ) -> Figures:
         """Sum micro-batches, given in their order.
 
@@ -91,6 +95,7 @@ class Figures:
             files=files,
             batches=len(done),
             seconds=seconds,
+            bad=bad,
         )
 
     @property
@@ -112,13 +117,22 @@ class Figures:
             "gc_watermark": iso(self.levels["gc_watermark_ms"]),
             "files": self.files,
             "batches": self.batches,
+            "bad_records": self.bad,
             "seconds": round(self.seconds, 3),
             "rows_per_second": round(self.rows_per_second, 1),
         }
 
 
-def table(figures: Figures, title: str) -> Table:
-    """Figures that a reader can check against each other, one line each."""
+def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = ()) -> Table:
+    """Figures that a reader can check against each other, one line each.
+
+    Parameters
+    ----------
+    figures : Figures
+    title : str
+    notes : sequence of (str, str, str)
+        More lines for the end: name, value, and what is to be said of it.
+    """
     from rich import box
     from rich.table import Table
 
@@ -142,6 +156,8 @@ def table(figures: Figures, title: str) -> Table:
     if n["untimed"]:
         line("  untimed", n["untimed"], "an ID, but no timestamp")
     line("records out", n["emitted"])
+    if figures.bad:
+        line("bad records", figures.bad, "not read, and counted nowhere else")
     rows.add_section()
     line("cleared by the filters", n["filter_negative"], "new IDs that cost no read")
     line("read from the catalog", figures.reads, "IDs that a filter may hold")
@@ -163,6 +179,8 @@ def table(figures: Figures, title: str) -> Table:
     rows.add_section()
     line("files", figures.files, f"{figures.batches:,} micro-batches")
     line("seconds", f"{figures.seconds:.1f}", f"{figures.rows_per_second:,.0f} rows/s")
+    for name, value, note in notes:
+        line(name, value, note)
     return rows
 
 

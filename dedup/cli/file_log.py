@@ -3,43 +3,133 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 
-def files_taken(checkpoint: Path) -> dict[int, int]:
-    """Count the files of each micro-batch that was planned.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A file that was planned for a micro-batch.
+
+    Parameters
+    ----------
+    mtime_ms : int
+        When it was last written, as of then.
+    batch : int
+        Number of the source's batch; a micro-batch takes one or more of them.
+    """
+
+    mtime_ms: int
+    batch: int
+
+
+class FileLog:
+    """The files that a query with one file source has planned, by path.
 
     Parameters
     ----------
     checkpoint : Path
-        Folder of a query with one file source.
+        Folder of the query; nothing needs to be there.
 
-    Returns
-    -------
-    dict
-        Number of the source's batch to number of files; empty for a new checkpoint.
+    Attributes
+    ----------
+    taken : dict of str to Taken
+        As of the last `refresh`.
 
     Notes
     -----
     The log is ``sources/0/<n>``: a version line, then a JSON object a file. Every tenth entry is
-    ``<n>.compact`` and repeats all before it. Entries that cannot be read are left out: the
-    answer is for progress lines only.
+    ``<n>.compact`` and repeats all before it. Entries that cannot be read are left out.
     """
-    folder = checkpoint / "sources" / "0"
-    taken: dict[str, int] = {}
-    if not folder.is_dir():
-        return {}
-    names = [p for p in folder.iterdir() if p.name.removesuffix(".compact").isdigit()]
-    for path in names:
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.taken: dict[str, Taken] = {}
+        self._checkpoint = checkpoint
+        self._known = -1
+        self.refresh()
+
+    def refresh(self) -> dict[str, Taken]:
+        """Read what Spark has added since the last look, and return that."""
+        folder = self._checkpoint / "sources" / "0"
+        if not folder.is_dir():
+            return {}
+        numbered = {}
+        for path in folder.iterdir():
+            number = path.name.removesuffix(".compact")
+            if number.isdigit() and int(number) > self._known:
+                numbered[path] = int(number)
+        added: dict[str, Taken] = {}
+        for path in sorted(numbered, key=lambda p: numbered[p]):
+            added |= self._read(path)
+        self._known = max(numbered.values(), default=self._known)
+        self.taken |= added
+        return added
+
+    def _read(self, path: Path) -> dict[str, Taken]:
+        found: dict[str, Taken] = {}
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")[1:]
-            for line in lines:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            # From the end, since a compact entry begins with all that is known already.
+            for line in reversed(lines[1:]):
                 if line:
                     entry = json.loads(line)
-                    taken[entry["path"]] = int(entry["batchId"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    counts: dict[int, int] = {}
-    for batch in taken.values():
-        counts[batch] = counts.get(batch, 0) + 1
-    return counts
+                    taken = Taken(int(entry["timestamp"]), int(entry["batchId"]))
+                    if taken.batch <= self._known:
+                        break
+                    found[_local(entry["path"])] = taken
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return found
+
+    def committed(self) -> int:
+        """Return the source's last batch that a committed micro-batch covers, -1 for none."""
+        done = last_number(self._checkpoint / "commits")
+        return -1 if done < 0 else log_offset(self._checkpoint, done)
+
+    def count(self, end: int) -> int:
+        """Count the files of the source's batches up to that one."""
+        return sum(1 for taken in self.taken.values() if taken.batch <= end)
+
+    def of_batch(self, batch_id: int) -> list[Path]:
+        """Files of one micro-batch.
+
+        Raises
+        ------
+        ValueError
+            If Spark's logs do not tell which these are.
+        """
+        end = log_offset(self._checkpoint, batch_id)
+        begin = log_offset(self._checkpoint, batch_id - 1) if batch_id else -1
+        if end < 0 or (batch_id and begin < 0):
+            raise ValueError(batch_id)
+        return [Path(path) for path, taken in self.taken.items() if begin < taken.batch <= end]
+
+
+def files_taken(checkpoint: Path) -> dict[int, int]:
+    """Count the files of each of the source's batches that were planned."""
+    return dict(Counter(taken.batch for taken in FileLog(checkpoint).taken.values()))
+
+
+def log_offset(checkpoint: Path, batch_id: int) -> int:
+    """Return the last of the file source's batches in a micro-batch, -1 where it is not told."""
+    try:
+        text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+        version, _, source = text.split("\n")[:3]
+        if version == "v2":
+            source = source.partition(":")[2]
+        return int(json.loads(source)["logOffset"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
+
+
+def last_number(log: Path) -> int:
+    """Return the highest number in one of Spark's logs, -1 where there is none."""
+    names = log.iterdir() if log.is_dir() else iter(())
+    return max((int(path.name) for path in names if path.name.isdigit()), default=-1)
+
+
+def _local(uri: str) -> str:
+    """Path of a ``file:`` URI, in which Spark has encoded spaces and the like."""
+    return "/" + unquote(uri.removeprefix("file:")).lstrip("/")

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dedup.cli.output_folder import Record, check_query, check_same, check_unfinished
+from dedup.cli.bad_records import good_rows
+from dedup.cli.output_folder import (
+    Record,
+    check_finished,
+    check_query,
+    check_same,
+    check_unfinished,
+)
 from dedup.cli.run_options import VERDICT, RunOptions
-from dedup.cli.source import InputFiles, find_files, read_schema, read_stream
+from dedup.cli.schema_change import check_new_schema
+from dedup.cli.source import (
+    InputColumns,
+    InputFiles,
+    find_files,
+    named_column,
+    read_schema,
+    read_stream,
+)
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +58,7 @@ def resolve(options: RunOptions) -> Job:
             file_format=options.file_format or record.options["file_format"],
             output_format=options.output_format or record.options["output_format"],
         )
-    files = find_files(options)
+    files = find_files(options, by_name=record is not None and record.pattern is not None)
     if record is not None:
         check_same(options, record)
         check_unfinished(options, record)
@@ -54,6 +70,13 @@ def resolve(options: RunOptions) -> Job:
         )
     output_format = options.output_format or files.file_format
     options = replace(options, file_format=files.file_format, output_format=output_format)
+    if files.file_format == "parquet" and options.bad_records != "error":
+        raise ConfigError(
+            f"--bad-records {options.bad_records} has no meaning for Parquet, which has no lines "
+            "that could be read one by one: a damaged file stops the run by name, whatever is "
+            "given. Leave the option out.",
+            remedy="bad-records",
+        )
     check_query(options, record)
     shards = options.shards or (record.shards if record else options.cores)
     return Job(options, files, record, shards)
@@ -69,19 +92,30 @@ def schema_of(spark: SparkSession, job: Job, *, writes: bool = True) -> StructTy
     """
     from pyspark.sql.types import StructType
 
-    if job.record is not None:
-        return StructType.fromJson(job.record.schema)
+    record, options = job.record, job.options
+    if record is not None:
+        known = StructType.fromJson(record.schema)
+        if options.schema in (None, record.options["schema"]):
+            for flag, name in _named_columns(options):
+                _check_column(flag, name, known.names)
+            return known
+        # Later files may have added to it since, so it is the DDL that is compared.
+        check_finished(options, "--schema", options.schema, record.options["schema"], record)
     schema = read_schema(spark, job.options, job.files)
-    named = [("--id", name) for name in job.options.id]
-    if job.options.timestamp is not None:
-        named.append(("--timestamp", job.options.timestamp))
-    for flag, name in named:
+    for flag, name in _named_columns(options):
         _check_column(flag, name, schema.names)
-    if job.options.duplicates is not None and VERDICT in schema.names:
-        raise ConfigError(
-            f"INPUT has a column {VERDICT!r}, which --duplicates adds; rename it in the input."
-        )
-    if writes and "batch" in (column.lower() for column in schema.names):
+    if record is not None:
+        check_new_schema(known, schema, options)
+    names = {name.lower() for name in schema.names}
+    for flag, added in (
+        ("--duplicates", VERDICT if options.duplicates is not None else None),
+        ("--verdict", options.verdict),
+    ):
+        if added is not None and added.lower() in names:
+            raise ConfigError(
+                f"INPUT has a column {added!r}, which {flag} adds; rename it in the input."
+            )
+    if writes and "batch" in names:
         raise ConfigError(
             "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
             "readers; rename it in the input."
@@ -89,15 +123,31 @@ def schema_of(spark: SparkSession, job: Job, *, writes: bool = True) -> StructTy
     return schema
 
 
+def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
+    yield from (("--id", name) for name in options.id)
+    if options.timestamp is not None:
+        yield "--timestamp", options.timestamp
+    yield from (("--source-partition", name) for name in options.source_partition)
+    yield from (("--order-by", name) for name in options.order_by)
+
+
 def _check_column(flag: str, name: str, columns: list[str]) -> None:
     if name.lower() in (column.lower() for column in columns):
         return
-    near = difflib.get_close_matches(name, columns, n=3, cutoff=0.5) or columns[:8]
-    known = f"did you mean {', '.join(map(repr, near))}?" if near else "it has none at all."
-    raise ConfigError(f"{flag} {name}: INPUT has no such column; {known}")
+    near = difflib.get_close_matches(name, columns, n=3, cutoff=0.6)
+    # One that a longer name begins with is like it, however much follows.
+    near = near or [c for c in columns if name.startswith(c) or c.startswith(name)][:3]
+    if near:
+        told = f"did you mean {', '.join(map(repr, near))}?"
+    elif columns:
+        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+        told = f"it has {', '.join(map(repr, columns[:8]))}{more}."
+    else:
+        told = "it has none at all."
+    raise ConfigError(f"{flag} {name}: INPUT has no such column; {told}")
 
 
-def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:
+def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
     """Return the stream behind the operator."""
     from dedup.spark.operator import dedup_by_id
 
@@ -107,7 +157,11 @@ def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:
         for name in (
             "late",
             "null_ids",
+            "null_timestamps",
+            "stable_timestamps",
             "lateness",
+            "max_future",
+            "idle_timeout",
             "buckets",
             "fpr",
             "state_budget_bytes",
@@ -115,16 +169,25 @@ def transform(spark: SparkSession, job: Job, schema: StructType) -> DataFrame:
         )
         if getattr(options, name) is not None
     }
+    if options.idle_timeout == "never":
+        chosen["idle_timeout"] = None
     operator = dedup_by_id(
         [named_column(name) for name in options.id],
         horizon=options.horizon,
         catalog=str(options.catalog),
-        timestamp=timestamp_column(options, schema),
-        verdict=VERDICT if options.duplicates is not None else None,
+        timestamp=timestamp_column(options, columns.schema),
+        source_partition=[named_column(name) for name in options.source_partition],
+        order_by=[named_column(name) for name in options.order_by],
+        verdict=VERDICT if options.duplicates is not None else options.verdict,
         shards=job.shards,
         **chosen,
     )
-    return read_stream(spark, options, job.files, schema).transform(operator)
+    rows = read_stream(spark, options, job.files, columns)
+    if options.bad_records != "error":
+        rows = good_rows(rows, options, columns)
+    elif columns.read != columns.schema:
+        rows = rows.select([named_column(name) for name in columns.schema.names])
+    return rows.transform(operator)
 
 
 def timestamp_column(options: RunOptions, schema: StructType) -> Column | None:
@@ -141,10 +204,3 @@ def timestamp_column(options: RunOptions, schema: StructType) -> Column | None:
     if isinstance(kinds[options.timestamp.lower()], StringType):
         return fn.to_timestamp(column)
     return column
-
-
-def named_column(name: str) -> Column:
-    """The column of that name; a dot in it asks for no field of a struct."""
-    from pyspark.sql import functions as fn
-
-    return fn.col("`" + name.replace("`", "``") + "`")

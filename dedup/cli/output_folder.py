@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dedup.cli.run_options import RunOptions
+from dedup.cli.file_log import last_number
+from dedup.cli.run_options import DEFAULTS, RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.staged import published_batches
 
@@ -106,9 +107,11 @@ def check_same(options: RunOptions, record: Record) -> None:
         Naming the option and both values.
     """
     now = options.fixed() | {"shards": options.shards or record.shards}
-    before = record.options | {"shards": record.shards}
+    before = DEFAULTS | record.options | {"shards": record.shards}
+    # Compared column by column, and then the guess of the first run does not matter any more.
+    apart = {"schema"} if options.schema is None else {"schema", "infer"}
     for name, value in now.items():
-        if before.get(name) != value:
+        if name not in apart and before.get(name) != value:
             flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
             raise ConfigError(
                 f"{flag} is {_text(value)} now and was {_text(before.get(name))} in the run that "
@@ -128,24 +131,35 @@ def check_unfinished(options: RunOptions, record: Record) -> None:
     ConfigError
         Naming the option and both values.
     """
-    begun, done = (_last_number(options.checkpoint / log) for log in ("offsets", "commits"))
-    folders = [folder for folder in (options.output, options.duplicates) if folder is not None]
-    if begun == done or not any(begun in published_batches(folder) for folder in folders):
-        return
+    before = DEFAULTS | record.rules
     for name, value in options.rules().items():
-        if record.rules.get(name) != value:
+        if before[name] != value:
             flag = "--" + name.replace("_", "-")
-            raise ConfigError(
-                f"{flag} is {_text(value)} now and was {_text(record.rules.get(name))} in the run "
-                f"before, which ended inside micro-batch {begun}. Run once more with the options "
-                "of then, so that it can finish; after that change them.",
-                remedy="changed-settings",
-            )
+            check_finished(options, flag, value, before[name], record)
 
 
-def _last_number(log: Path) -> int:
-    names = log.iterdir() if log.is_dir() else iter(())
-    return max((int(path.name) for path in names if path.name.isdigit()), default=-1)
+def check_finished(
+    options: RunOptions, flag: str, now: object, before: object, record: Record
+) -> None:
+    """Refuse another value of an option while a micro-batch is published, but not committed.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option and both values.
+    """
+    begun, done = (last_number(options.checkpoint / log) for log in ("offsets", "commits"))
+    # Those that were written then; they may be others now.
+    given = (DEFAULTS | record.rules, options.rules())
+    beside = {rules[name] for rules in given for name in ("duplicates", "bad_records")}
+    folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
+    if begun != done and any(begun in published_batches(f) for f in (options.output, *folders)):
+        raise ConfigError(
+            f"{flag} is {_text(now)} now and was {_text(before)} in the run before, which ended "
+            f"inside micro-batch {begun}. Run once more with the options of then, so that it can "
+            "finish; after that change them.",
+            remedy="changed-settings",
+        )
 
 
 def check_query(options: RunOptions, record: Record | None) -> None:
@@ -173,8 +187,8 @@ def check_query(options: RunOptions, record: Record | None) -> None:
             f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output.",
             remedy="lost-checkpoint",
         )
-    begun = _last_number(options.checkpoint / "offsets")
-    for folder in (options.output, options.duplicates):
+    begun = last_number(options.checkpoint / "offsets")
+    for folder in (options.output, options.duplicates, options.aside):
         ahead = [n for n in published_batches(folder) if n > begun] if folder else []
         if ahead:
             raise ConfigError(

@@ -6,46 +6,24 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dedup.cli.figures import Figures
-from dedup.cli.file_log import files_taken
+from dedup.cli.column_check import ColumnCheck
+from dedup.cli.drain import Outcome, drain
+from dedup.cli.file_log import FileLog
 from dedup.cli.job import Job, resolve, schema_of, transform
-from dedup.cli.output_folder import LOG, Record, checkpoint_query_id, exclusive
+from dedup.cli.new_columns import Note, settle
+from dedup.cli.output_folder import LOG, exclusive
+from dedup.cli.own_clock import own_clock
 from dedup.cli.progress import Reporter
-from dedup.cli.run_options import VERDICT, RunOptions
-from dedup.cli.run_progress import RunProgress
+from dedup.cli.rewritten import FilesAsRead, warning
+from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
-from dedup.cli.source import writer_options
-from dedup.sinks.staged import StagedFiles
+from dedup.cli.source import InputColumns, writer_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
-
-_POLL_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a run ended, where it did not fail.
-
-    Parameters
-    ----------
-    figures : Figures
-        Of this run alone.
-    query_id : str or None
-        None if no micro-batch was ever needed.
-    interrupted : bool
-        Stopped on request; the next run goes on where it stopped.
-    """
-
-    figures: Figures
-    query_id: str | None
-    interrupted: bool
+    from pyspark.sql import SparkSession
 
 
 def run(
@@ -88,9 +66,13 @@ def run(
                 "and are left out."
             )
         session = stack.enter_context(_session(job, spark, options.output / LOG))
-        schema = schema_of(session, job)
-        stream = transform(session, job, schema)
-        return _drain(stream, job, schema, reporter, stop or threading.Event())
+        taken = FileLog(options.checkpoint)
+        columns, check = _columns(session, job, taken, reporter.note)
+        clock = own_clock(options, columns.schema)
+        if clock is not None and job.record is None:
+            reporter.note(clock)
+        stream = transform(session, job, columns)
+        return drain(stream, job, columns, check, taken, reporter, stop or threading.Event())
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
@@ -103,22 +85,56 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
     with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:
         try:
             with _session(job, spark, Path(scratch) / LOG) as session:
-                schema = schema_of(session, job)
-                result = transform(session, job, schema)
+                taken, notes = FileLog(options.checkpoint), list[str]()
+                columns, _ = _columns(session, job, taken, notes.append)
+                clock = own_clock(options, columns.schema)
+                changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
+                notes += [clock] if clock is not None else []
+                notes += [warning(changed)] if changed else []
+                result = transform(session, job, columns)
                 file_format, settings = writer_options(job.options, job.files)
                 return {
                     **job.options.to_json(),
                     "shards": job.shards,
-                    "columns": schema.simpleString(),
+                    "columns": columns.read.simpleString(),
                     "output_columns": result.schema.simpleString(),
                     "output_format": file_format,
                     "output_options": settings,
                     "files": len(job.files.paths),
-                    "files_taken_before": sum(files_taken(options.checkpoint).values()),
+                    "files_taken_before": taken.count(taken.committed()),
                     "new_output": job.record is None,
+                    "time": "the run's own clock" if clock else f"column {options.timestamp}",
+                    "written_again": changed,
+                    "notes": notes,
                 }
         finally:
             _remove_empty(made)
+
+
+def _columns(
+    spark: SparkSession, job: Job, taken: FileLog, note: Note
+) -> tuple[InputColumns, ColumnCheck]:
+    """What is read and written, and the check of files that come later."""
+    schema = schema_of(spark, job)
+    known = InputColumns(schema, schema)
+    check = ColumnCheck(spark, job, known)
+    if job.record is None and _all_told(job):
+        check.settled(known, job.files.stamps)
+        return known, check
+    end = taken.committed()
+    new = {
+        path: stamp
+        for path, stamp in job.files.stamps.items()
+        if path not in taken.taken or taken.taken[path].batch > end
+    }
+    return settle(check, job, known, new, note), check
+
+
+def _all_told(job: Job) -> bool:
+    """Whether the columns of a first run are those of all its files."""
+    given = {name.lower() for name, _ in job.options.read_options}
+    is_whole = not given & {"samplingratio", "mergeschema", "mode"}
+    return job.files.file_format != "csv" and job.options.schema is None and is_whole
 
 
 def _session(
@@ -130,90 +146,6 @@ def _session(
     return spark_session(
         master=options.master, driver_memory=options.driver_memory, shards=job.shards, log=log
     )
-
-
-def _sink(job: Job) -> StagedFiles:
-    file_format, settings = writer_options(job.options, job.files)
-    goes_on = {"unique"}
-    if job.options.late == "emit":
-        goes_on.add("late")
-    if job.options.null_ids == "emit":
-        goes_on.add("null_id")
-    return StagedFiles(
-        output=job.options.output,
-        file_format=file_format,
-        write_options=settings,
-        duplicates=job.options.duplicates,
-        verdict=VERDICT,
-        goes_on=frozenset(goes_on),
-    )
-
-
-def _drain(
-    stream: DataFrame, job: Job, schema: StructType, reporter: Reporter, stop: threading.Event
-) -> Outcome:
-    options = job.options
-    sink = _sink(job)
-    sink.open()
-    record = job.record or Record(
-        options=options.fixed(),
-        schema=schema.jsonValue(),
-        pattern=job.files.pattern,
-        partitioned=job.files.partitioned,
-        compressed=job.files.compressed,
-        shards=job.shards,
-        rules=options.rules(),
-    )
-    record = replace(record, rules=options.rules())
-    if record != job.record:
-        record.write(options.output)
-    failures: list[Exception] = []
-
-    def publish(batch: DataFrame, batch_id: int) -> None:
-        nonlocal record
-        try:
-            if record.query_id is None:
-                # Before the first batch shows: from then on no other checkpoint may write here.
-                record = replace(record, query_id=checkpoint_query_id(options.checkpoint))
-                record.write(options.output)
-            sink(batch, batch_id)
-        except Exception as error:
-            failures.append(error)
-            raise
-
-    before = sum(files_taken(options.checkpoint).values())
-    progress = RunProgress(options.checkpoint, before, len(job.files.paths), sink.goes_on, reporter)
-    query = (
-        stream.writeStream.foreachBatch(publish)
-        .option("checkpointLocation", str(options.checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        interrupted = _wait(query, progress, stop)
-        progress.look(query)
-        if not progress.figures.batches and not interrupted:
-            reporter.note("No new files.")
-    except Exception as error:
-        # The sink's own exception is the cause; Spark's wraps its text twice.
-        raise (failures[-1] if failures else error) from None
-    finally:
-        if query.isActive:
-            query.stop()
-        sink.close()
-    return Outcome(figures=progress.figures, query_id=record.query_id, interrupted=interrupted)
-
-
-def _wait(query: StreamingQuery, progress: RunProgress, stop: threading.Event) -> bool:
-    """Wait for the end; True if `stop` came first."""
-    while query.isActive:
-        if stop.wait(_POLL_S):
-            progress.reporter.note("Stopping; the unfinished micro-batch is left for the next run.")
-            query.stop()
-            return True
-        progress.look(query)
-    query.awaitTermination()
-    return False
 
 
 def _missing_parents(paths: Iterable[Path]) -> list[Path]:

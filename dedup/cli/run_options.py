@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dedup.cli.run_folders import METRICS, check_folders, local_folder
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
@@ -27,15 +28,30 @@ FIXED = (
     "read_options",
     "timestamp",
     "timestamp_format",
+    "stable_timestamps",
     "output_format",
     "catalog",
     "checkpoint",
 )
 #: Options that decide what becomes of a record; a later run may change them.
-RULES = ("horizon", "lateness", "late", "null_ids", "duplicates")
+RULES = (
+    "horizon",
+    "lateness",
+    "late",
+    "source_partition",
+    "idle_timeout",
+    "max_future",
+    "order_by",
+    "null_ids",
+    "null_timestamps",
+    "bad_records",
+    "duplicates",
+    "verdict",
+)
+#: What someone may write who has `skip` in mind.
+_NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 _MEMORY = re.compile(r"\d+[kmgt]", re.IGNORECASE)
 _MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
-_OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +80,20 @@ class RunOptions:
         Event-time column, and the Spark pattern to parse it with.
     lateness : str or None
         Duration; None: the operator's default.
-    late, null_ids : str
+    late, null_ids, null_timestamps : str
         Policies of the operator.
+    source_partition, order_by : tuple of str
+        Columns that identify a clock, and that order copies inside one micro-batch.
+    stable_timestamps : bool
+        Every copy of a record carries the same timestamp.
+    max_future, idle_timeout : str or None
+        Durations; None: the operator's defaults. An `idle_timeout` of ``never`` is none at all.
+    bad_records : str
+        ``error``, ``skip``, or the folder of rows that cannot be read.
     duplicates : Path or None
         Folder of the side output.
+    verdict : str or None
+        Column to add; then every row goes on.
     catalog, checkpoint : Path
         Folders of the operator and of Spark.
     files_per_trigger : int
@@ -80,6 +106,12 @@ class RunOptions:
         Spark's; one machine only.
     output_format : str or None
         None: as the input.
+    log : Path
+        Folder of the metrics log.
+    prometheus_port : int or None
+        Where the metrics are served; 0: any port that is free.
+    new_columns : str
+        What becomes of columns that the output does not know: ``error``, ``ignore`` or ``add``.
 
     Raises
     ------
@@ -100,9 +132,19 @@ class RunOptions:
     lateness: str | None = None
     late: str = "emit"
     null_ids: str = "emit"
+    null_timestamps: str = "error"
+    source_partition: tuple[str, ...] = ()
+    stable_timestamps: bool = False
+    max_future: str | None = None
+    idle_timeout: str | None = None
+    order_by: tuple[str, ...] = ()
+    bad_records: str = "error"
     duplicates: Path | None = None
+    verdict: str | None = None
     catalog: Path
     checkpoint: Path
+    log: Path
+    prometheus_port: int | None = None
     files_per_trigger: int = 10
     shards: int | None = None
     buckets: int | None = None
@@ -112,6 +154,7 @@ class RunOptions:
     master: str = "local[*]"
     driver_memory: str = "2g"
     output_format: str | None = None
+    new_columns: str = "error"
 
     @classmethod
     def make(
@@ -122,20 +165,31 @@ class RunOptions:
         catalog: str | Path | None = None,
         checkpoint: str | Path | None = None,
         duplicates: str | Path | None = None,
+        bad_records: str = "error",
+        log: str | Path | None = None,
         **options: Any,
     ) -> RunOptions:
         """Options with absolute paths and the default folders below the output, checked."""
-        out = _folder("--output", output)
+        out = local_folder("--output", output)
         made = cls(
-            input=_folder("INPUT", input),
+            input=local_folder("INPUT", input),
             output=out,
-            catalog=_folder("--catalog", catalog or out / "_catalog"),
-            checkpoint=_folder("--checkpoint", checkpoint or out / "_checkpoint"),
-            duplicates=_folder("--duplicates", duplicates) if duplicates else None,
+            catalog=local_folder("--catalog", catalog or out / "_catalog"),
+            checkpoint=local_folder("--checkpoint", checkpoint or out / "_checkpoint"),
+            duplicates=local_folder("--duplicates", duplicates) if duplicates else None,
+            bad_records=bad_records
+            if bad_records in ("error", "skip")
+            else str(local_folder("--bad-records", bad_records)),
+            log=local_folder("--log", log or out / METRICS),
             **options,
         )
         made.check()
         return made
+
+    @property
+    def aside(self) -> Path | None:
+        """Folder of the rows that cannot be read, if they are kept."""
+        return None if self.bad_records in ("error", "skip") else Path(self.bad_records)
 
     @property
     def cores(self) -> int:
@@ -158,7 +212,7 @@ class RunOptions:
         self._check_choices()
         self._check_times()
         self._check_numbers()
-        self._check_folders()
+        check_folders(self)
 
     def _check_choices(self) -> None:
         for option, value, allowed in (
@@ -166,6 +220,8 @@ class RunOptions:
             ("--output-format", self.output_format, (None, *FORMATS)),
             ("--late", self.late, ("emit", "drop")),
             ("--null-ids", self.null_ids, ("emit", "drop", "error")),
+            ("--null-timestamps", self.null_timestamps, ("error", "now", "drop", "emit")),
+            ("--new-columns", self.new_columns, ("error", "ignore", "add")),
         ):
             if value not in allowed:
                 names = ", ".join(name for name in allowed if name)
@@ -174,6 +230,23 @@ class RunOptions:
             raise ConfigError("--schema and --infer contradict each other; give one of them.")
         if self.schema is not None and not self.schema.strip():
             raise ConfigError("--schema is empty; give columns such as 'id STRING, amount INT'.")
+        if self.aside is not None and self.aside.name in _NO_FOLDERS:
+            raise ConfigError(
+                f"--bad-records {self.aside.name} is not one of error, skip; a folder needs "
+                "another name."
+            )
+        if self.bad_records != "error" and any(n.lower() == "mode" for n, _ in self.read_options):
+            raise ConfigError(
+                f"--bad-records {self.bad_records} and --read-option mode=... contradict each "
+                "other; give one of them."
+            )
+        if self.verdict is not None and self.duplicates is not None:
+            raise ConfigError(
+                "--verdict lets every row go on, so that --duplicates would have none; give one of "
+                "them."
+            )
+        if self.verdict is not None and self.verdict.lower() in ("", "batch"):
+            raise ConfigError(f"--verdict {self.verdict!r} cannot be the name of a column here.")
         if not _MASTER.fullmatch(self.master):
             raise ConfigError(
                 f"--master {self.master} is not a local one: `dedup run` works on one machine, "
@@ -189,12 +262,21 @@ class RunOptions:
             duration_ms(self.keep_expired, option="--keep-expired")
         if self.lateness is not None:
             duration_ms(self.lateness, option="--lateness")
+        if self.max_future is not None:
+            duration_ms(self.max_future, option="--max-future")
+        if self.idle_timeout not in (None, "never"):
+            duration_ms(self.idle_timeout, option="--idle-timeout")
         if self.timestamp is not None:
             return
         for option, value in (
             ("--timestamp-format", self.timestamp_format),
             ("--lateness", self.lateness),
             ("--late drop", "drop" if self.late == "drop" else None),
+            ("--source-partition", self.source_partition or None),
+            ("--stable-timestamps", self.stable_timestamps or None),
+            ("--max-future", self.max_future),
+            ("--idle-timeout", self.idle_timeout),
+            ("--null-timestamps", None if self.null_timestamps == "error" else "..."),
         ):
             if value is not None:
                 raise ConfigError(f"{option} has no meaning without --timestamp; name the column.")
@@ -211,34 +293,6 @@ class RunOptions:
         if self.fpr is not None and not 0 < self.fpr < 1:
             raise ConfigError(f"--fpr {self.fpr} does not lie between 0 and 1.")
 
-    def _check_folders(self) -> None:
-        places = {
-            "--output": self.output,
-            "--catalog": self.catalog,
-            "--checkpoint": self.checkpoint,
-        }
-        if self.duplicates is not None:
-            places["--duplicates"] = self.duplicates
-        for option, path in places.items():
-            if path.exists() and not path.is_dir():
-                raise ConfigError(f"{option} {path} is a file; give a folder.")
-            if path.is_relative_to(self.input):
-                raise ConfigError(
-                    f"{option} {path} lies in INPUT {self.input}, so that the next run would read "
-                    "what this one wrote; give a folder elsewhere."
-                )
-        if self.input.is_relative_to(self.output):
-            raise ConfigError(
-                f"INPUT {self.input} lies in --output {self.output}, where readers of the output "
-                "would find it; give a folder elsewhere."
-            )
-        for option, path in places.items():
-            _check_hidden(option, path, self.output)
-        names = list(places)
-        for i, one in enumerate(names):
-            for other in names[i + 1 :]:
-                _check_apart(one, places[one], other, places[other], self.output)
-
     def fixed(self) -> dict[str, Any]:
         """Return what a later run into the same output must repeat."""
         whole = self.to_json()
@@ -251,15 +305,7 @@ class RunOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` gives an equal object back."""
-        whole = dataclasses.asdict(self)
-        for name, value in whole.items():
-            if isinstance(value, Path):
-                whole[name] = str(value)
-            elif name == "id":
-                whole[name] = list(value)
-            elif name == "read_options":
-                whole[name] = dict(value)
-        return whole
+        return {name: _plain(name, value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_json(cls, whole: Mapping[str, Any]) -> RunOptions:
@@ -271,12 +317,29 @@ class RunOptions:
                 f"Unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}."
             )
         values = dict(whole)
-        for name in ("input", "output", "catalog", "checkpoint", "duplicates"):
+        for name in ("input", "output", "catalog", "checkpoint", "duplicates", "log"):
             if values.get(name) is not None:
                 values[name] = Path(values[name])
-        values["id"] = tuple(values["id"])
+        for name in ("id", "source_partition", "order_by"):
+            values[name] = tuple(values.get(name, ()))
         values["read_options"] = tuple(sorted(values.get("read_options", {}).items()))
         return cls(**values)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if name == "read_options":
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+#: What an option was before there was one: records of earlier releases do not have it.
+DEFAULTS = {
+    option.name: _plain(option.name, option.default)
+    for option in dataclasses.fields(RunOptions)
+    if option.default is not dataclasses.MISSING
+}
 
 
 def pairs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -285,29 +348,3 @@ def pairs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if "=" not in text:
             raise ConfigError(f"--read-option {text} is not KEY=VALUE.")
     return tuple(sorted((t.partition("=")[0], t.partition("=")[2]) for t in texts))
-
-
-def _folder(option: str, value: str | Path) -> Path:
-    text = str(value)
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", text):
-        raise ConfigError(f"{option} {text} is not on a local file system; give a local path.")
-    return Path(text).expanduser().resolve()
-
-
-def _check_hidden(option: str, path: Path, output: Path) -> None:
-    """Refuse a folder below the output that readers of the output would look into."""
-    if path == output or not path.is_relative_to(output):
-        return
-    first = path.relative_to(output).parts[0]
-    if not first.startswith("_"):
-        raise ConfigError(
-            f"{option} {path} lies in --output {output}, where readers would find it; give a "
-            "folder elsewhere, or one whose name begins with an underscore."
-        )
-    if first in _OWN_FOLDERS:
-        raise ConfigError(f"{option} {path}: {first} is used by `dedup run`; choose another name.")
-
-
-def _check_apart(one: str, a: Path, other: str, b: Path, output: Path) -> None:
-    if a == b or (a.is_relative_to(b) and b != output) or (b.is_relative_to(a) and a != output):
-        raise ConfigError(f"{one} {a} and {other} {b} overlap; give each a folder of its own.")

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dedup.cli.bad_records import METRIC
 from dedup.cli.figures import Figures
-from dedup.cli.file_log import files_taken
+from dedup.cli.file_log import FileLog
 from dedup.cli.progress import Reporter
 from dedup.core.metrics import BatchMetrics, check_together
 
@@ -22,18 +23,19 @@ class RunProgress:
     def __init__(
         self,
         checkpoint: Path,
-        before: int,
         listed: int,
         goes_on: frozenset[str],
         reporter: Reporter,
     ) -> None:
         self.reporter = reporter
         self._goes_on = goes_on
-        self._checkpoint = checkpoint
-        self._before = before
-        self._total = max(0, listed - before)
+        self._log = FileLog(checkpoint)
+        # Those of a micro-batch that was begun, but not committed, are done in this run.
+        self._before = self._log.count(self._log.committed())
+        self._total = max(0, listed - self._before)
         self._batches: dict[int, BatchMetrics] = {}
         self._done: set[int] = set()
+        self._bad: dict[int, int] = {}
         self._files = 0
         self._start_s = time.monotonic()
 
@@ -46,6 +48,7 @@ class RunProgress:
             goes_on=self._goes_on,
             files=self._files,
             seconds=time.monotonic() - self._start_s,
+            bad=sum(self._bad.values()),
         )
 
     def look(self, query: StreamingQuery) -> None:
@@ -62,6 +65,9 @@ class RunProgress:
         if last is not None and last.batchId not in self._done:
             for progress in query.recentProgress:
                 self._done.add(progress.batchId)
+                bad = progress.observedMetrics.get(METRIC)
+                if bad is not None:
+                    self._bad[progress.batchId] = int(bad["rows"] or 0)
                 metrics = from_progress(progress)
                 if metrics is not None:
                     check_together(metrics)
@@ -70,9 +76,8 @@ class RunProgress:
         self.reporter.update(self.figures, max(self._total, self._files))
 
     def _files_done(self, progress: Any) -> int:
-        end = _log_offset(progress)
-        taken = files_taken(self._checkpoint)
-        return max(0, sum(count for batch, count in taken.items() if batch <= end) - self._before)
+        self._log.refresh()
+        return max(0, self._log.count(_log_offset(progress)) - self._before)
 
 
 def _log_offset(progress: Any) -> int:

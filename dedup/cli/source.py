@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dedup.cli.failures import explain
 from dedup.cli.run_options import RunOptions
 from dedup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 _SUFFIXES = {
@@ -23,6 +23,9 @@ _SUFFIXES = {
     "parquet": (".parquet",),
 }
 _FORMAT_OF = {suffix: name for name, suffixes in _SUFFIXES.items() for suffix in suffixes}
+
+#: Column that gets the text of a record that cannot be read.
+CORRUPT = "_dedup_corrupt"
 
 #: Doubled quotes as RFC 4180 has them, whitespace as it is, and a header that each file must meet.
 _CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
@@ -36,6 +39,34 @@ _WRITE = {
     "json": {"ignoreNullFields": "false"},
     "parquet": {},
 }
+
+
+class Stamp(NamedTuple):
+    """What tells that a file was written again."""
+
+    mtime_ns: int
+    size: int
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp of a file that was looked at."""
+    return Stamp(status.st_mtime_ns, status.st_size)
+
+
+@dataclass(frozen=True, slots=True)
+class InputColumns:
+    """The columns of the input.
+
+    Parameters
+    ----------
+    schema : StructType
+        Those that go on.
+    read : StructType
+        Those that Spark reads; more where a CSV header has some that are left out.
+    """
+
+    schema: StructType
+    read: StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +83,14 @@ class InputFiles:
         Glob that the names must match; None: every file that is not hidden.
     partitioned : bool
         There are folders such as ``day=2024-05-01``, whose names are columns.
+    folder_columns : frozenset of str
+        These names in lower case, as of the files that are there now.
     compressed : bool
         All files are gzipped.
     paths : tuple of Path
         The files that match, the oldest first.
+    stamps : dict of str to Stamp
+        Theirs, by path, in the same order.
     left_out : int
         How many do not.
     """
@@ -64,8 +99,10 @@ class InputFiles:
     file_format: str
     pattern: str | None
     partitioned: bool
+    folder_columns: frozenset[str]
     compressed: bool
     paths: tuple[Path, ...]
+    stamps: dict[str, Stamp]
     left_out: int
 
     @property
@@ -87,8 +124,14 @@ class InputFiles:
         return options
 
 
-def find_files(options: RunOptions) -> InputFiles:
+def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
     """Look at the names below INPUT.
+
+    Parameters
+    ----------
+    options : RunOptions
+    by_name : bool
+        Take only files that are named by the format, even where it is given.
 
     Raises
     ------
@@ -96,26 +139,31 @@ def find_files(options: RunOptions) -> InputFiles:
         Where no format was given and the names do not agree on one.
     """
     if options.input.is_file():
-        root, pattern = options.input.parent, _literal(options.input.name)
+        root, pattern = options.input.parent, literal(options.input.name)
         files = [options.input]
     else:
         root, pattern = options.input, None
-        files = sorted(_visible_files(options.input), key=lambda p: (p.stat().st_mtime_ns, p))
+        files = list(_visible_files(options.input))
+    found = {path: stamp_of(path.stat()) for path in files}
+    files.sort(key=lambda path: (found[path].mtime_ns, path))
     kinds = Counter(_format_of(path.name) for path in files)
     total = len(files)
     file_format = options.file_format
-    if file_format is None:
-        file_format = _guess(options.input, kinds)
+    if file_format is None or (by_name and pattern is None):
+        file_format = file_format or _guess(options.input, kinds)
         if pattern is None:
             pattern = "*{" + ",".join(_SUFFIXES[file_format]) + "}"
         files = [path for path in files if _format_of(path.name) == file_format]
+    folders = frozenset(name.lower() for path in files for name in folder_names(path, root))
     return InputFiles(
         root=root,
         file_format=file_format,
         pattern=pattern,
-        partitioned=any("=" in part for p in files for part in p.relative_to(root).parts[:-1]),
+        partitioned=bool(folders),
+        folder_columns=folders,
         compressed=bool(files) and all(path.name.endswith(".gz") for path in files),
         paths=tuple(files),
+        stamps={str(path): found[path] for path in files},
         left_out=total - len(files),
     )
 
@@ -131,11 +179,12 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
         Where a file that they should be read from cannot be read.
     """
     from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
 
-    reader = spark.read.format(files.file_format).options(**files.reader_options)
+    reader = spark.read.format(files.file_format)
     if files.file_format == "csv" and options.infer:
         reader = reader.option("inferSchema", "true")
-    reader = reader.options(**dict(options.read_options))
+    reader = reader.options(**read_settings(options, files))
     if options.schema is not None:
         try:
             reader = reader.schema(options.schema)
@@ -156,8 +205,11 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             schema = reader.load(str(files.root)).schema
     except Exception as error:
         raise DataError(
-            f"The columns of INPUT {options.input} cannot be read: {explain(error).message}"
+            f"The columns of INPUT {options.input} cannot be read: {explain(error).message}. Mend "
+            "the file, or give --schema, or --bad-records where single records are wrong.",
+            remedy="bad-records",
         ) from None
+    schema = StructType([field for field in schema.fields if field.name != CORRUPT])
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
         raise ConfigError(
@@ -167,13 +219,30 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
 
 
 def read_stream(
-    spark: SparkSession, options: RunOptions, files: InputFiles, schema: StructType
+    spark: SparkSession, options: RunOptions, files: InputFiles, columns: InputColumns
 ) -> DataFrame:
     """Return the files as a stream, the oldest first; later ones are for later runs."""
-    reader = spark.readStream.format(files.file_format).schema(schema)
-    settings = files.reader_options | dict(options.read_options)
+    reader = spark.readStream.format(files.file_format).schema(columns_to_read(options, columns))
+    settings = read_settings(options, files)
     settings["maxFilesPerTrigger"] = str(options.files_per_trigger)
     return reader.options(**settings).load(str(files.root))
+
+
+def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
+    """Return the options of Spark's reader."""
+    settings = files.reader_options | dict(options.read_options)
+    if options.bad_records != "error":
+        settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    return settings
+
+
+def columns_to_read(options: RunOptions, columns: InputColumns) -> StructType:
+    """Return the columns to read, with one for the text of bad records where they are told."""
+    from pyspark.sql.types import StringType, StructType
+
+    if options.bad_records == "error":
+        return columns.read
+    return StructType(columns.read.fields).add(CORRUPT, StringType())
 
 
 def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
@@ -192,10 +261,25 @@ def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
     """Columns of the oldest file that has any; the others must have the same ones."""
     reader = reader.option("basePath", str(files.root))
     for path in files.paths:
-        schema = reader.load(str(path)).schema
+        schema = reader.load(literal(str(path))).schema
         if path.stat().st_size and schema.fields:
             break
     return schema
+
+
+def named_column(name: str) -> Column:
+    """The column of that name; a dot in it asks for no field of a struct."""
+    from pyspark.sql import functions as fn
+
+    return fn.col("`" + name.replace("`", "``") + "`")
+
+
+def folder_names(path: Path, root: Path) -> Iterator[str]:
+    """Names in folders such as ``day=2024-05-01`` on the way to a file."""
+    if path.parent != root:
+        yield from (
+            part.partition("=")[0] for part in path.relative_to(root).parts[:-1] if "=" in part
+        )
 
 
 def _visible_files(root: Path) -> Iterator[Path]:
@@ -231,5 +315,6 @@ def _guess(root: Path, kinds: Counter[str | None]) -> str:
     raise ConfigError(f"INPUT {root} holds {found} files; give --format, or a folder of one kind.")
 
 
-def _literal(name: str) -> str:
+def literal(name: str) -> str:
+    """Return a name or path as a glob that matches nothing else."""
     return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)

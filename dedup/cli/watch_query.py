@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -14,6 +15,8 @@ from rich.text import Text
 
 from dedup.cli.ending import while_read
 from dedup.cli.keys import keys
+from dedup.cli.output_folder import RECORD
+from dedup.cli.run_folders import METRICS
 from dedup.cli.watch_screen import (
     STATUSES,
     WIDTH,
@@ -45,7 +48,7 @@ def looker(where: str, query: str | None) -> Look:
         For an endpoint, without prometheus-client.
     """
     is_url = where.lower().startswith(("http://", "https://"))
-    look_at_all = _endpoint(where) if is_url else _folder(where, query)
+    look_at_all = _endpoint(where) if is_url else _folder(_log_of(where), query)
 
     def look() -> tuple[list[Watched], str | None]:
         watched, trouble = look_at_all(wall_clock_ms())
@@ -60,6 +63,12 @@ def looker(where: str, query: str | None) -> Look:
         return found, trouble
 
     return look
+
+
+def _log_of(where: str) -> str:
+    """The metrics log of a run where its output is given."""
+    output = Path(where).expanduser()
+    return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
 def _folder(where: str, query: str | None) -> Callable[[int], tuple[list[Watched], str | None]]:

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,18 +46,24 @@ class StagedFiles:
         Name of the column; read only where `duplicates` is given.
     goes_on : frozenset of str
         Verdicts whose rows belong in `output`.
+    aside : Path or None
+        Folder of what `rows_aside` gives, as JSON lines; a micro-batch without such rows has no
+        folder there.
+    rows_aside : callable or None
+        From the number of a micro-batch to the rows to set aside, or None; called when the rows
+        of the micro-batch have been written, and not yet published.
 
     Raises
     ------
     OSError
         From a call, where the disk is full or a folder cannot be written. Nothing of the
-        micro-batch is visible then, or (with `duplicates`) only its side output; running the
-        micro-batch again completes it.
+        micro-batch is visible then, or only its side outputs; running the micro-batch again
+        completes it.
 
     Notes
     -----
     One writer at a time: `open` removes what earlier writers left in the staging folders. Each
-    call runs one Spark action over the micro-batch, whether or not there is a side output.
+    call runs one Spark action over the micro-batch, whether or not there are side outputs.
     """
 
     output: Path
@@ -66,6 +72,8 @@ class StagedFiles:
     duplicates: Path | None = None
     verdict: str = "dedup_verdict"
     goes_on: frozenset[str] = frozenset({"unique"})
+    aside: Path | None = None
+    rows_aside: Callable[[int], DataFrame | None] | None = None
 
     def open(self) -> None:
         """Create the folders and remove what killed runs left in staging."""
@@ -85,10 +93,12 @@ class StagedFiles:
         writer = batch.write.format(self.file_format).options(**self.write_options)
         if self.duplicates is None:
             writer.save(str(rows))
+            self._set_aside(staged, batch_id)
             passed = rows
         else:
             # One pass over the micro-batch serves both outputs.
             writer.partitionBy(self.verdict).save(str(rows))
+            self._set_aside(staged, batch_id)
             passed, stopped = self._part(staged)
             if not _data_files(stopped):
                 folder = stopped / f"{self.verdict}=duplicate"
@@ -98,7 +108,7 @@ class StagedFiles:
             faults.point("sink.side.published")
         if not _data_files(passed):
             self._write_no_rows(batch, passed)
-        # The output comes last: where it is there, its side output is there too.
+        # The output comes last: where it is there, its side outputs are there too.
         faults.point("sink.staged")
         _publish(passed, self.output, batch_id)
         faults.point("sink.published")
@@ -108,6 +118,22 @@ class StagedFiles:
         yield self.output
         if self.duplicates is not None:
             yield self.duplicates
+        if self.aside is not None:
+            yield self.aside
+
+    def _set_aside(self, staged: Path, batch_id: int) -> None:
+        if self.aside is None or self.rows_aside is None:
+            return
+        rows = self.rows_aside(batch_id)
+        if rows is None:
+            return
+        folder = staged / "aside"
+        rows.write.json(str(folder))
+        # A task without rows leaves an empty file.
+        if any(path.stat().st_size for path in _data_files(folder)):
+            faults.point("sink.staged")
+            _publish(folder, self.aside, batch_id)
+            faults.point("sink.side.published")
 
     def _part(self, staged: Path) -> tuple[Path, Path]:
         """Move the verdict folders of a written micro-batch to the side they belong on."""

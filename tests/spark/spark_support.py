@@ -16,9 +16,10 @@ import pytest
 from pyarrow.csv import write_csv
 from pyspark.sql import SparkSession
 
+from dedup.cli.drain import Outcome
 from dedup.cli.failures import Failure, explain
 from dedup.cli.progress import Silent
-from dedup.cli.run import Outcome, run
+from dedup.cli.run import run
 from dedup.cli.run_options import RunOptions
 
 

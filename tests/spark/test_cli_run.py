@@ -20,12 +20,24 @@ from spark_support import Job
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
-from dedup.cli.run import plan
+from dedup.cli.progress import Silent
+from dedup.cli.run import plan, run
+from dedup.cli.watch_query import looker
 from dedup.sinks.staged import StagedFiles, published_batches
 
 
 def counts(figures: Figures, *names: str) -> tuple[int, ...]:
     return tuple(figures.counts[name] for name in names or ("records_in", "unique", "duplicate"))
+
+
+class Told(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def test_each_run_takes_only_new_files(job: Job) -> None:
@@ -36,9 +48,13 @@ def test_each_run_takes_only_new_files(job: Job) -> None:
     assert (first.figures.files, first.figures.batches) == (2, 2)
     assert job.visible() == ["batch=0", "batch=1"]
 
-    idle = job()
+    os.utime(job.files.folder / "1.csv", (1, 1))
+    told = Told()
+    idle = run(job.made(), told, spark=job.spark)
     assert counts(idle.figures) == (0, 0, 0)
     assert idle.query_id == first.query_id
+    assert idle.written_again == (str(job.files.folder / "1.csv"),)
+    assert ["1 file was written again" in told.notes[0], *told.notes[1:]] == [True, "No new files."]
 
     job.files.text("3.csv", "id,x\na,3\nd,3\n")
     third = job(files_per_trigger=5, horizon="2 days")
@@ -94,7 +110,7 @@ def test_typed_columns(job: Job) -> None:
     assert job.rows() == [("1", "2.50")]
     failure = job.fails(schema="id INT, n DOUBLE")
     assert failure.exit_code == USAGE
-    assert "--schema is id INT, n DOUBLE now and was id INT, n DECIMAL(9,2)" in failure.message
+    assert "--schema makes the column 'n' double, and in --output" in failure.message
 
 
 def test_inferred_columns(job: Job) -> None:
@@ -167,7 +183,31 @@ def test_policies_without_a_side_output(job: Job) -> None:
 
 def test_names_with_dots_and_quotes(job: Job) -> None:
     job.files.text("1.csv", "a.b,x y\n1,1\n1,2\n")
-    assert counts(job(id=("a.b",)).figures) == (2, 1, 1)
+    assert counts(job(id=("a.b",), order_by=("x y",)).figures) == (2, 1, 1)
+    assert job.rows() == [("1", "1")]
+
+
+def test_clocks_of_their_own_and_a_verdict_for_every_row(job: Job) -> None:
+    job.files.text("1.csv", "id,p,t\na,fast,2024-01-09\nb,slow,2024-01-01\n")
+    job.files.text("2.csv", "id,p,t\nc,slow,2024-01-02\na,fast,2024-01-09\n")
+    options = {"timestamp": "t", "lateness": "1 hour", "late": "drop", "horizon": "9 days"}
+    more = {"stable_timestamps": True, "max_future": "1 hour", "idle_timeout": "never"}
+    done = job(**options, **more, source_partition=("p",), verdict="told")
+    assert [(row[0], row[3]) for row in job.rows()] == [
+        ("a", "duplicate"),
+        ("a", "unique"),
+        ("b", "unique"),
+        ("c", "unique"),
+    ]
+    assert counts(done.figures, "unique", "late", "emitted") == (3, 0, 4)
+    failure = job.fails(**options)
+    assert "--stable-timestamps is False now and was True" in failure.message
+    look = looker(str(job.output), None)
+    ((watched,), trouble) = look()
+    assert (watched.query_id, trouble, watched.health.status) == (done.query_id, None, "STOPPED")
+    assert watched.last.batch_id == 1
+    failure = job.fails(**options, **more, source_partition=("q",))
+    assert "--source-partition q: INPUT has no such column" in failure.message
 
 
 def test_empty_files(job: Job) -> None:
@@ -200,8 +240,12 @@ def test_stop_and_go_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.interrupted
     assert len(published_batches(job.output)) < 8
     assert not (job.output / "_staging").exists()
+    done = len(list((job.output / "_checkpoint" / "commits").glob("[0-9]*")))
+    assert first.figures.batches == first.figures.files == done
     second = job()
     assert not second.interrupted
+    # Those of a micro-batch that was begun are taken by this run.
+    assert second.figures.files == 8 - done
     ids = [row[0] for row in job.rows()]
     assert ids == sorted(["a", *(f"k{n}" for n in range(8))])
 
@@ -315,6 +359,7 @@ def test_parquet_files_that_disagree(job: Job) -> None:
     ("options", "message"),
     [
         ({"id": ("identity",)}, "--id identity: INPUT has no such column; did you mean 'id'"),
+        ({"id": ("nope",)}, "--id nope: INPUT has no such column; it has 'id', 't'."),
         ({"timestamp": "tt"}, "--timestamp tt: INPUT has no such column"),
         ({"schema": "id STRIN"}, "--schema 'id STRIN' is not DDL"),
         ({"schema": "id DOUBLE, t STRING"}, "id"),
@@ -383,6 +428,8 @@ def test_a_dry_run_leaves_no_trace(job: Job) -> None:
     assert not job.duplicates.exists()
     assert planned["columns"] == "struct<id:string,x:string>"
     assert (planned["files"], planned["shards"], planned["new_output"]) == (1, 2, True)
+    assert planned["time"] == "the run's own clock"
+    assert "an ID passes again in a run that comes later" in planned["notes"][0]
     json.dumps(planned)
     job()
     assert not plan(job.made(), spark=job.spark)["new_output"]

@@ -67,7 +67,8 @@ def test_python(tmp_path: Path) -> None:
 
 def test_shell(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
-    lines = ["order_id,amount", *(f"o-{i % 40},{i}" for i in range(100))]
+    times = (f"2024-05-01 00:{i // 2:02}:00" for i in range(100))
+    lines = ["order_id,ordered_at", *(f"o-{i % 40},{time}" for i, time in enumerate(times))]
     (tmp_path / "events" / "one.csv").write_text("\n".join(lines) + "\n")
     commands = [
         line for part in snippets("sh") for line in part.splitlines() if line.startswith("dedup ")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dedup.cli.file_log import files_taken
+from dedup.cli.file_log import FileLog, files_taken
 from dedup.cli.output_folder import (
     RECORD,
     Record,
     check_query,
     check_same,
+    check_unfinished,
     exclusive,
 )
+from dedup.cli.rewritten import NAME, FilesAsRead, warning
 from dedup.cli.run_options import RunOptions
-from dedup.cli.source import find_files
+from dedup.cli.source import Stamp, find_files
 from dedup.errors import ConfigError, DedupError
 
 
@@ -126,7 +130,7 @@ def test_batches_of_somebody_else_are_refused(tmp_path: Path) -> None:
         ({"id": ("b",)}, "--id is b now and was a in the run"),
         ({"id": ("a", "b")}, "--id is a b now and was a in the run"),
         ({"file_format": "json"}, "--format is json now and was not given"),
-        ({"schema": "a INT"}, "--schema is a INT now and was not given"),
+        ({"infer": True}, "--infer is True now and was False"),
         ({"timestamp": "t"}, "--timestamp is t now and was not given"),
         ({"read_options": (("sep", ";"),)}, "--read-option is {'sep': ';'} now"),
         ({"shards": 3}, "--shards is 3 now and was 2"),
@@ -215,13 +219,14 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def entry(name: str, batch: int, mtime_ms: int = 1) -> str:
+    return json.dumps({"path": name, "timestamp": mtime_ms, "batchId": batch})
+
+
 def test_files_taken(tmp_path: Path) -> None:
     folder = tmp_path / "sources" / "0"
     folder.mkdir(parents=True)
     assert files_taken(tmp_path) == {}
-
-    def entry(name: str, batch: int) -> str:
-        return json.dumps({"path": name, "timestamp": 1, "batchId": batch})
 
     (folder / "9.compact").write_text("\n".join(["v1", entry("a", 0), entry("b", 9)]))
     (folder / "9").write_text("\n".join(["v1", entry("b", 9)]))
@@ -229,3 +234,125 @@ def test_files_taken(tmp_path: Path) -> None:
     (folder / "11").write_text("v1\n{")
     (folder / ".11.crc").write_text("x")
     assert files_taken(tmp_path) == {0: 1, 9: 1, 10: 2}
+
+
+def checkpoint_with(folder: Path, *, commits: int, v2: bool = False) -> Path:
+    """Micro-batches 0, 1 and 2 took the source's batches 0, 1-2 and 3."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    for number, offset in enumerate((0, 2, 3)):
+        source = json.dumps({"logOffset": offset})
+        source = f"0:{source}" if v2 else source
+        lines = ["v2" if v2 else "v1", "{}", source]
+        (folder / "offsets" / str(number)).write_text("\n".join(lines))
+        if number < commits:
+            (folder / "commits" / str(number)).touch()
+    return folder
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_the_log_is_read_as_it_grows(tmp_path: Path, v2: bool) -> None:
+    checkpoint_with(tmp_path, commits=2, v2=v2)
+    log = FileLog(tmp_path)
+    assert (log.taken, log.committed(), log.refresh()) == ({}, 2, {})
+    folder = tmp_path / "sources" / "0"
+    folder.mkdir(parents=True)
+    (folder / "0").write_text("v1\n" + entry("file:///in/a%20b%2B+%25.csv", 0, 7))
+    assert list(log.refresh()) == ["/in/a b++%.csv"]
+    first = entry("file:///in/a%20b%2B+%25.csv", 0, 7)
+    lines = [first, entry("file:/in/c", 1), entry("file:/in/d", 2), entry("file:/in/e", 3)]
+    (folder / "3.compact").write_text("\n".join(["v1", *lines]))
+    assert set(log.refresh()) == {"/in/c", "/in/d", "/in/e"}
+    assert log.count(log.committed()) == 3
+    assert log.of_batch(0) == [Path("/in/a b++%.csv")]
+    assert sorted(log.of_batch(1)) == [Path("/in/c"), Path("/in/d")]
+    with pytest.raises(ValueError, match="9"):
+        log.of_batch(9)
+    (tmp_path / "offsets" / "1").write_text("{")
+    with pytest.raises(ValueError, match="2"):
+        log.of_batch(2)
+    # Unknown is not committed.
+    assert log.committed() == -1
+
+
+def test_files_written_again(tmp_path: Path) -> None:
+    checkpoint_with(tmp_path / "ck", commits=2)
+    folder = tmp_path / "ck" / "sources" / "0"
+    folder.mkdir(parents=True)
+    paths = [tmp_path / name for name in ("same", "later", "larger", "mended", "planned", "new")]
+    for path in paths:
+        path.write_text("1")
+        os.utime(path, ns=(0, 5_000_999_999))
+    lines = [
+        entry(f"file://{path}", 3 if path.name == "planned" else number % 3, 5_000)
+        for number, path in enumerate(paths[:-1])
+    ]
+    (folder / "3").write_text("\n".join(["v1", *lines]))
+
+    def found() -> list[str]:
+        stamps = {str(p): Stamp(p.stat().st_mtime_ns, p.stat().st_size) for p in paths}
+        told = FilesAsRead(tmp_path).written_again(stamps, FileLog(tmp_path / "ck"))
+        return [Path(path).name for path in told]
+
+    assert found() == []
+    for path in paths:
+        if path.name in ("later", "planned", "new", "mended"):
+            os.utime(path, ns=(0, 6_000_000_000))
+    (tmp_path / "larger").write_text("12")
+    os.utime(tmp_path / "larger", ns=(0, 5_000_000_000))
+    # The time alone is told by Spark's log.
+    assert found() == ["later", "mended"]
+    (tmp_path / "larger").write_text("1")
+    os.utime(tmp_path / "larger", ns=(0, 5_000_000_000))
+    FilesAsRead(tmp_path).note([tmp_path / "larger", tmp_path / "mended", tmp_path / "gone"])
+    (tmp_path / "larger").write_text("12")
+    os.utime(tmp_path / "larger", ns=(0, 5_000_000_000))
+    assert found() == ["later", "larger"]
+    with (tmp_path / NAME).open("a") as handle:
+        handle.write('["cut')
+    assert found() == ["later", "larger"]
+
+
+def test_the_warning_names_some_and_counts_all() -> None:
+    assert "1 file was written again after it was taken" in warning(["a"])
+    told = warning([f"f{n}" for n in range(2000)])
+    assert "2,000 files were written again" in told
+    assert "f0, f1, f2, f3, f4 and 1,995 more" in told
+    assert "rename it" in told
+
+
+def test_a_record_of_an_earlier_release(tmp_path: Path) -> None:
+    """Options that there were not yet had their defaults."""
+    options = options_for(tmp_path, timestamp="t")
+    record = record_of(options, "q1")
+    older = replace(
+        record,
+        options={k: v for k, v in record.options.items() if k != "stable_timestamps"},
+        rules={k: record.rules[k] for k in ("horizon", "lateness", "late", "null_ids")},
+    )
+    check_same(options, older)
+    for log, number in (("offsets", 0), ("commits", -1)):
+        (options.checkpoint / log).mkdir(parents=True)
+        (options.checkpoint / log / str(number)).touch()
+    (options.output / "batch=0").mkdir()
+    check_unfinished(options, older)
+    for change in ({"order_by": ("x",)}, {"bad_records": "skip"}, {"verdict": "v"}):
+        with pytest.raises(ConfigError, match="ended inside micro-batch 0"):
+            check_unfinished(options_for(tmp_path, timestamp="t", **change), older)
+    with pytest.raises(ConfigError, match="--stable-timestamps is True now and was False"):
+        check_same(options_for(tmp_path, timestamp="t", stable_timestamps=True), older)
+
+
+def test_rows_set_aside_alone_count_as_published(tmp_path: Path) -> None:
+    options = options_for(tmp_path, bad_records=str(tmp_path / "bad"))
+    record = record_of(options, "q1")
+    (options.checkpoint / "offsets").mkdir(parents=True)
+    (options.checkpoint / "offsets" / "0").touch()
+    (tmp_path / "bad" / "batch=0").mkdir(parents=True)
+    check_unfinished(options, record)
+    with pytest.raises(ConfigError, match="--bad-records is skip now and was /"):
+        check_unfinished(options_for(tmp_path, bad_records="skip"), record)
+    (tmp_path / "bad" / "batch=1").mkdir()
+    (options.checkpoint / "metadata").write_text('{"id": "q1"}')
+    with pytest.raises(ConfigError, match="holds micro-batches 1 to 1"):
+        check_query(options, record)

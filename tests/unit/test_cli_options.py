@@ -34,6 +34,9 @@ def test_json_round_trip(given: dict[str, Any], tmp_path: Path) -> None:
         timestamp="t",
         lateness="2 hours",
         fpr=0.05,
+        source_partition=("p", "q"),
+        order_by=("n",),
+        bad_records="skip",
     )
     text = json.dumps(options.to_json())
     assert RunOptions.from_json(json.loads(text)) == options
@@ -58,6 +61,16 @@ def test_json_round_trip(given: dict[str, Any], tmp_path: Path) -> None:
         ({"lateness": "1 hour"}, "--lateness has no meaning without --timestamp"),
         ({"late": "drop"}, "--late drop has no meaning without --timestamp"),
         ({"timestamp_format": "yyyy"}, "--timestamp-format has no meaning without --timestamp"),
+        ({"source_partition": ("p",)}, "--source-partition has no meaning without --timestamp"),
+        ({"null_timestamps": "now"}, "--null-timestamps has no meaning without --timestamp"),
+        ({"timestamp": "t", "null_timestamps": "skip"}, "is not one of error, now, drop, emit"),
+        ({"timestamp": "t", "max_future": "soon"}, "'soon' is not a duration"),
+        ({"timestamp": "t", "idle_timeout": "soon"}, "'soon' is not a duration"),
+        ({"new_columns": "drop"}, "--new-columns drop is not one of error, ignore, add"),
+        ({"verdict": "batch"}, "--verdict 'batch' cannot be the name of a column"),
+        ({"verdict": "v", "duplicates": "/tmp/d"}, "--verdict lets every row go on"),
+        ({"bad_records": "drop"}, "--bad-records drop is not one of error, skip"),
+        ({"bad_records": "skip", "read_options": (("mode", "x"),)}, "contradict each other"),
         ({"files_per_trigger": 0}, "--files-per-trigger 0 is below 1"),
         ({"shards": 0}, "--shards 0 is below 1"),
         ({"fpr": 1.0}, "--fpr 1.0 does not lie between 0 and 1"),
@@ -83,6 +96,10 @@ def test_what_cannot_work_is_refused(
         ("catalog", "out/cat", "where readers would find it"),
         ("duplicates", "out/_staging", "is used by"),
         ("duplicates", "out", "overlap"),
+        ("bad_records", "in/bad", "lies in INPUT"),
+        ("bad_records", "out/bad", "where readers would find it"),
+        ("bad_records", "out/_metrics", "overlap"),
+        ("log", "in/log", "lies in INPUT"),
         ("duplicates", "out/_checkpoint", "overlap"),
         ("catalog", "out/_checkpoint/cat", "overlap"),
     ],
@@ -91,7 +108,7 @@ def test_folders_keep_apart(
     given: dict[str, Any], tmp_path: Path, option: str, place: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        RunOptions.make(**(given | {option: tmp_path / place}))
+        RunOptions.make(**(given | {option: str(tmp_path / place)}))
 
 
 def test_hidden_side_output_below_the_output_is_fine(given: dict[str, Any], tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Files that were written again after they were taken: Spark does not read them a second time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dedup.cli.file_log import FileLog
+from dedup.cli.source import Stamp
+
+NAME = "_dedup.files"
+#: So many are named.
+_NAMED = 5
+
+
+class FilesAsRead:
+    """What each file was like when its micro-batch ran, kept beside the output.
+
+    Parameters
+    ----------
+    output : Path
+        Folder of the file ``_dedup.files``: a line ``[path, milliseconds, bytes]`` for each.
+
+    Notes
+    -----
+    Spark's own log holds the time alone, as of when a file was planned: one that was mended since,
+    and then read, would count as written again. Where this file is lost, Spark's log must do.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._path = output / NAME
+
+    def note(self, paths: Iterable[Path]) -> None:
+        """Keep what these files are like now; those that have gone are left out."""
+        lines = []
+        for path in paths:
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                continue
+            mtime_ms = status.st_mtime_ns // 1_000_000
+            lines.append(json.dumps([str(path), mtime_ms, status.st_size]) + "\n")
+        with self._path.open("a", encoding="utf-8") as handle:
+            handle.write("".join(lines))
+
+    def written_again(self, stamps: Mapping[str, Stamp], log: FileLog) -> list[str]:
+        """Return the files, of those that are there, that changed after they were taken."""
+        end, as_read = log.committed(), self._read()
+        found = []
+        for path, stamp in stamps.items():
+            taken = log.taken.get(path)
+            if taken is None or taken.batch > end:
+                continue
+            mtime_ms, size = as_read.get(path, (taken.mtime_ms, stamp.size))
+            if (mtime_ms, size) != (stamp.mtime_ns // 1_000_000, stamp.size):
+                found.append(path)
+        return found
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        as_read = {}
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return {}
+        for line in text.split("\n"):
+            try:
+                path, mtime_ms, size = json.loads(line)
+            except (ValueError, TypeError):  # the last line of a run that was killed
+                continue
+            as_read[path] = (mtime_ms, size)
+        return as_read
+
+
+def warning(paths: list[str]) -> str:
+    """Say which files are not as they were taken, and what to do."""
+    named = ", ".join(paths[:_NAMED])
+    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+    one = len(paths) == 1
+    return (
+        f"{len(paths):,} {'file was' if one else 'files were'} written again after "
+        f"{'it was' if one else 'they were'} taken, and {'is' if one else 'are'} not read a second "
+        f"time: {named}{more}. To have a file read again, rename it: within the horizon, records "
+        "that were taken before then count as duplicates."
+    )

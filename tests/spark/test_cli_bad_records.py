@@ -1,0 +1,136 @@
+"""Rows that cannot be read: they stop the run, are left out, or are set aside once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from spark_support import Job
+
+from dedup.cli.bad_records import BadRows
+from dedup.cli.failures import FAILED, USAGE
+from dedup.sinks.staged import StagedFiles, published_batches
+
+
+def aside(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
+    """What is set aside, by micro-batch: name of the file, record, reason."""
+    return {
+        batch.name: sorted(
+            (Path(row["file"]).name, row["record"], row["reason"])
+            for path in batch.glob("*.json")
+            for row in map(json.loads, path.read_text().splitlines())
+        )
+        for batch in sorted(folder.glob("batch=*"))
+    }
+
+
+def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job.files.text("1.csv", "id,n,t\na,1,2024-01-01\n")
+    bad = job.files.text(
+        "2 +%[x].csv", "id,n,t\nb,2,2024-01-01\nc,3\nd,x,2024-01-01\ne,4,soon\nb,2,2024-01-01\n"
+    )
+    job.files.text("3.csv", "id,n,t\nf,1,2024-01-01\n")
+    options = {"schema": "id STRING, n INT, t STRING", "timestamp": "t"}
+    failure = job.fails(**options)
+    assert failure.exit_code == FAILED
+    assert f"{bad} cannot be read: " in failure.message
+    assert "It is line 3." in failure.message
+    assert "--bad-records skip, or --bad-records DIR" in failure.message
+    folder = tmp_path / "bad"
+    asked: list[int] = []
+    read_again, publish = BadRows.__call__, StagedFiles.__call__
+
+    def count(rows: BadRows, batch_id: int) -> DataFrame | None:
+        found = read_again(rows, batch_id)
+        if found is not None:
+            asked.append(batch_id)
+        return found
+
+    def kill(sink: StagedFiles, batch: DataFrame, batch_id: int) -> None:
+        publish(sink, batch, batch_id)
+        if batch_id == 1:
+            raise OSError("pulled the plug")
+
+    # Whatever a kill leaves half done is done once.
+    monkeypatch.setattr(BadRows, "__call__", count)
+    monkeypatch.setattr(StagedFiles, "__call__", kill)
+    assert "pulled the plug" in job.fails(**options, bad_records=str(folder)).message
+    monkeypatch.setattr(StagedFiles, "__call__", publish)
+    assert published_batches(folder) == [1]
+    failure = job.fails(**options, bad_records="skip")
+    assert f"--bad-records is skip now and was {folder}" in failure.message
+    done = job(**options, bad_records=str(folder))
+    # Only where there are bad rows are the files read once more.
+    assert set(asked) == {1}
+    assert aside(folder) == {
+        "batch=1": [
+            (bad.name, "c,3", "It has more or fewer columns than the header."),
+            (bad.name, "d,x,2024-01-01", "n is no int."),
+            (bad.name, '{"id":"e","n":4,"t":"soon"}', "t is no time."),
+        ]
+    }
+    assert (done.figures.bad, done.figures.counts["records_in"]) == (3, 3)
+    assert [row[0] for row in job.rows()] == ["a", "b", "f"]
+
+
+def test_json(job: Job, tmp_path: Path) -> None:
+    job.files.text("1.json", '{"id":"a","n":1}\n{"id": \n{"id":"b","n":"x"}\n{"id":"c"}\n')
+    failure = job.fails(schema="id STRING, n INT")
+    assert 'It is line 2: {"id":.' in failure.message
+    assert failure.remedy == "bad-records"
+    other = tmp_path / "other"
+    done = job(schema="id STRING, n INT", bad_records="skip", output=other, new_columns="ignore")
+    assert (done.figures.bad, done.figures.counts["unique"]) == (2, 2)
+    job(schema="id STRING, n INT", bad_records=str(tmp_path / "bad"))
+    assert aside(tmp_path / "bad") == {
+        "batch=0": [
+            ("1.json", '{"id":"b","n":"x"}', "n is no int."),
+            ("1.json", '{"id": ', "It is not JSON."),
+        ]
+    }
+
+
+def test_files_that_cannot_be_read_at_all(job: Job) -> None:
+    """They are named whatever is given, and an empty file in their place lets the run go on."""
+    job.files.text("1.json", '{"id":"a"}\n')
+    job()
+    path = job.files.folder / "2.json.gz"
+    path.write_bytes(gzip.compress(b'{"id":"b"}\n' * 100, mtime=0)[:-12])
+    job.files.stamp(path)
+    failure = job.fails(bad_records="skip")
+    assert f"{path} cannot be read: " in failure.message
+    assert "put an empty file in its place" in failure.message
+    path.write_bytes(b"")
+    done = job(bad_records="skip")
+    assert done.figures.files == 1
+    # It was read as it is now.
+    assert job().written_again == ()
+    path.write_bytes(b"x")
+    assert job().written_again == (str(path),)
+
+
+@pytest.mark.parametrize(("name", "text"), [("1.csv", "id,t\na,soon\n"), ("1.csv", "id,t\na,\n")])
+def test_a_time_that_is_none(job: Job, name: str, text: str) -> None:
+    job.files.text(name, text)
+    options: dict[str, Any] = {"timestamp": "t"}
+    failure = job.fails(**options)
+    if "soon" in text:
+        assert "--timestamp t cannot be read as a time: " in failure.message
+        assert "--bad-records skip" in failure.message
+        job(**options, bad_records="skip")
+        assert job.rows() == []
+    else:
+        assert "null_timestamps" in failure.message
+        job(**options, null_timestamps="now")
+        assert job.rows() == [("a", None)]
+
+
+def test_parquet_has_none(job: Job) -> None:
+    job.files.text("1.parquet", "")
+    failure = job.fails(bad_records="skip")
+    assert failure.exit_code == USAGE
+    assert "--bad-records skip has no meaning for Parquet" in failure.message

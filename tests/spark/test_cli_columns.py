@@ -1,0 +1,202 @@
+"""Files of `dedup run` whose columns change: no column is lost without a word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from spark_support import Job
+
+from dedup.cli.failures import USAGE
+from dedup.cli.run import plan
+from dedup.sinks.staged import StagedFiles
+
+
+def written(job: Job) -> list[dict[str, Any]]:
+    """All rows of a JSON output, as they are in its files."""
+    files = sorted(job.output.glob("batch=*/*.json"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def lines(job: Job, batch: int) -> set[str]:
+    files = job.output.glob(f"batch={batch}/*.csv")
+    return {line for path in files for line in path.read_text().splitlines()}
+
+
+def parquet(job: Job, name: str, **columns: Any) -> Path:
+    path = job.files.folder / name
+    pq.write_table(pa.table(columns), path)
+    return job.files.stamp(path)
+
+
+def test_json(job: Job) -> None:
+    job.files.text("1.json", '{"id":"a","s":{"x":1}}\n')
+    job()
+    new = job.files.text(
+        "2.json", '{"id":"b","extra":"q","s":{"x":2,"y":[3]}}\n{"id":"c","N":1.5}\n'
+    )
+    spelled = job.files.text("3.json", '{"ID":"d"}\n')
+    failure = job.fails(new_columns="add")
+    assert f"{spelled} has 'ID' (string), which the output has in other case" in failure.message
+    spelled.write_text('{"id":"d"}\n')
+    failure = job.fails()
+    assert (failure.exit_code, failure.remedy) == (USAGE, "new-columns")
+    assert f"{new} has 's.y' (array<bigint>), 'N' (double), 'extra' (string)" in failure.message
+    assert "--new-columns add" in failure.message
+    assert "--schema" in failure.message
+    assert job.visible() == ["batch=0"]
+    with pytest.raises(ValueError, match=r"'extra'"):
+        plan(job.made(), spark=job.spark)
+    job(new_columns="add")
+    job.files.text("4.json", '{"id":"e","extra":"r"}\n')
+    # What was added stays, without the option.
+    job()
+    rows = {row["id"]: row for row in written(job)}
+    assert rows["a"] == {"id": "a", "s": {"x": 1}}
+    assert rows["b"] == {"id": "b", "extra": "q", "s": {"x": 2, "y": [3]}, "N": None}
+    assert rows["c"]["N"] == 1.5
+    assert rows["e"]["extra"] == "r"
+    assert set(rows) == set("abcde")
+
+
+def test_columns_that_are_left_out_on_purpose(job: Job) -> None:
+    job.files.text("1.json", '{"id":"a","n":1}\n')
+    failure = job.fails(schema="id STRING")
+    assert "which --schema lacks: " in failure.message
+    assert "1.json has 'n' (bigint)" in failure.message
+    assert job.visible() == []
+    job(schema="id STRING", new_columns="ignore")
+    assert written(job) == [{"id": "a"}]
+
+
+def test_parquet(job: Job) -> None:
+    parquet(job, "1.parquet", id=["a"], n=pa.array([1], pa.int32()))
+    job()
+    new = parquet(job, "2.parquet", id=["b"], n=pa.array([2], pa.int32()), extra=["q"])
+    wide = parquet(job, "3.parquet", id=["c"], n=pa.array([1 << 40], pa.int64()))
+    failure = job.fails()
+    assert f"{wide}: the column 'n' is bigint there, and int in the output" in failure.message
+    wide.rename(wide.with_suffix(".away"))
+    failure = job.fails()
+    assert f"{new} has 'extra' (string)" in failure.message
+    assert job.visible() == ["batch=0"]
+    wide.with_suffix(".away").rename(wide)
+    job(new_columns="add")
+    frame = job.spark.read.option("mergeSchema", "true").parquet(str(job.output / "batch=[12]"))
+    assert sorted(tuple(row) for row in frame.select("id", "n", "extra").collect()) == [
+        ("b", 2, "q"),
+        ("c", 1 << 40, None),
+    ]
+    other = parquet(job, "4.parquet", id=["d"], n=["text"])
+    failure = job.fails(new_columns="ignore")
+    assert f"{other}: the column 'n' is string there, and bigint in the output" in failure.message
+    other.unlink()
+    key = parquet(job, "5.parquet", id=[7])
+    assert "'id' is bigint there" in job.fails(new_columns="add").message
+    key.write_bytes(b"PAR1 nonsense PAR1")
+    failure = job.fails()
+    assert failure.message.startswith(f"{key} cannot be read: ")
+    # It was not planned, so that it can go.
+    key.unlink()
+    job()
+
+
+def test_csv(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\n")
+    job()
+    new = job.files.text("2.csv", "id,y,x\nb,q,2\n")
+    old = job.files.text("3.csv", "id,x\nc,3\n")
+    assert f"{new} has 'y' (string)" in job.fails().message
+    failure = job.fails(new_columns="ignore")
+    assert f"{new} and {old} have different headers" in failure.message
+    old.rename(job.files.folder / "3.away")
+    job(new_columns="ignore")
+    (job.files.folder / "3.away").rename(old)
+    job()
+    assert job.rows() == [("a", "1"), ("b", "2"), ("c", "3")]
+    job.files.text("4.csv", "id,y,x\nd,q,4\n")
+    job(new_columns="add")
+    # A task without rows leaves a header.
+    assert lines(job, 3) == {"id,y,x", "d,q,4"}
+    less = job.files.text("5.csv", "id,y\ne,q\n")
+    failure = job.fails()
+    assert f"{less} lacks the columns 'x'" in failure.message
+    job(schema="id STRING, y STRING")
+    assert lines(job, 4) == {"id,y", "e,q"}
+
+
+def test_another_schema_on_an_output_that_is_there(job: Job) -> None:
+    job.files.text("1.json", '{"id":"a","n":1,"m":1}\n')
+    job(schema="id STRING, n INT, m INT")
+    job.files.text("2.json", '{"id":"b","n":3000000000,"x":"q"}\n')
+    for schema, text in (
+        ("id STRING, n STRING", "makes the column 'n' string, and in --output"),
+        ("id BINARY, n INT", "makes the column 'id' binary"),
+        ("n INT", "--id id: INPUT has no such column"),
+    ):
+        failure = job.fails(schema=schema)
+        assert (failure.exit_code, text in failure.message) == (USAGE, True), failure.message
+    job(schema="id STRING, n BIGINT, x STRING")
+    job.files.text("3.json", '{"id":"c","x":"r"}\n')
+    job()
+    job.files.text("4.json", '{"id":"a","x":"s"}\n')
+    job(schema="id STRING, n BIGINT, x STRING")
+    assert written(job) == [
+        {"id": "a", "n": 1, "m": 1},
+        {"id": "b", "n": 3000000000, "x": "q"},
+        {"id": "c", "n": None, "x": "r"},
+    ]
+
+
+def test_a_folder_that_names_a_column_later(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\n")
+    job()
+    job.files.text("day=1/2.csv", "id,x\nb,1\n")
+    assert "day=1/2.csv has 'day'" in job.fails().message
+    assert "is named by a folder" in job.fails(new_columns="add").message
+    job(new_columns="ignore")
+    assert job.rows() == [("a", "1"), ("b", "1")]
+
+
+def test_a_file_that_comes_while_the_run_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the check and before Spark's own look at the folder."""
+    job.files.text("1.json", '{"id":"a"}\n')
+    opened = StagedFiles.open
+
+    def late(sink: StagedFiles) -> None:
+        opened(sink)
+        job.files.text("2.json", '{"id":"b","extra":1}\n')
+
+    monkeypatch.setattr(StagedFiles, "open", late)
+    failure = job.fails()
+    monkeypatch.undo()
+    assert "2.json has 'extra' (bigint)" in failure.message
+    assert job.visible() == ["batch=0"]
+    # It is planned now, and still not lost.
+    assert "2.json has 'extra' (bigint)" in job.fails().message
+    job(new_columns="add")
+    assert written(job) == [{"id": "a"}, {"id": "b", "extra": 1}]
+
+
+def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.files.text("1.json", '{"id":"a"}\n')
+    job()
+    job.files.text("2.json", '{"id":"b","extra":1}\n')
+    publish = StagedFiles.__call__
+
+    def kill(sink: StagedFiles, batch: DataFrame, batch_id: int) -> None:
+        publish(sink, batch, batch_id)
+        raise OSError("pulled the plug")
+
+    monkeypatch.setattr(StagedFiles, "__call__", kill)
+    assert "pulled the plug" in job.fails(new_columns="ignore").message
+    monkeypatch.undo()
+    assert "--schema is id STRING" in job.fails(schema="id STRING").message
+    job.files.text("3.json", '{"id":"c","extra":2}\n{"id":"b"}\n')
+    job(new_columns="add")
+    assert written(job) == [{"id": "a"}, {"id": "b"}, {"id": "c", "extra": 2}]

@@ -1,0 +1,186 @@
+"""Columns of files, found without Spark, and how they may change."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.cli.file_names import (
+    are_known,
+    csv_header,
+    json_names,
+    parquet_kind,
+    plain_names,
+)
+from dedup.cli.own_clock import own_clock, time_columns
+from dedup.cli.run_options import RunOptions
+from dedup.cli.schema_change import changes, check_new_schema, joined, widens
+from dedup.errors import ConfigError
+
+
+def ddl(**fields: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
+
+
+STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+def test_names_in_json(tmp_path: Path, name: str) -> None:
+    lines = [
+        '{"id": 1, "s": {"a": [{"b": 1}]}}',
+        "",
+        '{"id": "text", "n": null}',
+        "{broken",
+        '[{"id": 2, "listed": 1}]',
+        '{"id": 3, "s": {"a": [{"c": {}}]}}',
+    ]
+    text = "\n".join(lines).encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    names = {"id": {}, "s": {"a": {"b": {}, "c": {}}}, "n": {}, "listed": {}}
+    assert json_names(path) == names
+    path.write_bytes(path.read_bytes()[:-8] if name.endswith("gz") else b"")
+    assert json_names(path) == (None if name.endswith("gz") else {})
+
+
+def test_names_behind_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dedup.cli.file_names._BLOCK_BYTES", 64)
+    path = tmp_path / "x.json"
+    path.write_text("".join(json.dumps({f"c{n}": "x" * n}) + "\n" for n in range(90)))
+    assert json_names(path) == {f"c{n}": {} for n in range(90)}
+
+
+def test_what_has_a_place() -> None:
+    known = ddl(id=STRING, s=ddl(a=T.ArrayType(ddl(b=INT))), m=T.MapType(STRING, INT))
+    assert are_known({"id": {"any": {}}, "s": {"a": {"b": {}}}, "m": {"key": {}}}, known)
+    assert not are_known({"s": {"a": {"c": {}}}}, known)
+    # Spark takes names in JSON as they are written.
+    assert not are_known({"ID": {}}, known)
+
+
+@pytest.mark.parametrize(
+    ("text", "comment", "header"),
+    [
+        (b"id,x\na,1\n", None, b"id,x"),
+        (b"\r\n  \n#c\nid,x\r\na,1\n", "#", b"id,x"),
+        (b"id,x", None, b"id,x"),
+        (b"\n\n", None, None),
+        (b"", None, None),
+    ],
+)
+def test_header(tmp_path: Path, text: bytes, comment: str | None, header: bytes | None) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(text)
+    assert csv_header(path, comment) == header
+    zipped = tmp_path / "x.csv.gz"
+    zipped.write_bytes(gzip.compress(text))
+    assert csv_header(zipped, comment) == header
+
+
+def test_names_in_a_header() -> None:
+    assert plain_names(b"\xef\xbb\xbfid;a b", ";") == ["id", "a b"]
+    # These are for Spark to read.
+    assert plain_names(b'"id",x', ",") is None
+    assert plain_names(b"\xff\xfe", ",") is None
+
+
+def test_parquet_files_of_one_kind(tmp_path: Path) -> None:
+    def kind(name: str, **columns: object) -> bytes | None:
+        pq.write_table(pa.table(columns).replace_schema_metadata({"n": name}), tmp_path / name)
+        return parquet_kind(tmp_path / name)
+
+    assert kind("1", id=["a"]) == kind("2", id=["b"])
+    assert kind("1", id=["a"]) != kind("2", id=["b"], x=[1])
+    (tmp_path / "0").touch()
+    assert parquet_kind(tmp_path / "0") is None
+
+
+def test_changes() -> None:
+    known = ddl(id=STRING, n=INT, d=T.DecimalType(4, 1), s=ddl(a=INT), l=T.ArrayType(ddl(b=LONG)))
+    found = ddl(
+        ID=STRING, n=LONG, d=STRING, s=ddl(a=INT, x=INT), l=T.ArrayType(ddl(b=INT)), new=STRING
+    )
+    told = {change.column: change.kind for change in changes(known, found)}
+    assert told == {
+        "n": "wider",
+        "d": "other",
+        "s.x": "added",
+        "l[].b": "narrower",
+        "new": "added",
+    }
+    exact = {change.column: change.kind for change in changes(known, found, exact=True)}
+    assert exact["ID"] == "respelled"
+    assert exact["id"] == "removed"
+    wide = ddl(
+        id=STRING,
+        n=LONG,
+        d=T.DecimalType(4, 1),
+        s=ddl(a=INT, x=INT),
+        l=T.ArrayType(ddl(b=LONG)),
+        new=STRING,
+    )
+    assert joined(known, found, widen=True) == wide
+    narrow = joined(known, found, widen=False)
+    assert isinstance(narrow, T.StructType)
+    assert narrow["n"].dataType == INT
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "does"),
+    [
+        (T.ByteType(), T.LongType(), True),
+        (INT, LONG, True),
+        (LONG, INT, False),
+        (T.FloatType(), T.DoubleType(), True),
+        (INT, T.DoubleType(), False),
+        (T.DecimalType(5, 2), T.DecimalType(6, 2), True),
+        (T.DecimalType(5, 2), T.DecimalType(6, 4), False),
+        (T.DecimalType(5, 2), T.DecimalType(5, 2), False),
+        (INT, STRING, False),
+    ],
+)
+def test_what_widens(narrow: T.DataType, wide: T.DataType, does: bool) -> None:
+    assert widens(narrow, wide) is does
+
+
+def options_for(folder: Path, **given: object) -> RunOptions:
+    (folder / "in").mkdir(exist_ok=True)
+    options = {"input": folder / "in", "id": ("id",), "horizon": "1 day", "output": folder / "out"}
+    return RunOptions.make(**(options | given))  # type: ignore[arg-type]
+
+
+def test_another_schema(tmp_path: Path) -> None:
+    options = options_for(tmp_path, timestamp="t")
+    known = ddl(id=INT, t=T.TimestampType(), n=INT, s=ddl(a=INT))
+    check_new_schema(known, ddl(id=INT, t=T.TimestampType(), n=LONG, s=ddl(b=INT)), options)
+    for given, text in (
+        (ddl(id=LONG, t=T.TimestampType()), "would become bigint, but --id names it"),
+        (ddl(id=INT, t=STRING), "makes the column 't' string, and in --output"),
+        (ddl(id=INT, t=T.TimestampType(), n=T.ShortType()), "makes the column 'n' smallint"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            check_new_schema(known, given, options)
+
+
+def test_the_runs_own_clock(tmp_path: Path) -> None:
+    schema = ddl(
+        id=STRING,
+        note=STRING,
+        created_at=STRING,
+        eventTime=STRING,
+        cat=STRING,
+        seen=T.TimestampType(),
+    )
+    assert time_columns(schema, ("id",)) == ["seen", "created_at", "eventTime"]
+    told = own_clock(options_for(tmp_path), schema)
+    assert told is not None
+    assert "measured by this run's own clock" in told
+    assert "--timestamp seen" in told
+    assert own_clock(options_for(tmp_path, timestamp="seen"), schema) is None
