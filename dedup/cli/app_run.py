@@ -328,7 +328,7 @@ def _print_plan(plan: dict[str, Any]) -> None:
     for name, value in plan.items():
         if name == "notes":
             continue
-        shown = "default" if value in (None, {}, []) else value
+        shown = "default" if value is None else "none" if value in ({}, []) else value
         rows.add_row(name, " ".join(shown) if isinstance(shown, list) else str(shown))
     console = Console()
     console.print(rows)

@@ -11,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dedup.causes import unreadable_file
+from dedup.causes import own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.file_log import FileLog
 from dedup.cli.output_folder import checkpoint_query_id
@@ -176,8 +176,14 @@ class BadRows:
 
 def explained(error: Exception, options: RunOptions, file_format: str) -> Exception:
     """Return the error of a query, with the way out where it is the input's fault."""
+    if isinstance(error, DedupError):
+        return error
     text = str(error)
-    file = None if isinstance(error, DedupError) else unreadable_file(text)
+    ours = own_error(text)
+    if ours is not None and ours.topic == "bad-records":
+        flag = "--null-ids" if "null_ids" in ours.message else "--null-timestamps"
+        return DataError(f"{ours.message} Here the option is {flag}.", remedy="bad-records")
+    file = unreadable_file(text)
     way = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
     if file is not None:
         path, reason = file
@@ -197,7 +203,7 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
             remedy="bad-records",
         )
     is_time = re.search(r"\[(CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|INVALID_TIMESTAMP)", text)
-    if is_time and options.timestamp is not None and not isinstance(error, DedupError):
+    if is_time and options.timestamp is not None:
         cause = re.split(r" (?:Correct the value|Use `)", explain(error).message)[0]
         return DataError(
             f"--timestamp {options.timestamp} cannot be read as a time: {cause.rstrip('.')}. Where "

@@ -82,13 +82,13 @@ def resolve(options: RunOptions) -> Job:
     return Job(options, files, record, shards)
 
 
-def schema_of(spark: SparkSession, job: Job, *, writes: bool = True) -> StructType:
-    """Return the input's columns: the first run's, or what the files say, checked.
+def schema_of(spark: SparkSession, job: Job) -> StructType:
+    """Return the input's columns: the first run's, or what the files or --schema say, checked.
 
-    Parameters
-    ----------
-    writes : bool
-        Whether its records go to an output, where some names have a meaning of their own.
+    Raises
+    ------
+    ConfigError
+        Where an option names none of them, or the output cannot go on with a new --schema.
     """
     from pyspark.sql.types import StructType
 
@@ -106,6 +106,17 @@ def schema_of(spark: SparkSession, job: Job, *, writes: bool = True) -> StructTy
         _check_column(flag, name, schema.names)
     if record is not None:
         check_new_schema(known, schema, options)
+    return schema
+
+
+def check_names(options: RunOptions, schema: StructType) -> None:
+    """Refuse columns whose names have a meaning of their own in the output.
+
+    Raises
+    ------
+    ConfigError
+        Naming the column.
+    """
     names = {name.lower() for name in schema.names}
     for flag, added in (
         ("--duplicates", VERDICT if options.duplicates is not None else None),
@@ -115,12 +126,11 @@ def schema_of(spark: SparkSession, job: Job, *, writes: bool = True) -> StructTy
             raise ConfigError(
                 f"INPUT has a column {added!r}, which {flag} adds; rename it in the input."
             )
-    if writes and "batch" in names:
+    if "batch" in names:
         raise ConfigError(
             "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
             "readers; rename it in the input."
         )
-    return schema
 
 
 def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.column_check import ColumnCheck, Unlike
 from dedup.cli.job import Job
-from dedup.cli.schema_change import Change, joined, refuse_key, type_text
+from dedup.cli.schema_change import Change, changes, joined, refuse_key, type_text
 from dedup.cli.source import InputColumns, Stamp
 from dedup.errors import ConfigError
 
@@ -74,13 +75,30 @@ def _decided(
     if in_files and job.files.file_format == "csv":
         columns = _one_header(check, job, columns, in_files)
     elif in_files and policy == "add":
-        is_parquet = job.files.file_format == "parquet"
-        wide = joined(columns.schema, check.columns_of(in_files), widen=is_parquet)
-        assert isinstance(wide, T.StructType)
-        columns = InputColumns(wide, wide)
+        columns = _with_all(check, job, columns, in_files)
     done = "added to the output" if policy == "add" else "left out"
     note(f"Columns that are new in the input are {done}: {_told(unlike)}.")
     return columns
+
+
+def _with_all(
+    check: ColumnCheck, job: Job, columns: InputColumns, unlike: Sequence[Unlike]
+) -> InputColumns:
+    """Add what the files have, and widen what they need wider."""
+    is_parquet = job.files.file_format == "parquet"
+    wide = joined(columns.schema, check.columns_of(unlike), widen=is_parquet)
+    assert isinstance(wide, T.StructType)
+    if is_parquet:
+        # Two files may disagree about what is new to both.
+        _refuse_what_cannot_be_read(
+            [
+                replace(one, changes=tuple(changes(wide, one.columns)))
+                for one in unlike
+                if one.columns is not None
+            ],
+            job,
+        )
+    return InputColumns(wide, wide)
 
 
 def _one_header(
@@ -115,9 +133,10 @@ def _refuse_what_cannot_be_read(unlike: Sequence[Unlike], job: Job) -> None:
                 remedy="new-columns",
             )
         for change in one.of_kind("wider", "other"):
-            if change.kind == "wider" and job.options.new_columns == "add":
+            if change.kind == "wider":
                 refuse_key(change, job.options)
-                continue
+                if job.options.new_columns == "add":
+                    continue
             way = (
                 "Give --new-columns add or --schema to widen the column, or"
                 if change.kind == "wider"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.column_check import ColumnCheck
 from dedup.cli.drain import Outcome, drain
 from dedup.cli.file_log import FileLog
-from dedup.cli.job import Job, resolve, schema_of, transform
+from dedup.cli.job import Job, check_names, resolve, schema_of, transform
 from dedup.cli.new_columns import Note, settle
 from dedup.cli.output_folder import LOG, exclusive
 from dedup.cli.own_clock import own_clock
@@ -116,6 +116,7 @@ def _columns(
 ) -> tuple[InputColumns, ColumnCheck]:
     """What is read and written, and the check of files that come later."""
     schema = schema_of(spark, job)
+    check_names(job.options, schema)
     known = InputColumns(schema, schema)
     check = ColumnCheck(spark, job, known)
     if job.record is None and _all_told(job):
@@ -127,7 +128,9 @@ def _columns(
         for path, stamp in job.files.stamps.items()
         if path not in taken.taken or taken.taken[path].batch > end
     }
-    return settle(check, job, known, new, note), check
+    columns = settle(check, job, known, new, note)
+    check_names(job.options, columns.schema)
+    return columns, check
 
 
 def _all_told(job: Job) -> bool:

@@ -238,11 +238,11 @@ def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
 
 def columns_to_read(options: RunOptions, columns: InputColumns) -> StructType:
     """Return the columns to read, with one for the text of bad records where they are told."""
-    from pyspark.sql.types import StringType, StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
     if options.bad_records == "error":
         return columns.read
-    return StructType(columns.read.fields).add(CORRUPT, StringType())
+    return StructType([*columns.read.fields, StructField(CORRUPT, StringType())])
 
 
 def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:

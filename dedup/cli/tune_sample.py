@@ -79,7 +79,7 @@ def _read(spark: SparkSession, job: Job) -> Sample:
     from dedup.spark.identity import encode_ids
     from dedup.spark.pack import millis
 
-    run, schema = job.options, schema_of(spark, job, writes=False)
+    run, schema = job.options, schema_of(spark, job)
     reader = spark.read.format(job.files.file_format).schema(schema)
     reader = reader.options(**job.files.reader_options, **dict(run.read_options))
     frame = reader.load(str(job.files.root))

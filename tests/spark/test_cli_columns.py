@@ -40,6 +40,9 @@ def test_json(job: Job) -> None:
     new = job.files.text(
         "2.json", '{"id":"b","extra":"q","s":{"x":2,"y":[3]}}\n{"id":"c","N":1.5}\n'
     )
+    hidden = job.files.text("2b.json", '{"id":"d","batch":1}\n')
+    assert "INPUT has a column 'batch'" in job.fails(new_columns="add").message
+    hidden.unlink()
     spelled = job.files.text("3.json", '{"ID":"d"}\n')
     failure = job.fails(new_columns="add")
     assert f"{spelled} has 'ID' (string), which the output has in other case" in failure.message

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from dedup.causes import LINE_CHARS, cause_of, out_of_memory, own_error
+from dedup.causes import LINE_CHARS, cause_of, out_of_memory, own_error, unreadable_file
 from dedup.errors import (
     CatalogError,
     ConfigError,
@@ -188,3 +188,15 @@ def test_an_error_of_another_traceback_stays_out() -> None:
         "dedup.errors.StateError: b\nRemedies: dedup remedies y"
     )
     assert found == ("DataError", "a", None)
+
+
+def test_a_file_is_named_as_it_is_on_the_disk() -> None:
+    text = (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+        "file:///in/sp%20ace/a+b%20%231%20%2541.csv.  SQLSTATE: KD001\n\tat x\n"
+        "Caused by: java.io.EOFException: Unexpected end of input stream\n\tat y"
+    )
+    told = ("/in/sp ace/a+b #1 %41.csv", "Unexpected end of input stream")
+    assert unreadable_file(text) == told
+    assert cause_of(text) == f"{told[0]} cannot be read: {told[1]}"
+    assert unreadable_file("[OTHER] no file") is None
