@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Name under which the number of bad rows is observed.
 METRIC = "dedup_bad"
+#: Where in the record a parser of JSON stood, which reads as if it were the line of the file.
+_JACKSON = re.compile(r";? *\(?(?:start marker )?at \[Source: [^\]]*\]\)?")
 _SEARCHED_BYTES = 64 << 20
 _SHOWN_CHARS = 200
 
@@ -187,11 +189,12 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
     way = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
     if file is not None:
         path, reason = file
-        told = f"{path} cannot be read: {reason.rstrip('.')}."
+        told = f"{path} cannot be read: {_JACKSON.sub('', reason).rstrip('.')}."
         if "MALFORMED" in text:
             place = _place(Path(path), file_format, reason)
             return DataError(f"{told}{place} M{way[1:]}, and run again.", remedy="bad-records")
         if "CSV header" in reason:
+            told = re.sub(r";? *CSV file: \S+", "", told)
             return DataError(
                 f"{told} The first line of every CSV file must name the columns of the first, in "
                 "their order. Mend the file under its name, and run again.",

@@ -130,6 +130,37 @@ def test_side_output_published_but_not_the_output(
     assert ids(spark, other) == ["b"]
 
 
+def test_rows_set_aside_are_published_once_and_before_the_output(
+    spark: SparkSession, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = tmp_path / "aside"
+    told = {0: spark.createDataFrame([("bad",)], "record string"), 1: None}
+    told[2] = told[0].limit(0)
+    sink = StagedFiles(output=out, file_format="parquet", aside=aside, rows_aside=told.get)
+    sink.open()
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if target.parent == out:
+            raise OSError("disk on fire")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    frame = rows(spark, ("a", "unique")).drop(VERDICT)
+    with pytest.raises(OSError, match="disk on fire"):
+        sink(frame, 0)
+    assert (published_batches(out), published_batches(aside)) == ([], [0])
+    monkeypatch.undo()
+    sink.open()
+    for number in told:
+        sink(frame, number)
+    sink.close()
+    # A micro-batch without such rows has no folder there.
+    assert (published_batches(out), visible(aside)) == ([0, 1, 2], ["batch=0"])
+    assert [row["record"] for row in spark.read.json(str(aside)).collect()] == ["bad"]
+    assert os.listdir(aside) == ["batch=0"]
+
+
 def test_a_failed_write_shows_nothing(spark: SparkSession, out: Path) -> None:
     sink = StagedFiles(output=out, file_format="parquet")
     sink.open()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,3 +131,21 @@ def test_demo_truth_by_brute_force(seed: int) -> None:
             kept.setdefault(name, []).append(effective)
     assert verdicts == {name: getattr(truth, name) for name in verdicts}
     assert newest == truth.newest_ms
+
+
+def test_records_that_could_not_be_read_are_counted_apart() -> None:
+    made_of = Figures.of(
+        [batch(records_in=2, unique=2)], goes_on=frozenset({"unique"}), files=1, seconds=1.0, bad=3
+    )
+    assert made_of.to_json()["bad_records"] == 3
+    printed = _printed(made_of, [("time", "at", "the column of --timestamp")])
+    assert re.search(r"bad records +3 +not read", printed)
+    assert re.search(r"time +at +the column of --timestamp", printed)
+    assert "bad records" not in _printed(figures(batch()))
+
+
+def _printed(shown: Figures, notes: Sequence[tuple[str, str, str]] = ()) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    with console.capture() as captured:
+        console.print(table(shown, "run", notes))
+    return captured.get()
