@@ -146,7 +146,7 @@ def _check_column(flag: str, name: str, columns: list[str]) -> None:
         return
     near = difflib.get_close_matches(name, columns, n=3, cutoff=0.6)
     # One that a longer name begins with is like it, however much follows.
-    near = near or [c for c in columns if name.startswith(c) or c.startswith(name)][:3]
+    near = near or [c for c in columns if _begins(name, c) or _begins(c, name)][:3]
     if near:
         told = f"did you mean {', '.join(map(repr, near))}?"
     elif columns:
@@ -155,6 +155,10 @@ def _check_column(flag: str, name: str, columns: list[str]) -> None:
     else:
         told = "it has none at all."
     raise ConfigError(f"{flag} {name}: INPUT has no such column; {told}")
+
+
+def _begins(name: str, beginning: str) -> bool:
+    return len(beginning) > 1 and name.lower().startswith(beginning.lower())
 
 
 def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:

@@ -359,7 +359,7 @@ def test_parquet_files_that_disagree(job: Job) -> None:
     ("options", "message"),
     [
         ({"id": ("identity",)}, "--id identity: INPUT has no such column; did you mean 'id'"),
-        ({"id": ("nope",)}, "--id nope: INPUT has no such column; it has 'id', 't'."),
+        ({"id": ("tape",)}, "--id tape: INPUT has no such column; it has 'id', 't'."),
         ({"timestamp": "tt"}, "--timestamp tt: INPUT has no such column"),
         ({"schema": "id STRIN"}, "--schema 'id STRIN' is not DDL"),
         ({"schema": "id DOUBLE, t STRING"}, "id"),
