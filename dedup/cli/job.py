@@ -162,7 +162,14 @@ def _begins(name: str, beginning: str) -> bool:
 
 
 def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
-    """Return the stream behind the operator."""
+    """Return the stream behind the operator, which fits the checkpoint.
+
+    Raises
+    ------
+    DedupError
+        What the query would stop with in its first micro-batch, where that can be known before.
+    """
+    from dedup.spark.going_on import check_going_on
     from dedup.spark.operator import dedup_by_id
 
     options = job.options
@@ -201,6 +208,7 @@ def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame
         rows = good_rows(rows, options, columns)
     elif columns.read != columns.schema:
         rows = rows.select([named_column(name) for name in columns.schema.names])
+    check_going_on(rows, operator, str(options.checkpoint))
     return rows.transform(operator)
 
 
