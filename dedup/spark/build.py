@@ -28,7 +28,7 @@ from dedup.core.policy import (
     default_lateness_ms,
 )
 from dedup.errors import ConfigError, DedupWarning
-from dedup.spark import checks, columns, wire
+from dedup.spark import checks, columns, versions, wire
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
 from dedup.spark.idtime import IdTime
 from dedup.spark.metrics import observations, pack_name, pack_observation
@@ -277,6 +277,7 @@ def _check_stream(df: DataFrame, options: Options) -> None:
     if options.root is None:
         raise a_stream_needs_a_catalog()
     spark = df.sparkSession
+    versions.check_driver()
     checks.check_settings(spark)
     checks.check_upstream(df)
     checks.check_root(spark, options.root, shared_local=options.shared_local)

@@ -24,6 +24,7 @@ from dedup.spark.plan import Plan
 from dedup.spark.rowhash import hash_rows
 from dedup.spark.sources import name_sources
 from dedup.spark.task import Layout, Task, layout
+from dedup.spark.versions import check_executor
 from dedup.spark.worker import give_back, settle
 
 #: Rows of a blob, where a shard has that many.
@@ -38,6 +39,8 @@ Int64s = npt.NDArray[np.int64]
 
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Packed rows of one map task: blobs as they fill, control rows at the end."""
+    if plan.streaming:
+        check_executor()
     settle()
     faults.point("pack.begin")
     watch = Stopwatch()

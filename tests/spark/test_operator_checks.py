@@ -345,6 +345,17 @@ def test_a_catalog_from_a_function(spark: SparkSession, tmp_path: Path) -> None:
 # --- the session and the query
 
 
+def test_releases_that_do_not_work_together(
+    spark: SparkSession, stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.3")
+    monkeypatch.setattr("pyarrow.__version__", "26.0.1")
+    with refused("PySpark 4.1.3 does not work with pyarrow 26.0.1.*pip install 'pyarrow<26'"):
+        stream.transform(dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog")))
+    # Without state nothing fails.
+    spark.range(1).transform(dedup_by_id("id", horizon="1 day"))
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -17,10 +18,11 @@ import pytest
 from support import run_python
 
 from dedup.catalog.certificate import derive_keys, slot_keys
+from dedup.catalog.root import Root
 from dedup.core.clocks import NEVER_MS, Heard
 from dedup.core.policy import Policy
 from dedup.core.shard import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
-from dedup.errors import DataError
+from dedup.errors import DataError, ExecutorError
 from dedup.spark import pack, wire
 from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.pack import Packer
@@ -460,3 +462,12 @@ def test_time_spent_in_pack_leaves_before_the_shuffle(monkeypatch: pytest.Monkey
     )
     shuffled = [row for piece in sent for row in piece.drop_columns("pack_us").to_pylist()]
     assert shuffled == packed([batch])
+
+
+def test_a_stream_is_refused_where_pyspark_and_pyarrow_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.3")
+    monkeypatch.setattr("pyarrow.__version__", "26.0.1")
+    with pytest.raises(ExecutorError, match=r"4\.1\.3 does not work with pyarrow 26\.0\.1"):
+        next(pack.pack(plan(root=Root(tmp_path)), iter(())))

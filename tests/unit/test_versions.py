@@ -1,0 +1,124 @@
+"""Releases that do not work together, and that README, pip and the checks say the same of them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dedup.cli.failures import USAGE, explain
+from dedup.errors import ConfigError, ExecutorError
+from dedup.spark.versions import BROKEN, Broken, check_driver, check_executor, problem
+
+ROOT = Path(__file__).resolve().parents[2]
+BROKEN_PAIRS = [
+    ("4.0.0", "26.0.0"),
+    ("4.0.4", "26.0.1"),
+    ("4.1.0", "26.0.0"),
+    ("4.1.3", "26.0.1"),
+    ("4.1.3", "100.0"),
+    ("4.1.3.dev0", "26.0.0"),
+]
+GOOD_PAIRS = [
+    ("4.0.4", "25.0.1"),
+    ("4.0.5", "26.0.1"),
+    ("4.1.3", "9.0.0"),
+    ("4.1.4", "26.0.1"),
+    ("4.1.10", "26.0.1"),
+    ("4.2.0", "26.0.1"),
+    ("4.3.0", "26.0.1"),
+    ("5.0.0.dev0", "27.0.0.dev1+g1"),
+    ("unknown", "26.0.1"),
+]
+
+
+@pytest.mark.parametrize(("spark", "arrow"), BROKEN_PAIRS)
+def test_pairs_that_fail(spark: str, arrow: str) -> None:
+    told = problem(spark, arrow)
+    assert told is not None
+    assert f"PySpark {spark} does not work with pyarrow {arrow}" in told
+    assert "pip install 'pyarrow<26'" in told
+
+
+@pytest.mark.parametrize(("spark", "arrow"), GOOD_PAIRS)
+def test_pairs_that_work(spark: str, arrow: str) -> None:
+    assert problem(spark, arrow) is None
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_it_says_to_install_works(broken: Broken) -> None:
+    told = problem(broken.first, broken.pyarrow)
+    assert told is not None
+    assert f"pip install 'pyspark~={broken.mended}'" in told
+    assert problem(broken.mended, broken.pyarrow) is None
+
+
+@pytest.fixture
+def unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.3")
+    monkeypatch.setattr("pyarrow.__version__", "26.0.1")
+
+
+def test_driver_and_executor_refuse(unfit: None) -> None:
+    with pytest.raises(ConfigError, match=r"4\.1\.3 does not work with pyarrow 26\.0\.1") as here:
+        check_driver()
+    assert explain(here.value).exit_code == USAGE
+    with pytest.raises(ExecutorError, match=r"cannot run dedup_by_id: PySpark 4\.1\.3") as there:
+        check_executor()
+    assert f"The executor on {socket.gethostname()} " in str(there.value)
+    assert f"Its Python is {sys.executable}." in str(there.value)
+    assert there.value.remedy == "executor-package"
+
+
+def test_a_connect_client_runs_no_task(unfit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    check_driver()
+
+
+def test_these_work() -> None:
+    check_driver()
+    check_executor()
+
+
+def table() -> list[tuple[list[str], list[str], list[str]]]:
+    """README's rows: releases of PySpark, of pyarrow, of pandas."""
+    install = (ROOT / "README.md").read_text().split("\n## Install")[1].split("\n## ")[0]
+    rows = install.split("| PySpark | pyarrow | pandas |\n")[1].split("\n\n")[0].splitlines()[1:]
+    cells = [[re.findall(r"\d+[\d.]*", cell) for cell in row.strip("|").split("|")] for row in rows]
+    return [(spark, arrow, pandas) for spark, arrow, pandas in cells]
+
+
+def test_the_readme_has_the_same_pairs() -> None:
+    newest = max(int(arrow[-1]) for _, arrow, _ in table())
+    bounded = set()
+    for spark, arrow, _ in table():
+        first_bad = str(int(arrow[-1]) + 1)
+        for release in spark:
+            assert problem(release, arrow[-1]) is None
+            if int(arrow[-1]) < newest:
+                assert problem(release, first_bad)
+                bounded.add((release, first_bad))
+    for broken in BROKEN:
+        line, _, patch = broken.mended.rpartition(".")
+        last = f"{line}.{int(patch) - 1}"
+        assert {(broken.first, broken.pyarrow), (last, broken.pyarrow)} <= bounded
+        assert [broken.mended] in [spark for spark, _, _ in table()]
+
+
+def test_pip_is_told_the_same_floors() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = set(project["dependencies"]) | set(project["optional-dependencies"]["spark"])
+    pyspark = min(release for spark, _, _ in table() for release in spark)
+    assert f"pyspark>={pyspark.rpartition('.')[0]}" in wanted
+    for name, column in (("pyarrow", 1), ("pandas", 2)):
+        oldest = {row[column][0] for row in table()}
+        assert len(oldest) == 1
+        floor = oldest.pop()
+        assert f"{name}>={floor}" in wanted
+        # `make test-older` tries the floors.
+        assert f"{name}=={floor}.*" in (ROOT / "tests" / "older.txt").read_text().splitlines()
+    assert "pandas<3" in wanted
