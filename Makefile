@@ -1,6 +1,6 @@
 # `make` alone prints what there is. Every target sets up what it needs in $(VENV) by itself.
 #   PYTHON=/path/to/python3.12   the Python to create $(VENV) with (3.11 or newer)
-#   VENV=/elsewhere              another place for the virtual environment
+#   VENV=/elsewhere              another place for the virtual environment ($(VENV)-older: the older one)
 #   CI_FULL=1                    the long tests as well
 
 SHELL := /bin/sh
@@ -15,6 +15,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 
 PY := $(VENV)/bin/python
+OLDER := $(VENV)-older
 SOURCES := pyproject.toml setup.cfg $(wildcard native/*.c native/*.h)
 # Not exported by default: a Python on the machine must not leak into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
@@ -47,7 +48,7 @@ java_problem = h='$(JAVA_HOME)'; j="$${h:+$$h/bin/}java"; \
 
 .PHONY: help
 help: ## print this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every figure (under two minutes)
@@ -56,6 +57,15 @@ demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every 
 .PHONY: test
 test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
 	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+
+# What touches Spark, pandas and pyarrow: the rule, replays, restarts, types, formats on disk, the command.
+OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_replay \
+	operator_restart operator_types golden cli_process) tests/spark/test_cli_run.py::test_formats \
+	$(patsubst %,tests/unit/test_%.py,keycolumn keys rowhash sources catalog_root catalog_store)
+
+.PHONY: test-older
+test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
+	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, and the C code with warnings as errors
@@ -116,13 +126,15 @@ mutants: $(VENV)/.ready-test ## break the source on purpose, one place at a time
 	@$(PY) tests/mutants/run.py $(MUTANTS_ARGS)
 
 .PHONY: wheel
-wheel: $(VENV)/.ready-test ## build a wheel into dist/
+wheel: ## build a wheel into dist/
+	$(call environment,$(VENV))
+	@rm -rf build/lib* build/bdist* dist/rolling_dedup-*.whl
 	@$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
 .PHONY: clean
-clean: ## remove all that make made, the virtual environment included
-	rm -rf .venv build dist *.egg-info dedup/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+clean: ## remove all that make made, the virtual environments included
+	rm -rf .venv .venv-older build dist *.egg-info dedup/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 		.benchmarks spark-warehouse metastore_db derby.log artifacts
 	find dedup tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -130,13 +142,20 @@ clean: ## remove all that make made, the virtual environment included
 java:
 	@$(call stop_on,$(java_problem)):
 
-# A stamp is as new as the last install. An environment whose Python or pip is gone is made afresh.
-$(VENV)/.ready-test: $(SOURCES)
-	@$(if $(shell $(PY) -m pip --version 2>/dev/null),,$(call stop_on,$(python_problem))):
-	@$(PY) -m pip --version >/dev/null 2>&1 || { \
-		echo "Creating $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv --clear "$(VENV)"; }
-	@echo "Installing into $(VENV) (the first time takes a few minutes)"
-	@$(PY) -m pip install --quiet --editable ".[test]"
+# A virtual environment in $(1). One whose Python or pip is gone is made afresh.
+define environment
+@$(if $(shell $(1)/bin/python -m pip --version 2>/dev/null),,$(call stop_on,$(python_problem))):
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	echo "Creating $(1) with $(PYTHON)"; "$(PYTHON)" -m venv --clear "$(1)"; }
+endef
+
+# A stamp is as new as the last install.
+$(OLDER)/.ready-test: tests/older.txt
+$(OLDER)/.ready-test: CONSTRAINT := --constraint tests/older.txt
+$(VENV)/.ready-test $(OLDER)/.ready-test: $(SOURCES)
+	$(call environment,$(@D))
+	@echo "Installing into $(@D) (the first time takes a few minutes)"
+	@$(@D)/bin/python -m pip install --quiet --editable ".[test]" $(CONSTRAINT)
 	@touch $@
 
 $(VENV)/.ready-bench: pyproject.toml $(VENV)/.ready-test

@@ -116,6 +116,20 @@ class ExecutorError(DedupError, ImportError):
     """
 
 
+def _pip_line(extra: str) -> str | None:
+    """The command that brings an extra's packages, wherever this package itself came from."""
+    import shlex
+    from importlib import metadata
+
+    try:
+        required = metadata.requires("rolling-dedup") or []
+    except metadata.PackageNotFoundError:
+        return None
+    parts = [line.partition(";") for line in required]
+    names = [name.strip() for name, _, when in parts if when.strip() == f'extra == "{extra}"']
+    return f"pip install {shlex.join(names)}" if names else None
+
+
 class MissingExtraError(DedupError, ImportError):
     """An optional dependency is not installed.
 
@@ -132,7 +146,7 @@ class MissingExtraError(DedupError, ImportError):
         self.purpose = purpose
         super().__init__(
             f"{purpose} needs the extra {extra!r}, which is not installed: "
-            f"pip install 'rolling-dedup[{extra}]'"
+            f"{_pip_line(extra) or 'install rolling-dedup with it'}"
         )
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from dedup.cli.version import version_lines
 from dedup.errors import MissingExtraError
 
 #: Top-level modules of the extras that the command uses.
@@ -19,6 +20,10 @@ _EXTRA_OF = {
 
 def main() -> None:
     """Run the command and leave with its exit code."""
+    if sys.argv[1:] == ["--version"]:
+        # Asked for most where something is missing: it needs no extra.
+        print("\n".join(version_lines()))
+        return
     try:
         from dedup.cli.app import app
 

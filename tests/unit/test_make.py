@@ -38,7 +38,15 @@ def fake(folder: Path, name: str, line: str) -> Path:
 def test_alone_it_prints_help() -> None:
     code, lines = make()
     assert code == 0
-    assert {line.split()[1] for line in lines} >= {"demo", "test", "lint", "bench", "wheel"}
+    assert {line.split()[1] for line in lines} >= {
+        "demo",
+        "test",
+        "test-older",
+        "lint",
+        "bench",
+        "bench-scale",
+        "wheel",
+    }
 
 
 def test_no_java(tmp_path: Path) -> None:
@@ -58,6 +66,12 @@ def test_java_version(tmp_path: Path, version: str, good: bool) -> None:
     assert good or (len(lines) == 1 and "Java 17 or newer is needed" in lines[0])
 
 
+def test_clean_takes_both_environments() -> None:
+    code, lines = make("--dry-run", "clean")
+    assert code == 0
+    assert {".venv", ".venv-older", "build", "dist"} <= set(lines[0].split())
+
+
 def test_python_is_too_old_or_absent(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     old = fake(tmp_path, "python", 'case "$2" in *exit*) exit 1;; *) echo 3.9;; esac')
@@ -66,11 +80,19 @@ def test_python_is_too_old_or_absent(tmp_path: Path) -> None:
         ("/no/python", "PYTHON=/no/python does not run"),
         ("", "Python 3.11 or newer is needed and none was found"),
     ):
-        code, lines = make(f"{venv}/.ready-test", f"VENV={venv}", f"PYTHON={python}")
-        assert code != 0
-        assert len(lines) == 1
-        assert message in lines[0]
-    assert not venv.exists()
+        for goal in (f"{venv}/.ready-test", f"{venv}-older/.ready-test", "wheel"):
+            code, lines = make(goal, f"VENV={venv}", f"PYTHON={python}")
+            assert code != 0
+            assert len(lines) == 1
+            assert message in lines[0]
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_wheel_needs_no_test_environment() -> None:
+    code, lines = make("--dry-run", "wheel")
+    assert code == 0
+    assert any("pip wheel" in line for line in lines)
+    assert not [line for line in lines if "[test]" in line]
 
 
 def test_a_python_without_venv(tmp_path: Path) -> None:

@@ -561,5 +561,5 @@ def test_a_chart_without_false_positives_and_without_a_sample_is_drawn_as_well()
 
 def test_a_report_without_the_extra_says_which_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    with pytest.raises(MissingExtraError, match=r"rolling-dedup\[report\]"):
+    with pytest.raises(MissingExtraError, match="pip install vl-convert-python"):
         report.check_extra()
