@@ -50,7 +50,7 @@ def test_the_library_without_spark(name: str) -> None:
     )
     assert done.stderr.endswith(
         f"dedup.errors.MissingExtraError: dedup.{name} needs the extra 'spark', which is not "
-        "installed: pip install 'rolling-dedup[spark]'\n"
+        "installed: pip install 'pandas<3' 'pyspark>=4.0'\n"
     )
     assert done.stderr.count("Traceback") == 1
 
