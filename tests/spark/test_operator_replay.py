@@ -136,7 +136,9 @@ def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
     assert len(seen) == 4
     assert all(first == second for first, second in seen)
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
-    assert [m.records_in for m in run.metrics] == [800] * 4
+    # Spark before 4.3 adds up what was observed in each action.
+    counted = 2 if spark.version < "4.3" else 1
+    assert [m.records_in for m in run.metrics] == [800 * counted] * 4
     assert total(run, "segments_written") > 0
 
 
