@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -35,8 +34,6 @@ _NOT_CARRIED = {
     "interval": "CAST(col AS STRING) and back with make_interval",
     "void": "CAST(col AS STRING)",
 }
-#: How Spark names `Column.desc()` and the like.
-_SORT_ORDER = re.compile(r" (ASC|DESC) NULLS (FIRST|LAST)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,7 @@ class Resolved:
     name: str
     kind: T.DataType
     definition: Definition
+    is_constant: bool = False
 
 
 @dataclass(slots=True)
@@ -92,25 +90,31 @@ class Columns:
     def _expression(self, given: Column, option: str) -> Resolved:
         try:
             selected = self.df.select(given)
-            (only,) = selected.schema.fields
+            fields = selected.schema.fields
         except Exception as error:
             raise ConfigError(
                 f"{option} cannot be resolved against the columns {self.df.columns}: "
                 f"{_first_line(error)}"
             ) from error
-        if _SORT_ORDER.search(only.name):
+        if len(fields) != 1:
+            raise ConfigError(
+                f"{option} makes {len(fields)} columns of one; give an expression of one value."
+            )
+        (only,) = fields
+        expression = read_expression(given, self.df, case_sensitive=self.case_sensitive)
+        if expression.is_order:
             raise ConfigError(
                 f"{option}={only.name!r} is a sort order, not a value; what is smaller comes "
                 "first. For the other way round negate it, such as -F.col('n')."
             )
-        expression = read_expression(given, self.df, case_sensitive=self.case_sensitive)
         check_row_by_row(selected, self.df, expression, option)
         for name in self.df.columns:
             # An alias makes no other value.
             if expression.text == self._reference(name):
                 return self._column(name, only.name)
+        definition = self._definition(expression, only.dataType)
         return Resolved(
-            self.add(given), only.name, only.dataType, self._definition(expression, only.dataType)
+            self.add(given), only.name, only.dataType, definition, is_constant=not definition.inputs
         )
 
     def _column(self, name: str, shown: str) -> Resolved:
@@ -173,6 +177,11 @@ def missing_column(given: str, existing: Sequence[str], option: str) -> str:
 
 def check_id_type(resolved: Resolved, what: str = "ID") -> None:
     """Refuse a column of an ID or source partition whose type has no byte identity."""
+    if what == "ID" and resolved.is_constant:
+        raise ConfigError(
+            f"ID column {resolved.definition.expression} reads no column of the record, so all "
+            "records would be copies of one. F.col('name') is a column, F.lit('name') is a text."
+        )
     kind = resolved.kind
     text = kind.simpleString()
     if isinstance(kind, T.StringType):

@@ -28,7 +28,8 @@ _STEPS = {
 _UNSTABLE = frozenset(
     {
         "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
-        "monotonically_increasing_id", "spark_partition_id",
+        "monotonically_increasing_id", "spark_partition_id", "reflect", "try_reflect",
+        "java_method",
         "input_file_block_start", "input_file_block_length",
     }
 )  # fmt: skip

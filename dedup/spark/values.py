@@ -22,7 +22,7 @@ def plain(value: pa.Scalar) -> Any:
     except UnicodeDecodeError:
         # Spark lets text be that is no UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
-    except (ValueError, OverflowError):
+    except (LookupError, ValueError, OverflowError):
         return _moment(value)
 
 

@@ -22,6 +22,8 @@ from judge import Outcomes, Wrong
 from world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
 
 from dedup.catalog.advisory import read_adopted, read_advisory
+from dedup.catalog.definition import Definition
+from dedup.catalog.fit import Accepted
 from dedup.catalog.graves import read_grave
 from dedup.catalog.runs import read_lineage
 from dedup.catalog.tombstone import read_tombstone
@@ -185,7 +187,12 @@ def _read_certificate(world: World) -> str:
     plan: Any = SimpleNamespace(
         root=world.root,
         id_columns=tuple((n, n, kind) for n, kind in world.certificate.id_columns),
+        id_definitions=tuple(
+            Definition(expression=n, kind=k) for n, k in world.certificate.id_columns
+        ),
         time_source=world.certificate.timestamp_source,
+        time_definition=Definition(expression="ts", kind="timestamp"),
+        accepted=Accepted(),
         policy=SimpleNamespace(stable_timestamps=False),
         shards=None,
         marked=False,

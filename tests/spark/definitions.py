@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -37,7 +41,7 @@ def expressions() -> list[tuple[Column, Definition]]:
         ),
         (
             F.array_join(F.transform(F.split("id", ","), lambda x: F.upper(x)), ""),
-            of('array_join(transform(split(id, ",", -1), (x0) -> upper(x0)), "")', "string", ID),
+            of('array_join(transform(split(id, ",", -1), ($0) -> upper($0)), "")', "string", ID),
         ),
         (F.split("id", ",")[1], of('get(split(id, ",", -1), 1)', "string", ID)),
         # Local time: another zone makes other bytes.
@@ -46,9 +50,9 @@ def expressions() -> list[tuple[Column, Definition]]:
         (F.timestamp_millis("n"), of("timestamp_millis(n)", "timestamp", N)),
         (F.coalesce("ts", "ts"), of("coalesce(ts, ts)", "timestamp", TS)),
         # Of SQL only the text is known, and which names may be meant.
-        (F.expr("lower(  id)||'n' AS k"), of("sql(lower( id)||'n')", "string", ID, N)),
+        (F.expr("lower(  id)||'n' AS k"), of("sql(lower(  id)||'n')", "string", ID, N, zone="UTC")),
         (F.expr("date_format(ts, 'H')"), of("sql(date_format(ts, 'H'))", "string", TS, zone="UTC")),
-        (F.udf(lambda x: x, "string")("id"), of("python <lambda>(id)", "string", ID)),
+        (F.udf(lambda x: x, "string")("id"), of("python <lambda>(id)", "string", ID, zone="UTC")),
     ]  # fmt: skip
 
 
@@ -60,3 +64,71 @@ def differences(df: DataFrame) -> list[tuple[str, str]]:
         if kept != wanted:
             found.append((str(kept), str(wanted)))
     return found
+
+
+#: For pairs of expressions that look alike.
+NESTED = (
+    "id string, s string, n bigint, iso string, x0 string, arr array<string>, "
+    "p struct<a: string, b: string, ts: timestamp>, ps array<struct<a: string, b: string>>"
+)
+
+
+def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
+    """Pairs over a DataFrame of `NESTED` that make different bytes."""
+
+    def joined(inner: Callable[[Column], Column]) -> Column:
+        return F.concat("x0", F.array_join(F.transform("arr", inner), ""))
+
+    either = F.udf(lambda x, y: x or y, "string")
+    return [
+        (df["p.a"], df["p.b"]),
+        (F.lower(df["p.a"]), F.lower(df["p.b"])),
+        (F.to_json(df["ps.a"]), F.to_json(df["ps.b"])),
+        (F.col("p")["a"], F.col("p")["b"]),
+        (F.expr("concat(id, ' ', s)"), F.expr("concat(id, '  ', s)")),
+        (
+            (F.col("n") * F.lit(Decimal("1.0"))).cast("string"),
+            (F.col("n") * F.lit(1.0)).cast("string"),
+        ),
+        (F.lit(date(2024, 1, 1)).cast("string"), F.lit(19723).cast("string")),
+        (joined(lambda x: x), joined(lambda x: F.col("x0"))),
+        (either(x=F.col("id"), y=F.col("s")), either(y=F.col("id"), x=F.col("s"))),
+        (
+            F.to_json(F.col("p").withField("a", F.col("id"))),
+            F.to_json(F.col("p").withField("b", F.col("id"))),
+        ),
+        (F.to_json(F.col("p").dropFields("a")), F.to_json(F.col("p").dropFields("b"))),
+    ]
+
+
+def zoned() -> list[Column]:
+    """Expressions over `NESTED` whose result another session zone changes."""
+    moment = F.timestamp_seconds("n")
+    return [
+        F.to_date(moment),
+        F.date_format(moment, "HH"),
+        F.date_format("iso", "HH"),
+        F.unix_millis(F.to_timestamp("iso")),
+        F.to_json("p"),
+        F.col("p")["ts"].cast("string"),
+        F.to_json(F.col("p").dropFields("a")),
+        F.expr("date_format(cast(iso as timestamp), 'HH')"),
+    ]
+
+
+def in_a_lambda() -> Column:
+    """An expression whose variables Spark numbers on from call to call."""
+    return F.to_json(F.transform("ps", lambda x: x.withField("a", F.upper(x["b"]))))
+
+
+def mistaken(df: DataFrame) -> list[str]:
+    """What is said of these expressions that is not so."""
+
+    def kept(given: Column) -> Definition:
+        return Columns(df, case_sensitive=False).resolve(given, "id").definition
+
+    alike = [str(kept(one)) for one, other in look_alikes(df) if kept(one).same_as(kept(other))]
+    zoneless = [str(kept(one)) for one in zoned() if kept(one).time_zone != "UTC"]
+    same = [(in_a_lambda(), in_a_lambda()), (df["p.a"], F.col("p.a")), (df["ps.a"], F.col("ps.a"))]
+    unlike = [str(kept(one)) for one, other in same if kept(one) != kept(other)]
+    return alike + zoneless + unlike

@@ -168,6 +168,13 @@ def test_a_time_in_the_id_needs_an_id_that_can_hold_it(batch: DataFrame) -> None
 def test_no_id_at_all(batch: DataFrame) -> None:
     with refused(r"id=\[\] names no column"):
         dedup_by_id([], horizon="1 day")
+    with refused('ID column "id" reads no column of the record, so all records would be copies'):
+        batch.transform(dedup_by_id(F.lit("id"), horizon="1 day"))
+    with refused("id makes 2 columns of one"):
+        batch.transform(dedup_by_id(F.json_tuple("id", "a", "b"), horizon="1 day"))
+    with refused("id='k' is a sort order"):
+        batch.transform(dedup_by_id(F.col("id").desc().alias("k"), horizon="1 day"))
+    batch.transform(dedup_by_id(F.concat("id", F.expr("true")), horizon="1 day"))
     with refused("id=5 is neither a column name nor a Column"):
         batch.transform(dedup_by_id(5, horizon="1 day"))  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession, functions as F
 from dedup import DedupListener, dedup_by_id
 from dedup.errors import ConfigError, cause
 from dedup.spark.metrics import from_progress
-from definitions import differences
+from definitions import NESTED, differences, mistaken
 from support import SCHEMA, Query, seeded
 
 folder = Path(sys.argv[1])
@@ -109,6 +109,7 @@ told["refusals"] = [
     refusal(source, order_by=F.udf(lambda n: n, "long").asNondeterministic()("n")),
 ]
 told["definitions"] = differences(source)
+told["definitions"] += mistaken(spark.createDataFrame([], NESTED))
 spark.conf.set("spark.sql.maxPlanStringLength", "20")
 told["refusals"].append(refusal(stream, **catalog))
 spark.conf.unset("spark.sql.maxPlanStringLength")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from definitions import differences
+from definitions import NESTED, differences, mistaken
 from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -146,6 +146,7 @@ def test_what_is_kept_of_an_expression(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], SCHEMA)
     assert differences(frame) == []
     assert differences(frame) == [], "Spark numbers the variables of lambdas on"
+    assert mistaken(spark.createDataFrame([], NESTED)) == []
 
 
 def test_an_alias_hides_no_other_id(spark: SparkSession, tmp_path: Path) -> None:
