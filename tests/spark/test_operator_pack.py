@@ -18,6 +18,8 @@ import pytest
 from support import run_python
 
 from dedup.catalog.certificate import derive_keys, slot_keys
+from dedup.catalog.definition import Definition
+from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
 from dedup.core.clocks import NEVER_MS, Heard
 from dedup.core.policy import Policy
@@ -38,8 +40,11 @@ SOURCED = replace(EVENT, source_columns=("source",))
 def plan(**changes: Any) -> Plan:
     given: dict[str, Any] = {
         "id_columns": (("id", "id", "string"),),
+        "id_definitions": (Definition(expression="id", kind="string"),),
         "time_column": "ts",
         "time_source": "column ts timestamp",
+        "time_definition": Definition(expression="ts", kind="timestamp"),
+        "accepted": Accepted(),
         "id_time": None,
         "now_column": "now",
         "source_columns": (),
