@@ -532,10 +532,12 @@ def test_q_leaves_and_the_terminal_is_as_before(tmp_path: Path, key: bytes) -> N
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
     before = termios.tcgetattr(theirs)
     command = [sys.executable, "-m", "dedup.cli.main", "watch", str(tmp_path), "--every", "60"]
+    # The size of the terminal counts, not that of whoever runs the tests.
+    own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         # In the foreground of a session of its own, as from a shell.
         [sys.executable, "-c", FOREGROUND, *command],
-        stdin=theirs, stdout=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"},
+        stdin=theirs, stdout=theirs, start_new_session=True, env={**own, "TERM": "xterm"},
     )  # fmt: skip
     told = b""
     while b"keeps up" not in told:
