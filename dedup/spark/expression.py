@@ -240,7 +240,7 @@ class _Reader:
         """A step that has no words of ours: as Spark prints it, and what it is made of."""
         self.out.functions.add(kind)
         for name, ours in self._variables.items():
-            printed = re.sub(rf"\b{re.escape(name)}\b", ours.replace("\\", ""), printed)
+            printed = re.sub(rf"\b{re.escape(name)}\b", ours, printed)
         return f"{kind}({', '.join(below)}): {' '.join(printed.split())}"
 
     def _update(self, name: str, below: list[str]) -> str:
