@@ -12,10 +12,11 @@ from dedup.cli.app_catalog import catalog_app
 from dedup.cli.app_check import check
 from dedup.cli.app_run import run
 from dedup.cli.app_tune import tune
-from dedup.cli.ending import finish, stop_on_signals
+from dedup.cli.ending import finish
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.help_screen import App
 from dedup.cli.progress import reporter
+from dedup.cli.stop import stop_on_signals
 
 app = App(
     name="dedup",

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dedup.cli.ending import finish, stop_on_signals
+from dedup.cli.ending import finish
 from dedup.cli.failures import INTERRUPTED, OK
 from dedup.cli.figures import table
 from dedup.cli.progress import reporter
 from dedup.cli.run_options import RunOptions, pairs
+from dedup.cli.stop import stop_on_signals
 
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +20,7 @@ from dedup.cli.figures import Figures, iso, table
 from dedup.cli.progress import Reporter
 from dedup.cli.run import run
 from dedup.cli.run_options import RunOptions
+from dedup.cli.stop import StopRequest
 from dedup.core.duration import format_ms
 from dedup.errors import ConfigError
 
@@ -49,7 +49,7 @@ def demo(
     seed: int,
     talk: Reporter,
     show: Console | None,
-    stop: threading.Event,
+    stop: StopRequest,
 ) -> dict[str, Any]:
     """Run the demonstration.
 
@@ -63,7 +63,7 @@ def demo(
         Hears of the progress.
     show : rich.console.Console or None
         Gets the tables.
-    stop : threading.Event
+    stop : StopRequest
         Stops it.
 
     Returns
@@ -90,7 +90,7 @@ def _demo(
     seed: int,
     talk: Reporter,
     show: Console | None,
-    stop: threading.Event,
+    stop: StopRequest,
 ) -> dict[str, Any]:
     begin_s = time.monotonic()
     stream, truth = made.make_stream(events, seed)

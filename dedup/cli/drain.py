@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from dedup.cli.run_options import VERDICT, RunOptions
 from dedup.cli.run_progress import RunProgress
 from dedup.cli.run_watch import followed
 from dedup.cli.source import InputColumns, writer_options
+from dedup.cli.stop import StopRequest
 from dedup.sinks.staged import StagedFiles
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def drain(
     check: ColumnCheck,
     taken: FileLog,
     reporter: Reporter,
-    stop: threading.Event,
+    stop: StopRequest,
 ) -> Outcome:
     """Run the query over all files that are there, and publish what it gives.
 
@@ -199,7 +199,7 @@ def _goes_on(options: RunOptions) -> frozenset[str]:
     return frozenset(name for name, emits in policies.items() if emits or options.verdict)
 
 
-def _wait(query: StreamingQuery, progress: RunProgress, stop: threading.Event) -> bool:
+def _wait(query: StreamingQuery, progress: RunProgress, stop: StopRequest) -> bool:
     """Wait for the end; True if `stop` came first."""
     while query.isActive:
         if stop.wait(_POLL_S):

@@ -1,12 +1,10 @@
-"""How a command ends: what it prints, its exit code, and Ctrl-C."""
+"""How a command ends: what it prints, and its exit code."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,33 +13,6 @@ import typer
 
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
 from dedup.errors import LINK
-
-
-@contextmanager
-def stop_on_signals(*, tidy: bool = False) -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end.
-
-    Parameters
-    ----------
-    tidy : bool
-        The second is a KeyboardInterrupt, so that the terminal is left in order. Default: the
-        process ends at once, since Spark may hang.
-    """
-    stop = threading.Event()
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set() and tidy:
-            raise KeyboardInterrupt
-        if stop.is_set():
-            os._exit(INTERRUPTED)
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+
+from dedup.cli.stop import StopRequest
 
 #: A signal is noticed so much later, at most.
 _STEP_S = 0.1
@@ -19,13 +20,13 @@ class Keys:
 
     Parameters
     ----------
-    stop : Event
+    stop : StopRequest
         The request.
     descriptor : int or None
         Of a terminal that gives each key at once, None where there is none.
     """
 
-    def __init__(self, stop: Event, descriptor: int | None) -> None:
+    def __init__(self, stop: StopRequest, descriptor: int | None) -> None:
         self._stop, self._descriptor = stop, descriptor
 
     @property
@@ -53,7 +54,7 @@ class Keys:
 
 
 @contextmanager
-def keys(stop: Event) -> Iterator[Keys]:
+def keys(stop: StopRequest) -> Iterator[Keys]:
     """Read keys from the terminal, where stdin is one, and leave it as it was."""
     try:
         import termios

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from dedup.cli.rewritten import FilesAsRead, warning
 from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.source import InputColumns, writer_options
+from dedup.cli.stop import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def run(
     options: RunOptions,
     reporter: Reporter,
     *,
-    stop: threading.Event | None = None,
+    stop: StopRequest | None = None,
     spark: SparkSession | None = None,
 ) -> Outcome:
     """De-duplicate the files that are there now and that no earlier run took.
@@ -41,7 +41,7 @@ def run(
         Checked ones.
     reporter : Reporter
         Hears of the progress; left open.
-    stop : threading.Event, optional
+    stop : StopRequest, optional
         Set it to stop the query; its unfinished micro-batch is left for the next run.
     spark : SparkSession, optional
         Session to run in, left running. Default: one of its own, stopped at the end.
@@ -72,7 +72,7 @@ def run(
         if clock is not None and job.record is None:
             reporter.note(clock)
         stream = transform(session, job, columns)
-        return drain(stream, job, columns, check, taken, reporter, stop or threading.Event())
+        return drain(stream, job, columns, check, taken, reporter, stop or StopRequest())
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:

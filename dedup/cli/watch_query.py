@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from rich.console import Console, Group
@@ -17,6 +16,7 @@ from dedup.cli.ending import while_read
 from dedup.cli.keys import keys
 from dedup.cli.output_folder import RECORD
 from dedup.cli.run_folders import METRICS
+from dedup.cli.stop import StopRequest
 from dedup.cli.watch_screen import (
     STATUSES,
     WIDTH,
@@ -130,7 +130,7 @@ def once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     return code, {"status": str(status), "queries": [one.to_json() for one in watched]}
 
 
-def follow(look: Look, stop: Event, *, every_s: float, where: str) -> None:
+def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None:
     """Renew the screen until someone asks to stop; on a pipe, a line for every new verdict.
 
     What is not there yet, or for a while, is waited for.
@@ -170,7 +170,7 @@ def _with_keys(lines: list[Text], width: int, height: int, help_text: str) -> li
     return [*shown, *below, Text(help_text, style="dim")]
 
 
-def _follow_plainly(look: Look, stop: Event, every_s: float) -> None:
+def _follow_plainly(look: Look, stop: StopRequest, every_s: float) -> None:
     said: dict[str, str] = {}
     before: str | None = None
     while True:

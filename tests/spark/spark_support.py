@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import threading
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from dedup.cli.failures import Failure, explain
 from dedup.cli.progress import Silent
 from dedup.cli.run import run
 from dedup.cli.run_options import RunOptions
+from dedup.cli.stop import StopRequest
 
 
 class FileDrop:
@@ -83,7 +83,7 @@ class Job:
     def made(self, **changes: Any) -> RunOptions:
         return RunOptions.make(**(self.options | changes))
 
-    def __call__(self, stop: threading.Event | None = None, **changes: Any) -> Outcome:
+    def __call__(self, stop: StopRequest | None = None, **changes: Any) -> Outcome:
         return run(self.made(**changes), Silent(), stop=stop, spark=self.spark)
 
     def fails(self, **changes: Any) -> Failure:

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Silent
 from dedup.cli.run import plan, run
+from dedup.cli.stop import StopRequest
 from dedup.cli.watch_query import looker
 from dedup.sinks.staged import StagedFiles, published_batches
 
@@ -218,8 +218,8 @@ def test_empty_files(job: Job) -> None:
     assert job.rows() == [("a", "1")]
 
 
-def stopper(after: int) -> tuple[threading.Event, Callable[..., None]]:
-    stop = threading.Event()
+def stopper(after: int) -> tuple[StopRequest, Callable[..., None]]:
+    stop = StopRequest()
 
     def call(sink: StagedFiles, batch: Any, batch_id: int) -> None:
         original(sink, batch, batch_id)
