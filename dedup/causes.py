@@ -11,7 +11,8 @@ from dedup.errors import LINK
 #: A line in a log is at most so long.
 LINE_CHARS = 500
 
-_OURS = re.compile(r"dedup\.errors\.(\w+): (.+)")
+#: As Python begins the last line of a traceback; a text that a user wrote may name the class too.
+_OURS = re.compile(r"(?:^\s*|: )dedup\.errors\.(\w+): (.+)", re.M)
 #: Between two exceptions of one Python traceback.
 _CHAINED = re.compile(
     r"\n\n(?:The above exception was the direct cause of|During handling of the above exception)"

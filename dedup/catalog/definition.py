@@ -34,19 +34,23 @@ class Definition:
         it is.
     time_zone : str
         The session's, where the result may depend on it; else empty.
+    ansi : str
+        ``spark.sql.ansi.enabled``, where the result may depend on it; else empty.
     """
 
     expression: str
     kind: str
     inputs: tuple[tuple[str, str], ...] = ()
     time_zone: str = ""
+    ansi: str = ""
 
     def same_as(self, other: Definition) -> bool:
         """Whether both make the same bytes of the same record."""
         return self._bytes() == other._bytes()
 
     def _bytes(self) -> tuple[object, ...]:
-        return self.expression, encoded_kind(self.kind), self.inputs, self.time_zone
+        settings = (self.time_zone, self.ansi)
+        return self.expression, encoded_kind(self.kind), self.inputs, *settings
 
     def told_beside(self, other: Definition) -> str:
         """What a reader needs to tell it from another."""
@@ -55,6 +59,8 @@ class Definition:
             told += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
         if self.time_zone != other.time_zone and self.time_zone:
             told += f" in the time zone {self.time_zone}"
+        if self.ansi != other.ansi and self.ansi:
+            told += f" with spark.sql.ansi.enabled={self.ansi}"
         return told
 
     def to_json(self) -> dict[str, Any]:
@@ -72,6 +78,7 @@ class Definition:
             kind=text(fields["kind"]),
             inputs=tuple((text(name), text(kind)) for name, kind in pairs),
             time_zone=text(fields["time_zone"]),
+            ansi=text(fields["ansi"]),
         )
 
 

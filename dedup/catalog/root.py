@@ -65,7 +65,13 @@ class Root:
         if callable(where):
             self._where: str | FileSystemFactory = where
         else:
-            text = os.fspath(where)
+            text = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
+            if not isinstance(text, str):
+                raise ConfigError(
+                    f"the catalog is {where!r}; give a path, a URI or a function as text or Path"
+                )
+            if text != text.strip() and scheme_of(text.strip()) is not None:
+                raise ConfigError(f"{shown(text.strip())!r} has blanks around it; leave them out")
             if not text:
                 raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
             check_known(text)

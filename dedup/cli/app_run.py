@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,9 +11,12 @@ from rich.console import Console
 from dedup.cli.ending import finish
 from dedup.cli.failures import INTERRUPTED, OK
 from dedup.cli.figures import table
-from dedup.cli.progress import reporter
+from dedup.cli.progress import Reporter, reporter
 from dedup.cli.run_options import RunOptions, pairs
-from dedup.cli.stop import stop_on_signals
+from dedup.cli.stop import StopRequest, stop_on_signals
+
+if TYPE_CHECKING:
+    from dedup.cli.drain import Outcome
 
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
@@ -293,7 +296,7 @@ def run(
         talk = reporter(quiet=quiet)
         try:
             with stop_on_signals() as stop:
-                outcome = job.run(options, talk, stop=stop)
+                outcome = _run(options, talk, stop)
         finally:
             talk.close()
         # Without a micro-batch all figures would be zero, and the run has said why.
@@ -311,6 +314,18 @@ def run(
         return (INTERRUPTED if outcome.interrupted else OK), body | outcome.figures.to_json()
 
     finish(work, as_json=as_json)
+
+
+def _run(options: RunOptions, talk: Reporter, stop: StopRequest) -> Outcome:
+    from dedup.cli import run as job
+
+    try:
+        return job.run(options, talk, stop=stop)
+    except OSError:
+        # What ends a group of processes has ended Spark's Java as well.
+        if stop.is_set():
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _time_line(options: RunOptions) -> list[tuple[str, str, str]]:

@@ -5,26 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.causes import own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.file_log import FileLog
+from dedup.cli.input_files import InputFiles, literal
 from dedup.cli.output_folder import checkpoint_query_id
 from dedup.cli.run_options import RunOptions
-from dedup.cli.source import (
-    CORRUPT,
-    InputColumns,
-    InputFiles,
-    columns_to_read,
-    literal,
-    named_column,
-    read_settings,
-)
+from dedup.cli.source import CORRUPT, InputColumns, columns_to_read, named_column, read_settings
 from dedup.errors import DataError, DedupError, StateError
 
 if TYPE_CHECKING:
@@ -34,6 +27,10 @@ if TYPE_CHECKING:
 METRIC = "dedup_bad"
 #: Where in the record a parser of JSON stood, which reads as if it were the line of the file.
 _JACKSON = re.compile(r";? *\(?(?:start marker )?at \[Source: [^\]]*\]\)?")
+#: A value that is no instance of its column's type.
+_MISFIT = re.compile(
+    r"Cannot parse the field name '(.*)' and the value (.*) of the JSON token type"
+)
 _SEARCHED_BYTES = 64 << 20
 _SHOWN_CHARS = 200
 
@@ -190,7 +187,7 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
     if file is not None:
         path, reason = file
         told = f"{path} cannot be read: {_JACKSON.sub('', reason).rstrip('.')}."
-        if "MALFORMED" in text:
+        if "MALFORMED" in text or _MISFIT.search(reason):
             place = _place(Path(path), file_format, reason)
             return DataError(f"{told}{place} M{way[1:]}, and run again.", remedy="bad-records")
         if "CSV header" in reason:
@@ -219,7 +216,15 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
 
 def _place(path: Path, file_format: str, reason: str) -> str:
     """The line of the record, where looking for it is cheap."""
-    record = reason.partition("Malformed CSV record: ")[2]
+    misfit = _MISFIT.search(reason)
+    if file_format == "csv":
+        is_it: Callable[[str], bool] = partial(
+            str.__eq__, reason.partition("Malformed CSV record: ")[2]
+        )
+    elif misfit is not None:
+        is_it = partial(_holds, misfit[1], misfit[2])
+    else:
+        is_it = _is_no_json
     try:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as handle:
             read = 0
@@ -228,7 +233,7 @@ def _place(path: Path, file_format: str, reason: str) -> str:
                 if read > _SEARCHED_BYTES:
                     return ""
                 text = line.decode("utf-8", errors="replace").strip()
-                if (text == record) if file_format == "csv" else not _is_json(text):
+                if is_it(text):
                     shown = "" if file_format == "csv" else f": {text[:_SHOWN_CHARS]}"
                     return f" It is line {number}{shown}."
     except (OSError, EOFError):
@@ -236,12 +241,29 @@ def _place(path: Path, file_format: str, reason: str) -> str:
     return ""
 
 
-def _is_json(text: str) -> bool:
+def _holds(name: str, value: str, text: str) -> bool:
+    """Whether a field of that name has that value, somewhere in a line of JSON."""
+    if value not in text:
+        return False
+    found = False
+
+    def look(pairs: list[tuple[str, object]]) -> None:
+        nonlocal found
+        for key, inner in pairs:
+            plain = inner if isinstance(inner, str) else json.dumps(inner, default=str)
+            found = found or (key == name and plain == value)
+
+    with suppress(ValueError, RecursionError):
+        json.loads(text, object_pairs_hook=look)
+    return found
+
+
+def _is_no_json(text: str) -> bool:
     try:
         json.loads(text or "null")
     except (ValueError, RecursionError):
-        return False
-    return True
+        return True
+    return False
 
 
 def _plain_path(uri: Column) -> Column:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +18,11 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli import file_names
+from dedup.cli.input_files import Stamp, folder_names, literal, stamp_of
 from dedup.cli.job import Job
+from dedup.cli.misread import refuse_misread
 from dedup.cli.schema_change import Change, changes, joined
-from dedup.cli.source import InputColumns, Stamp, folder_names, literal, stamp_of
+from dedup.cli.source import InputColumns
 from dedup.errors import DataError
 
 if TYPE_CHECKING:
@@ -97,10 +99,26 @@ class ColumnCheck:
         fresh = [Path(path) for path, stamp in stamps.items() if self._seen.get(path) != stamp]
         if not fresh:
             return []
+        self.check_text(fresh)
         look = {"csv": self._look_csv, "json": self._look_json, "parquet": self._look_parquet}
         found = self._look_folders(fresh) + look[self._job.files.file_format](fresh)
         self._seen.update(stamps)
         return found
+
+    def check_text(self, paths: Iterable[Path]) -> None:
+        """Refuse files of which Spark would pass over a part.
+
+        Raises
+        ------
+        DataError
+            For the first one, with what is wrong and where.
+        """
+        look = partial(
+            refuse_misread, file_format=self._job.files.file_format, settings=self._settings
+        )
+        with ThreadPoolExecutor(self._job.options.cores) as pool:
+            for _ in pool.map(look, paths):
+                pass
 
     def look_again(self, paths: Sequence[str]) -> list[Unlike]:
         """Look at files as they are now; those that have gone are left out."""
@@ -155,7 +173,7 @@ class ColumnCheck:
         for path in first.values():
             columns = self._inferred([path])
             if columns is None:
-                raise _unreadable(path, "it is no Parquet file")
+                raise _unreadable(path, file_names.parquet_fault(path))
             differ = [c for c in changes(own, columns) if c.kind not in ("removed", "narrower")]
             if differ:
                 found.append(Unlike(path, columns, tuple(differ)))
@@ -163,7 +181,7 @@ class ColumnCheck:
 
     def _look_json(self, paths: Sequence[Path]) -> list[Unlike]:
         names: Sequence[file_names.Names | None] = [None] * len(paths)
-        if not any(name in self._settings for name in _JSON_SYNTAX):
+        if not any(n in _JSON_SYNTAX or n.startswith("allow") for n in self._settings):
             with ThreadPoolExecutor(self._job.options.cores) as pool:
                 names = list(pool.map(file_names.json_names, paths))
         own, found = self._own(), []
@@ -199,6 +217,9 @@ class ColumnCheck:
                 continue
             names = file_names.plain_names(header, separator)
             if names is None or _folded(names) != _folded(own.names):
+                wrong = file_names.header_fault(header, separator, self._settings.get("quote", '"'))
+                if wrong is not None:
+                    raise _unnamed(path, wrong)
                 if header not in columns_of:
                     columns_of[header] = self._inferred([path])
                 columns = columns_of[header]
@@ -208,6 +229,8 @@ class ColumnCheck:
                 if differ:
                     found.append(Unlike(path, columns, tuple(differ)))
                     continue
+                if columns is not None and _folded(columns.names) != _folded(own.names):
+                    raise _reordered(path, columns, own)
             self.alike = path
         return found
 
@@ -231,6 +254,24 @@ def _unreadable(path: Path, why: str) -> DataError:
         f"{path} cannot be read: {why}. Nothing of it was taken. Mend the file under its name, or "
         "put an empty file in its place to leave it out, and run again.",
         remedy="bad-records",
+    )
+
+
+def _unnamed(path: Path, wrong: str) -> DataError:
+    return DataError(
+        f"The header of {path} {wrong}, and a CSV file is read by its header. Nothing of it was "
+        "taken. Mend its first line under its name. Or give, with a new --output, --schema with a "
+        "name for every column, and --read-option enforceSchema=true to pass over the header.",
+        remedy="new-columns",
+    )
+
+
+def _reordered(path: Path, columns: T.StructType, own: T.StructType) -> DataError:
+    return DataError(
+        f"{path} has the columns {', '.join(columns.names)}, and the first file has them in "
+        f"another order: {', '.join(own.names)}. Nothing of it was taken. Write the file again "
+        "under its name, in that order.",
+        remedy="new-columns",
     )
 
 

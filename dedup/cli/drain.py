@@ -20,6 +20,7 @@ from dedup.cli.run_progress import RunProgress
 from dedup.cli.run_watch import followed
 from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
+from dedup.errors import DataError
 from dedup.sinks.staged import StagedFiles
 
 if TYPE_CHECKING:
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.25
+#: So many files are named.
+_NAMED = 5
+#: Options of Spark's reader by which a user leaves out files.
+_FILTERS = (
+    "pathglobfilter",
+    "modifiedbefore",
+    "modifiedafter",
+    "maxfileage",
+    "filenameonly",
+    "recursivefilelookup",
+    "latestfirst",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +152,46 @@ def drain(
             else ("none of this run is complete yet")
         )
         reporter.note(f"Stopped. Of the micro-batches, {done}; run again to go on.")
-    elif not figures.batches:
-        reporter.note("No new files.")
+    else:
+        check_all_taken(job, taken)
+        if not figures.batches:
+            reporter.note(_nothing_done(figures.files))
     return Outcome(
         figures=figures,
         query_id=publish.record.query_id,
         interrupted=interrupted,
         written_again=tuple(changed),
     )
+
+
+def check_all_taken(job: Job, taken: FileLog) -> None:
+    """Refuse to call a run complete whose files Spark did not all find.
+
+    Raises
+    ------
+    DataError
+        Naming them.
+    """
+    if any(name.lower() in _FILTERS for name, _ in job.options.read_options):
+        return
+    taken.refresh()
+    left = [path for path in job.files.paths if str(path) not in taken.taken and path.exists()]
+    if left:
+        one = len(left) == 1
+        named = ", ".join(map(str, left[:_NAMED]))
+        more = f" and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
+        raise DataError(
+            f"Spark did not find {len(left):,} {'file' if one else 'files'} of INPUT: "
+            f"{named}{more}. All others are done. Rename {'it' if one else 'them'} with letters, "
+            "digits, '-', '_' and '.' alone, and run again.",
+            remedy="input-names",
+        )
+
+
+def _nothing_done(files: int) -> str:
+    if not files:
+        return "No new files."
+    return f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
 
 
 def _record(job: Job, columns: InputColumns) -> Record:

@@ -88,6 +88,11 @@ class FileLog:
         done = last_number(self._checkpoint / "commits")
         return -1 if done < 0 else log_offset(self._checkpoint, done)
 
+    def unfinished(self) -> list[str]:
+        """Return the files that were planned for a micro-batch that is not committed."""
+        end = self.committed()
+        return [path for path, taken in self.taken.items() if taken.batch > end]
+
     def count(self, end: int) -> int:
         """Count the files of the source's batches up to that one."""
         return sum(1 for taken in self.taken.values() if taken.batch <= end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +20,12 @@ _HEADER_BYTES = 64 << 10
 _LONGEST_HEADER_BYTES = 1 << 20
 
 
+def open_text(path: Path) -> pa.NativeFile:
+    """Open a file, unpacked as its name says; Hadoop looks at names in any case."""
+    compression = "gzip" if path.name.lower().endswith(".gz") else "detect"
+    return pa.input_stream(str(path), compression=compression)
+
+
 def json_names(path: Path) -> Names | None:
     """Names in a file of JSON lines, None where only Spark can tell.
 
@@ -27,12 +34,12 @@ def json_names(path: Path) -> Names | None:
     names: Names = {}
     rest = b""
     try:
-        with pa.input_stream(str(path), compression="detect") as stream:
+        with open_text(path) as stream:
             while chunk := stream.read(_BLOCK_BYTES):
                 block, _, rest = (rest + chunk).rpartition(b"\n")
                 _add(names, _names_of_lines(block))
         _add(names, _names_of_lines(rest))
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, ValueError, RecursionError):
         return None
     return names
 
@@ -44,13 +51,15 @@ def _names_of_lines(block: bytes) -> Names:
     try:
         schema = pyarrow.json.read_json(pa.BufferReader(block), read_options=options).schema
     except pa.ArrowException:
-        # A line that is no JSON, or values of several types in a column.
+        # Values of several types in a column, or a line that is no JSON.
         found: Names = {}
-        for line in block.splitlines():
+        for line in block.split(b"\n"):
             try:
                 _add(found, _names_of_value(json.loads(line)))
-            except (ValueError, RecursionError):
-                continue
+            except ValueError:
+                # Spark takes single quotes as well; anything else is what reading fails at later.
+                if b"'" in line:
+                    raise
         return found
     return {field.name: _names_of_type(field.type) for field in schema}
 
@@ -95,7 +104,7 @@ def csv_header(path: Path, comment: str | None) -> bytes | None:
     text = b""
     mark = comment.encode() if comment else None
     try:
-        with pa.input_stream(str(path), compression="detect") as stream:
+        with open_text(path) as stream:
             while len(text) < _LONGEST_HEADER_BYTES:
                 chunk = stream.read(_HEADER_BYTES)
                 text += chunk
@@ -117,6 +126,39 @@ def plain_names(header: bytes, separator: str) -> list[str] | None:
     except UnicodeDecodeError:
         return None
     return None if '"' in text or "'" in text or "\\" in text else text.split(separator)
+
+
+def header_fault(header: bytes, separator: str, quote: str) -> str | None:
+    """Say which column of a header has no name of its own, None where all have one."""
+    if len(separator) != 1 or len(quote) != 1:
+        return None
+    text = header.decode("utf-8-sig", errors="replace")
+    try:
+        (names,) = csv.reader([text], delimiter=separator, quotechar=quote)
+    except (ValueError, csv.Error):
+        return None
+    if "" in names:
+        return f"has no name for column {names.index('') + 1}"
+    folded = [name.lower() for name in names]
+    repeated = [name for at, name in enumerate(names) if name.lower() in folded[:at]]
+    return f"has two columns named {repeated[0]!r}" if repeated else None
+
+
+def parquet_fault(path: Path) -> str:
+    """Say why Spark cannot read the columns of a Parquet file."""
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        return f"it is no Parquet file ({str(error).rstrip('.')})"
+    for field in schema:
+        if "[ns" in str(field.type):
+            # As pandas writes times unless it is told otherwise.
+            return (
+                f"its column {field.name!r} has nanoseconds, which Spark does not read. Have it "
+                "written with microseconds (pandas: to_parquet(..., coerce_timestamps='us', "
+                "allow_truncated_timestamps=True))"
+            )
+    return "Spark does not know its columns"
 
 
 def parquet_kind(path: Path) -> bytes | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dedup.cli.bad_records import good_rows
+from dedup.cli.failures import explain
+from dedup.cli.input_files import InputFiles, check_in_folders, find_files
 from dedup.cli.output_folder import (
     Record,
     check_finished,
@@ -17,14 +19,7 @@ from dedup.cli.output_folder import (
 )
 from dedup.cli.run_options import VERDICT, RunOptions
 from dedup.cli.schema_change import check_new_schema
-from dedup.cli.source import (
-    InputColumns,
-    InputFiles,
-    find_files,
-    named_column,
-    read_schema,
-    read_stream,
-)
+from dedup.cli.source import InputColumns, named_column, read_schema, read_stream
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,10 +59,10 @@ def resolve(options: RunOptions) -> Job:
         check_unfinished(options, record)
         files = replace(
             files,
-            pattern=record.pattern,
             partitioned=record.partitioned,
             compressed=record.compressed,
         )
+    check_in_folders(files)
     output_format = options.output_format or files.file_format
     options = replace(options, file_format=files.file_format, output_format=output_format)
     if files.file_format == "parquet" and options.bad_records != "error":
@@ -131,6 +126,50 @@ def check_names(options: RunOptions, schema: StructType) -> None:
             "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
             "readers; rename it in the input."
         )
+
+
+def check_output_format(options: RunOptions, schema: StructType) -> None:
+    """Refuse columns that CSV has no text for.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first one.
+    """
+    from pyspark.sql import types as T  # noqa: N812
+
+    if options.output_format != "csv":
+        return
+    for field in schema.fields:
+        if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType, T.VariantType)):
+            raise ConfigError(
+                f"--output-format csv has no text for the column {field.name!r} "
+                f"({field.dataType.simpleString()}); give json or parquet, or --schema with the "
+                "column as STRING."
+            )
+
+
+def check_time_format(spark: SparkSession, options: RunOptions) -> None:
+    """Refuse a pattern that Spark does not know.
+
+    Raises
+    ------
+    ConfigError
+        With what Spark says of it.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as fn
+
+    if options.timestamp_format is None:
+        return
+    text, pattern = fn.lit("2024-05-01 00:00:00"), fn.lit(options.timestamp_format)
+    try:
+        spark.range(1).select(fn.try_to_timestamp(text, pattern)).collect()
+    except PySparkException as error:
+        raise ConfigError(
+            f"--timestamp-format {options.timestamp_format} is no pattern of Spark's: "
+            f"{explain(error).message.rstrip('.')}."
+        ) from None
 
 
 def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:

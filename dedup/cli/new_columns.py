@@ -8,9 +8,10 @@ from dataclasses import replace
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.column_check import ColumnCheck, Unlike
+from dedup.cli.input_files import Stamp
 from dedup.cli.job import Job
 from dedup.cli.schema_change import Change, changes, joined, refuse_key, type_text
-from dedup.cli.source import InputColumns, Stamp
+from dedup.cli.source import InputColumns
 from dedup.errors import ConfigError
 
 #: Says one thing to the user.

@@ -148,18 +148,28 @@ def check_finished(
     ConfigError
         Naming the option and both values.
     """
-    begun, done = (last_number(options.checkpoint / log) for log in ("offsets", "commits"))
-    # Those that were written then; they may be others now.
-    given = (DEFAULTS | record.rules, options.rules())
-    beside = {rules[name] for rules in given for name in ("duplicates", "bad_records")}
-    folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
-    if begun != done and any(begun in published_batches(f) for f in (options.output, *folders)):
+    begun = unfinished_batch(options)
+    if begun is not None and is_published(begun, options, record):
         raise ConfigError(
             f"{flag} is {_text(now)} now and was {_text(before)} in the run before, which ended "
             f"inside micro-batch {begun}. Run once more with the options of then, so that it can "
             "finish; after that change them.",
             remedy="changed-settings",
         )
+
+
+def unfinished_batch(options: RunOptions) -> int | None:
+    """Return the micro-batch that was begun and is not committed, None where there is none."""
+    begun, done = (last_number(options.checkpoint / log) for log in ("offsets", "commits"))
+    return begun if begun != done else None
+
+
+def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
+    """Whether one of the output folders shows a micro-batch: those of then, and of now."""
+    given = (DEFAULTS | record.rules, options.rules())
+    beside = {rules[name] for rules in given for name in ("duplicates", "bad_records")}
+    folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
+    return any(batch_id in published_batches(f) for f in (options.output, *folders))
 
 
 def check_query(options: RunOptions, record: Record | None) -> None:

@@ -1,4 +1,4 @@
-"""Files that were written again after they were taken: Spark does not read them a second time."""
+"""Files that changed after they were taken: Spark does not read them a second time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dedup.cli.file_log import FileLog
-from dedup.cli.source import Stamp
+from dedup.cli.input_files import Stamp, stamp_of
+from dedup.errors import DataError
 
 NAME = "_dedup.files"
 #: So many are named.
@@ -57,6 +58,52 @@ class FilesAsRead:
             if (mtime_ms, size) != (stamp.mtime_ns // 1_000_000, stamp.size):
                 found.append(path)
         return found
+
+    def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
+        """Refuse to run a micro-batch again whose files are not what they were.
+
+        Where its rows are published already, other rows in their place would be lost, or come
+        twice. Where they are not, its files may be mended, but not be gone: Spark would pass over
+        them.
+
+        Parameters
+        ----------
+        log : FileLog
+        batch_id : int
+            The micro-batch that is to run again.
+        is_published : bool
+            Its rows show already.
+
+        Raises
+        ------
+        DataError
+            Naming the first file.
+        """
+        as_read = self._read()
+        for path in log.unfinished():
+            taken = log.taken[path].mtime_ms
+            try:
+                now = stamp_of(os.stat(path))
+            except FileNotFoundError:
+                way = ", or an empty file in its place to leave it out"
+                if not batch_id:
+                    # Without a row of the first micro-batch, there would be no state to go on from.
+                    way = ". Or begin anew with another --output, since nothing is published yet"
+                if is_published:
+                    way = ""
+                raise DataError(
+                    f"{path} is gone, and the run before ended inside its micro-batch. Put the "
+                    f"file back and run again{way}.",
+                    remedy="unfinished-files",
+                ) from None
+            is_now = (now.mtime_ns // 1_000_000, now.size)
+            if is_published and is_now != as_read.get(path, (taken, now.size)):
+                raise DataError(
+                    f"{path} was written again, and the run before ended after the rows of its "
+                    "micro-batch were published, and before that was noted. Put the file back as "
+                    "it was, and run again; then give what is new in it under another name.",
+                    remedy="unfinished-files",
+                )
 
     def _read(self) -> dict[str, tuple[int, int]]:
         as_read = {}

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.column_check import ColumnCheck
 from dedup.cli.drain import Outcome, drain
 from dedup.cli.file_log import FileLog
-from dedup.cli.job import Job, check_names, resolve, schema_of, transform
+from dedup.cli.job import (
+    Job,
+    check_names,
+    check_output_format,
+    check_time_format,
+    resolve,
+    schema_of,
+    transform,
+)
 from dedup.cli.new_columns import Note, settle
-from dedup.cli.output_folder import LOG, exclusive
+from dedup.cli.output_folder import LOG, exclusive, is_published, unfinished_batch
 from dedup.cli.own_clock import own_clock
 from dedup.cli.progress import Reporter
 from dedup.cli.rewritten import FilesAsRead, warning
@@ -67,6 +75,7 @@ def run(
             )
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         taken = FileLog(options.checkpoint)
+        _check_unfinished_files(job, taken)
         columns, check = _columns(session, job, taken, reporter.note)
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
@@ -86,6 +95,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
         try:
             with _session(job, spark, Path(scratch) / LOG) as session:
                 taken, notes = FileLog(options.checkpoint), list[str]()
+                _check_unfinished_files(job, taken)
                 columns, _ = _columns(session, job, taken, notes.append)
                 clock = own_clock(options, columns.schema)
                 changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
@@ -111,15 +121,25 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
             _remove_empty(made)
 
 
+def _check_unfinished_files(job: Job, taken: FileLog) -> None:
+    begun = unfinished_batch(job.options)
+    if begun is not None and job.record is not None:
+        shown = is_published(begun, job.options, job.record)
+        FilesAsRead(job.options.output).check_unfinished(taken, begun, is_published=shown)
+
+
 def _columns(
     spark: SparkSession, job: Job, taken: FileLog, note: Note
 ) -> tuple[InputColumns, ColumnCheck]:
     """What is read and written, and the check of files that come later."""
     schema = schema_of(spark, job)
     check_names(job.options, schema)
+    check_output_format(job.options, schema)
+    check_time_format(spark, job.options)
     known = InputColumns(schema, schema)
     check = ColumnCheck(spark, job, known)
     if job.record is None and _all_told(job):
+        check.check_text(job.files.paths)
         check.settled(known, job.files.stamps)
         return known, check
     end = taken.committed()
@@ -130,6 +150,7 @@ def _columns(
     }
     columns = settle(check, job, known, new, note)
     check_names(job.options, columns.schema)
+    check_output_format(job.options, columns.schema)
     return columns, check
 
 

@@ -45,6 +45,7 @@ RULES = (
     "null_ids",
     "null_timestamps",
     "bad_records",
+    "new_columns",
     "duplicates",
     "verdict",
 )

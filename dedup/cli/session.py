@@ -42,6 +42,7 @@ def spark_session(
         If Spark does not start, with the last line it printed.
     """
     try:
+        from pyspark.accumulators import AccumulatorTCPServer
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("spark", "The dedup command") from None
@@ -49,6 +50,9 @@ def spark_session(
     # Workers must run this Python, not the first one on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if _locale() in ("", "C", "POSIX"):
+        # Java would not find files whose names are not ASCII.
+        os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
         builder = SparkSession.builder.master(master).appName("dedup")
@@ -68,6 +72,7 @@ def spark_session(
         except Exception as error:
             said = _last_line(log) or str(error)
             raise DedupError(f"Spark does not start: {said}{_java_hint(log)}") from None
+        AccumulatorTCPServer.handle_error = _pass_over  # type: ignore[method-assign,assignment]
         try:
             yield session
         finally:
@@ -83,6 +88,8 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.ansi.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
         "spark.sql.files.ignoreMissingFiles": "false",
+        # Else a row that is too short or too long goes unnoticed where not all columns are read.
+        "spark.sql.csv.parser.columnPruning.enabled": "false",
         # Folder names such as code=007 stay as they are.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         # Spark's default, INT96, loses years before 1677 and after 2262 in most other readers.
@@ -91,6 +98,15 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
+
+
+def _pass_over(self: object, request: object, address: object) -> None:
+    """Say nothing where Spark's Java has ended before Python: nothing is lost by it."""
+
+
+def _locale() -> str:
+    """The locale of names, as the C library looks it up."""
+    return next((v for n in ("LC_ALL", "LC_CTYPE", "LANG") if (v := os.environ.get(n))), "")
 
 
 @contextmanager

@@ -262,7 +262,8 @@ def _columns(df: DataFrame, options: Options) -> columns.Columns:
     if options.verdict is not None and options.verdict.lower() in map(str.lower, df.columns):
         raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
     zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")
-    return columns.Columns(df, case_sensitive, zone)
+    ansi = checks.setting(df.sparkSession, "spark.sql.ansi.enabled", "true")
+    return columns.Columns(df, case_sensitive, zone, ansi)
 
 
 def a_stream_needs_a_catalog() -> ConfigError:

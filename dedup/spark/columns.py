@@ -54,6 +54,7 @@ class Columns:
     df: DataFrame
     case_sensitive: bool
     time_zone: str = "UTC"
+    ansi: str = "true"
     helpers: list[Column] = field(default_factory=list)
 
     def resolve(self, given: str | Column, option: str) -> Resolved:
@@ -139,6 +140,7 @@ class Columns:
             kind=kind.simpleString(),
             inputs=tuple(sorted(inputs.items())),
             time_zone=self.time_zone if expression.depends_on_zone(kinds) else "",
+            ansi=self.ansi if expression.depends_on_ansi else "",
         )
 
     def add(self, expression: Column) -> str:

@@ -38,6 +38,17 @@ _TIMELESS = frozenset(
         ">=", "and", "or", "not", "isnull", "isnotnull", "getbit", "transform", "filter",
     }
 )  # fmt: skip
+#: Functions of texts, numbers or bytes that take each as it is, whatever
+#: ``spark.sql.ansi.enabled`` says.
+_PLAIN = frozenset(
+    {
+        "lower", "upper", "lcase", "ucase", "initcap", "trim", "ltrim", "rtrim", "btrim", "reverse",
+        "length", "concat", "concat_ws", "md5", "sha", "sha1", "sha2", "crc32", "hash", "xxhash64",
+        "hex", "unhex", "base64", "unbase64", "encode", "decode", "regexp_replace",
+        "regexp_extract", "replace", "translate", "split", "split_part", "substring_index",
+        "timestamp_millis", "timestamp_micros", "timestamp_seconds",
+    }
+)  # fmt: skip
 #: One name for what the two kinds of sessions call differently.
 _SAME_FUNCTION = {"==": "=", "!": "not"}
 _SAME_TYPE = {
@@ -90,6 +101,14 @@ class Expression:
             return False
         timed = any("timestamp" in kind for kind in (*kinds, *self.casts))
         return bool(timed or self.sql or self.functions - _TIMELESS)
+
+    @property
+    def depends_on_ansi(self) -> bool:
+        """Whether ``spark.sql.ansi.enabled`` may change what comes out.
+
+        It decides what a text beside a number becomes, for example.
+        """
+        return bool(self.casts or self.sql or self.functions - _PLAIN)
 
 
 def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -61,7 +62,7 @@ def differences(df: DataFrame) -> list[tuple[str, str]]:
     found = []
     for given, wanted in expressions():
         kept = Columns(df, case_sensitive=False).resolve(given, "id").definition
-        if kept != wanted:
+        if replace(kept, ansi="") != wanted:
             found.append((str(kept), str(wanted)))
     return found
 
@@ -116,6 +117,17 @@ def zoned() -> list[Column]:
     ]
 
 
+def coerced() -> list[tuple[Column, bool]]:
+    """Expressions over `NESTED`, and whether ``spark.sql.ansi.enabled`` may change their result."""
+    return [
+        ((F.col("n") + F.col("s")).cast("string"), True),
+        (F.concat("id", F.col("n").cast("string")), True),
+        (F.expr("n + s"), True),
+        (F.col("id"), False),
+        (F.lower(F.concat("id", "s")), False),
+    ]
+
+
 def in_a_lambda() -> Column:
     """An expression whose variables Spark numbers on from call to call."""
     return F.to_json(F.transform("ps", lambda x: x.withField("a", F.upper(x["b"]))))
@@ -131,4 +143,5 @@ def mistaken(df: DataFrame) -> list[str]:
     zoneless = [str(kept(one)) for one in zoned() if kept(one).time_zone != "UTC"]
     same = [(in_a_lambda(), in_a_lambda()), (df["p.a"], F.col("p.a")), (df["ps.a"], F.col("ps.a"))]
     unlike = [str(kept(one)) for one, other in same if kept(one) != kept(other)]
+    unlike += [str(kept(one)) for one, may in coerced() if bool(kept(one).ansi) is not may]
     return alike + zoneless + unlike

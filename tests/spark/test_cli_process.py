@@ -3,42 +3,66 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 from spark_support import FileDrop
 
 _RUN = [sys.executable, "-m", "dedup.cli.main", "run"]
 
 
+def wait_for_batch(running: subprocess.Popen[str], output: Path, batch: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (output / f"batch={batch}").exists() and time.monotonic() < deadline:
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
+
+
 def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
-    for number in range(8):
+    for number in range(12):
         files.text(f"{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
     output = tmp_path / "out"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = [
         *_RUN,
         str(files.folder),
         *("--id", "id", "--horizon", "1 day", "--output", str(output)),
         *("--files-per-trigger", "1", "--master", "local[2]", "--driver-memory", "512m", "--json"),
+        *("--prometheus-port", str(port)),
     ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        deadline = time.monotonic() + 120
-        while not list(output.glob("batch=*")) and time.monotonic() < deadline:
-            assert running.poll() is None, running.communicate()
-            time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
-    assert running.returncode == 130, err
-    body = json.loads(out)
-    assert (body["status"], body["exit_code"]) == ("interrupted", 130)
-    assert "left for the next run" in err
-    assert "Traceback" not in err
-    assert len(list(output.glob("batch=*"))) < 8
+    # A service manager ends the whole group: Spark's Java goes at the same time.
+    for signal_number, whole_group in ((signal.SIGINT, False), (signal.SIGTERM, True)):
+        begun = len(list(output.glob("batch=*")))
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as running:
+            wait_for_batch(running, output, begun + 1)
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                assert b"\ndedup_" in answer.read()
+            if whole_group:
+                os.killpg(running.pid, signal_number)
+            else:
+                running.send_signal(signal_number)
+            out, err = running.communicate(timeout=60)
+        assert running.returncode == 130, err
+        body = json.loads(out)
+        assert (body["status"], body["exit_code"]) == ("interrupted", 130)
+        assert "is left for the next run" in err
+        assert "Traceback" not in err
+        assert "error: " not in err
+        assert len(list(output.glob("batch=*"))) < 12
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -48,7 +72,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     assert body["records_in"] == body["unique"] + body["duplicate"]
     lines = [line for p in output.glob("batch=*/*.csv") for line in p.read_text().split("\n")[1:]]
     ids = sorted(line.split(",")[0] for line in lines if line)
-    assert ids == sorted(["a", *(f"k{n}" for n in range(8))])
+    assert ids == sorted(["a", *(f"k{n}" for n in range(12))])
     # What Spark and its workers print belongs in the log.
     assert "WARN" not in done.stderr
     assert "\x1b" not in done.stderr + done.stdout

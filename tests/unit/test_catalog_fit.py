@@ -114,6 +114,10 @@ def test_a_changed_expression_names_both_and_the_ways_on() -> None:
     assert "in the time zone Europe/Berlin now and was lower(id) (string) in the time zone UTC" in (
         refusal(with_id(berlin), with_id(zoned))
     )
+    strict, lenient = replace(lower, ansi="true"), replace(lower, ansi="false")
+    assert "ansi.enabled=false now and was lower(id) (string) with spark.sql.ansi.enabled=true" in (
+        refusal(with_id(lenient), with_id(strict))
+    )
 
 
 def test_a_renamed_column_is_renamed_back_or_vouched_for() -> None:
@@ -192,6 +196,7 @@ definitions = st.builds(
     kind=texts,
     inputs=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
     time_zone=texts,
+    ansi=texts,
 )
 
 

@@ -255,3 +255,14 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Root("~/orders").local_path("q/a") == tmp_path / "orders/q/a"
     assert Root(Path("~/orders")).local_path("q/a") == tmp_path / "orders/q/a"
     assert Root("not~/home").local_path("q/a") == tmp_path / "not~/home/q/a"
+
+
+@pytest.mark.parametrize("where", [b"/tmp/x", 5, None])
+def test_what_is_no_place(where: object) -> None:
+    with pytest.raises(ConfigError, match="give a path, a URI or a function"):
+        Root(where)  # type: ignore[arg-type]
+
+
+def test_blanks_around_a_uri_make_no_folder() -> None:
+    with pytest.raises(ConfigError, match="'s3://bucket/x' has blanks around it"):
+        Root(" s3://bucket/x")

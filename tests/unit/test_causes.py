@@ -123,6 +123,14 @@ def chained() -> DedupError:
         return error
 
 
+def test_a_user_s_text_that_names_a_class_is_no_error_of_ours() -> None:
+    text = (
+        "Traceback (most recent call last):\n  File x\nValueError: saw dedup.errors.StateError: x\n"
+    )
+    assert cause(text) is None
+    assert cause_of(text) == raised
+
+
 @pytest.mark.parametrize(
     "ours",
     [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dedup.cli.file_log import FileLog, files_taken
+from dedup.cli.input_files import Stamp, check_in_folders, find_files
 from dedup.cli.output_folder import (
     RECORD,
     Record,
@@ -22,7 +23,6 @@ from dedup.cli.output_folder import (
 )
 from dedup.cli.rewritten import NAME, FilesAsRead, warning
 from dedup.cli.run_options import RunOptions
-from dedup.cli.source import Stamp, find_files
 from dedup.errors import ConfigError, DedupError
 
 
@@ -68,7 +68,9 @@ def test_an_empty_folder_needs_a_format(tmp_path: Path) -> None:
 def test_other_names_are_left_out_and_counted(tmp_path: Path) -> None:
     files = find_files(options_for(tmp_path, "a.csv", "readme.txt", "_hidden/b.csv"))
     assert (len(files.paths), files.left_out) == (1, 1)
-    assert files.reader_options["pathGlobFilter"] == "*{.csv,.csv.gz}"
+    # Spark's globs look at case.
+    glob = "*{.[cC][sS][vV],.[cC][sS][vV].[gG][zZ]}"
+    assert files.reader_options["pathGlobFilter"] == glob
 
 
 def test_partition_folders_are_seen(tmp_path: Path) -> None:
@@ -86,8 +88,61 @@ def test_one_file_as_input(tmp_path: Path) -> None:
             output=options.output,
         )
     )
-    assert (files.root, files.pattern) == (tmp_path / "in", "a\\[1\\].csv")
+    assert (files.root, files.pattern) == (tmp_path / "in", None)
     assert files.paths == (tmp_path / "in" / "a[1].csv",)
+    assert files.place == str(tmp_path / "in" / "a\\[1\\].csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a:1.csv", "has a colon in its name"), ("a\udce4.csv", "a name that is not in UTF-8")],
+)
+def test_names_that_spark_cannot_read(tmp_path: Path, name: str, text: str) -> None:
+    options = options_for(tmp_path, "b.csv", name)
+    with pytest.raises(ConfigError, match=text) as refused:
+        find_files(options)
+    str(refused.value).encode()
+    assert refused.value.remedy == "input-names"
+    # What does not belong to the input may have any name.
+    (tmp_path / "in" / name).rename(tmp_path / "in" / name.replace(".csv", ".txt"))
+    assert find_files(options).left_out == 1
+
+
+def test_links_are_followed_as_spark_does(tmp_path: Path) -> None:
+    options = options_for(tmp_path, "a.csv")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "c.csv").touch()
+    (tmp_path / "in" / "d.csv").symlink_to(other / "c.csv")
+    link = tmp_path / "in" / "link"
+    link.symlink_to(other)
+    assert {str(p.relative_to(options.input)) for p in find_files(options).paths} == {
+        "a.csv", "d.csv", "link/c.csv"
+    }  # fmt: skip
+    (other / "up").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match=f"{link}/up is a link to {tmp_path}, which it lies in"):
+        find_files(options)
+    (other / "up").unlink()
+    third = tmp_path / "third"
+    third.mkdir()
+    (other / "there").symlink_to(third)
+    (third / "back").symlink_to(other)
+    with pytest.raises(ConfigError, match=f"back is a link to {other}, which it lies in"):
+        find_files(options)
+    (other / "there").unlink()
+    (other / "c.csv").unlink()
+    with pytest.raises(ConfigError, match=f"d.csv is a link to {other}/c.csv, which is not there"):
+        find_files(options)
+
+
+def test_a_file_beside_partition_folders(tmp_path: Path) -> None:
+    check_in_folders(find_files(options_for(tmp_path, "day=1/a.csv", "day=2/x/b.csv")))
+    with pytest.raises(ConfigError, match=r"d/c\.csv lies in no folder such as day="):
+        check_in_folders(find_files(options_for(tmp_path, "d/c.csv")))
+    flat = find_files(options_for(tmp_path / "flat", "a.csv", "d/b.csv"))
+    check_in_folders(flat)
+    with pytest.raises(ConfigError, match=r"a\.csv lies in no folder"):
+        check_in_folders(replace(flat, partitioned=True))
 
 
 def record_of(options: RunOptions, query_id: str | None = None) -> Record:

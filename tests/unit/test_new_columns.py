@@ -14,6 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.cli.file_names import (
     are_known,
     csv_header,
+    header_fault,
     json_names,
     parquet_kind,
     plain_names,
@@ -46,6 +47,9 @@ def test_names_in_json(tmp_path: Path, name: str) -> None:
     path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
     names = {"id": {}, "s": {"a": {"b": {}, "c": {}}}, "n": {}, "listed": {}}
     assert json_names(path) == names
+    quoted = text + b"\n{'quoted': 1}"
+    path.write_bytes(gzip.compress(quoted) if name.endswith("gz") else quoted)
+    assert json_names(path) is None, "Spark takes it for JSON"
     path.write_bytes(path.read_bytes()[:-8] if name.endswith("gz") else b"")
     assert json_names(path) == (None if name.endswith("gz") else {})
 
@@ -82,6 +86,20 @@ def test_header(tmp_path: Path, text: bytes, comment: str | None, header: bytes 
     zipped = tmp_path / "x.csv.gz"
     zipped.write_bytes(gzip.compress(text))
     assert csv_header(zipped, comment) == header
+
+
+@pytest.mark.parametrize(
+    ("header", "fault"),
+    [
+        (b"id,x", None),
+        (b"id,x,", "has no name for column 3"),
+        (b"id,x,x", "has two columns named 'x'"),
+        (b'"Id",x,id', "has two columns named 'id'"),
+        (b"id, ", None),
+    ],
+)
+def test_columns_without_a_name_of_their_own(header: bytes, fault: str | None) -> None:
+    assert header_fault(header, ",", '"') == fault
 
 
 def test_names_in_a_header() -> None:

@@ -1,0 +1,254 @@
+"""`dedup run` takes every record of every file, or says by name what it does not take."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from spark_support import Job
+from test_cli_unfinished import lose_last_commit
+
+from dedup.cli.failures import FAILED, USAGE
+from dedup.cli.run import plan
+from dedup.cli.source import InputFiles
+
+
+def test_names_in_any_case(job: Job) -> None:
+    job.files.text("a.csv", "id,x\na,1\n")
+    job.files.text("B.CSV", "id,x\nb,1\n")
+    (job.files.folder / "c.Csv.GZ").write_bytes(gzip.compress(b"id,x\nc,1\n"))
+    assert job().figures.files == 3
+    assert job.rows() == [("a", "1"), ("b", "1"), ("c", "1")]
+    job.files.text("D.Csv", "id,x\nd,1\n")
+    job()
+    assert ("d", "1") in job.rows()
+
+
+@pytest.mark.parametrize("name", ["in[1]", "in{a,b}*?"])
+def test_an_input_that_looks_like_a_glob(job: Job, name: str) -> None:
+    job.files.text(f"{name}/day=1/x.csv", "id\na\n")
+    job(input=job.files.folder / name)
+    assert job.rows() == [("a", "1")]
+    job.output = job.output.with_name("flat")
+    job(input=job.files.folder / name / "day=1", output=job.output)
+    assert job.rows() == [("a",)]
+
+
+def test_one_file_is_that_file_alone(job: Job) -> None:
+    path = job.files.text("a[1].csv", "id\na\n")
+    job.files.text("sub/a[1].csv", "id\nb\n")
+    for _ in range(2):
+        job(input=path)
+        assert job.rows() == [("a",)]
+
+
+def test_a_file_that_spark_does_not_find_is_named(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason may be next: here a glob that is not what the listing takes it for."""
+    job.files.text("1.csv", "id\na\n")
+    job.files.text("2.csv", "id\nb\n")
+    job.files.text("3.csv", "id\nc\n")
+    options = InputFiles.reader_options.fget
+    assert options is not None
+    monkeypatch.setattr(
+        InputFiles,
+        "reader_options",
+        property(lambda self: options(self) | {"pathGlobFilter": "1*"}),
+    )
+    failure = job.fails()
+    assert failure.exit_code == FAILED
+    assert failure.remedy == "input-names"
+    folder = job.files.folder
+    assert f"did not find 2 files of INPUT: {folder}/2.csv, {folder}/3.csv. All" in failure.message
+    assert job.rows() == [("a",)]
+    monkeypatch.undo()
+    job()
+    assert job.rows() == [("a",), ("b",), ("c",)]
+    # Who leaves out files by an option of Spark's reader is asked nothing.
+    job.files.text("4.csv", "id\nd\n")
+    job.output = job.output.with_name("filtered")
+    job(output=job.output, read_options=(("pathGlobFilter", "1*"),))
+    assert job.rows() == [("a",)]
+
+
+@pytest.mark.parametrize("short", ["b,1", "b,1,2,3"])
+def test_a_row_of_another_length_is_seen_where_not_all_columns_are_read(
+    job: Job, short: str
+) -> None:
+    job.files.text("1.csv", f"id,x,y\na,1,2\n{short}\n")
+    options = {"schema": "id STRING, x STRING", "new_columns": "ignore"}
+    failure = job.fails(**options)
+    assert failure.exit_code == FAILED
+    assert f"Malformed CSV record: {short}. It is line 3." in failure.message
+
+
+def test_what_spark_would_pass_over_or_cut_in_two(job: Job) -> None:
+    path = job.files.text("1.json", '{"id":"a"}{"id":"b"}\n')
+    failure = job.fails()
+    assert failure.exit_code == FAILED
+    assert f"{path} has more behind the first JSON value of line 1" in failure.message
+    assert job.visible() == []
+    path.write_text('{"id":"a"}\n{"id":"b"}\n')
+    job()
+    later = job.files.text("2.json", '{"id":"c"} {"id":"d"}\n')
+    assert f"{later} has more" in job.fails(bad_records="skip").message
+    later.unlink()
+    assert job.rows("json") == [("a",), ("b",)]
+
+    job.output = job.output.with_name("csv")
+    path = job.files.text("csv/1.csv", 'id\n"a\nb"\n')
+    options = {"input": path.parent, "output": job.output, "output_format": "json"}
+    assert "a value in quotes without an end in line 2" in job.fails(**options).message
+    job(**options, read_options=(("multiLine", "true"),))
+    assert job.rows("json") == [("a\nb",)]
+
+
+def test_a_column_in_single_quotes_is_seen(job: Job) -> None:
+    job.files.text("1.json", '{"id":"a"}\n')
+    job()
+    job.files.text("2.json", "{'id':'b','more':1}\n")
+    failure = job.fails()
+    assert "2.json has 'more' (bigint)" in failure.message
+    job(new_columns="add")
+    assert job.rows("json") == [("a", None), ("b", 1)]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json"])
+def test_times_come_out_to_the_microsecond(job: Job, file_format: str) -> None:
+    moment = datetime(2024, 1, 1, 0, 0, 0, 123456)
+    table = pa.table(
+        {
+            "id": ["a"],
+            "t": pa.array([moment.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            "n": pa.array([moment], pa.timestamp("us")),
+        }
+    )
+    job.files.table("1.parquet", table)
+    job(output_format=file_format)
+    (text,) = [p.read_text() for p in job.output.glob("batch=0/*") if "a" in p.read_text()]
+    assert "2024-01-01T00:00:00.123456Z" in text
+    assert text.count("2024-01-01T00:00:00.123456") == 2
+
+
+def test_what_spark_cannot_read_is_named(job: Job) -> None:
+    nanoseconds = pa.table({"id": ["a"], "t": pa.array([1], pa.timestamp("ns"))})
+    path = job.files.table("1.parquet", nanoseconds)
+    named = f"{path}: its column 't' has nanoseconds, which Spark does not read"
+    assert named in job.fails().message
+    pq.write_table(nanoseconds.drop(["t"]), path)
+    job()
+    path = job.files.table("2.parquet", nanoseconds)
+    assert f"{path} cannot be read: its column 't' has nanoseconds" in job.fails().message
+    path.write_text("no Parquet")
+    assert f"{path} cannot be read: it is no Parquet file (" in job.fails().message
+
+
+def test_headers_that_name_no_column_or_in_another_order(job: Job) -> None:
+    path = job.files.text("1.csv", "id,x,\na,1,2\n")
+    assert f"The header of {path} has no name for column 3" in job.fails().message
+    job.files.text("1.csv", "id,x\na,1\n")
+    path = job.files.text("2.csv", 'id,"X",x\nb,1,2\n')
+    assert f"The header of {path} has two columns named 'x'" in job.fails().message
+    path = job.files.text("2.csv", 'x,"id"\n1,b\n')
+    assert f"{path} has the columns x, id, and the first file has them in" in job.fails().message
+    assert job.visible() == []
+
+
+def test_options_that_no_micro_batch_could_follow(job: Job) -> None:
+    job.files.text("1.json", '{"id":"a","n":[1],"t":"2024"}\n')
+    failure = job.fails(output_format="csv")
+    assert failure.exit_code == USAGE
+    assert "no text for the column 'n' (array<bigint>)" in failure.message
+    failure = job.fails(timestamp="t", timestamp_format="qqqq")
+    assert failure.exit_code == USAGE
+    assert "--timestamp-format qqqq is no pattern of Spark's" in failure.message
+    assert job.visible() == []
+
+
+def test_a_value_of_another_type_is_named_with_its_line(job: Job) -> None:
+    job.files.text("1.json", '{"id":"n","n":2}\n{"id":"b","n":"x"}\n')
+    failure = job.fails(schema="id STRING, n INT")
+    assert 'It is line 2: {"id":"b","n":"x"}.' in failure.message
+
+
+class TestFilesOfAnUnfinishedMicroBatch:
+    """Killed after its rows were published, and before Spark had noted that."""
+
+    @pytest.fixture
+    def path(self, job: Job) -> Path:
+        path = job.files.text("1.csv", "id,x\na,1\nb,1\n")
+        job()
+        lose_last_commit(job)
+        return path
+
+    def finish(self, job: Job, path: Path) -> None:
+        """The way that the message names."""
+        path.write_text("id,x\na,1\nb,1\n")
+        os.utime(path, (1_700_000_001, 1_700_000_001))
+        assert job().figures.batches == 1
+        job.files.text("2.csv", "id,x\nb,2\nc,2\n")
+        job()
+        assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
+
+    def test_written_again(self, job: Job, path: Path) -> None:
+        job.files.text("1.csv", "id,x\nc,1\n")
+        for failure in (job.fails(), self.planned(job)):
+            assert f"{path} was written again, and the run before ended" in str(failure)
+            assert "unfinished-files" in str(failure)
+        self.finish(job, path)
+
+    def planned(self, job: Job) -> Exception:
+        with pytest.raises(Exception, match="written again") as failed:
+            plan(job.made(), spark=job.spark)
+        return failed.value
+
+    def test_gone(self, job: Job, path: Path) -> None:
+        job.files.text("0.csv", "id,x\nz,1\n")
+        path.unlink()
+        failure = job.fails()
+        assert failure.remedy == "unfinished-files"
+        assert f"{path} is gone" in failure.message
+        assert "empty file" not in failure.message
+        (job.files.folder / "0.csv").unlink()
+        self.finish(job, path)
+
+    def test_changed_for_good(self, job: Job, path: Path) -> None:
+        """The last resort that REMEDIES.md names."""
+        job.files.text("1.csv", "id,x\nb,3\nc,3\n")
+        shutil.rmtree(job.output / "batch=0")
+        job()
+        job.files.text("2.csv", "id,x\na,4\nb,4\n")
+        job()
+        assert job.rows() == [("a", "4"), ("b", "3"), ("c", "3")]
+
+    def test_gone_for_good_before_its_rows_were_published(self, job: Job, path: Path) -> None:
+        shutil.rmtree(job.output / "batch=0")
+        later = path.rename(path.with_name("later.csv"))
+        assert "Or begin anew with another --output" in job.fails().message
+        later.rename(path)
+        job()
+        path = job.files.text("2.csv", "id,x\nc,2\n")
+        job()
+        lose_last_commit(job)
+        shutil.rmtree(job.output / "batch=1")
+        path.unlink()
+        failure = job.fails()
+        assert f"{path} is gone" in failure.message
+        assert "or an empty file in its place" in failure.message
+        path.touch()
+        job()
+        job.files.text("3.csv", "id,x\na,3\nc,3\n")
+        job()
+        assert job.rows() == [("a", "1"), ("b", "1"), ("c", "3")]
+
+    def test_another_policy_for_new_columns(self, job: Job, path: Path) -> None:
+        failure = job.fails(new_columns="ignore")
+        assert "--new-columns is ignore now and was error" in failure.message
+        self.finish(job, path)

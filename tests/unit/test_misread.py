@@ -1,0 +1,178 @@
+"""What Spark would pass over in a text file is found before, and nothing else is."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.cli import misread as module
+from dedup.cli.misread import misread
+
+
+def told(folder: Path, name: str, data: str | bytes, **settings: str) -> str | None:
+    path = folder / name
+    data = data.encode() if isinstance(data, str) else data
+    path.write_bytes(gzip.compress(data) if name.lower().endswith(".gz") else data)
+    return misread(path, "csv" if ".csv" in name.lower() else "json", settings)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_bad"),
+    [
+        ('{"id":"a"}{"id":"b"}', True),
+        ('{"id":"a"} {"id":"b"}', True),
+        ('{"id":"a"},{"id":"b"}', True),
+        ('{"id":"a"}junk', True),
+        ('{"id":"a"} 1', True),
+        ("{'id':'a'}{'id':'}'}", True),
+        ('[{"id":"a"}] [{"id":"b"}]', True),
+        ('{"id":"}x"}', False),
+        ('{"id":"\\"}x"}', False),
+        ("{'id':'}x'}", False),
+        ('{"id":{"a":[1, 2] , "b":{} }} ', False),
+        ('[{"id":"a"},{"id":"b"}]', False),
+        ('{"id":"a"},', False),
+        ('{"id":"a"}}', False),
+        ('{"id":', False),
+        ("null", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.json", "a.JSON.GZ"])
+def test_values_behind_the_first_of_a_line(
+    tmp_path: Path, name: str, line: str, *, is_bad: bool
+) -> None:
+    said = told(tmp_path, name, f'{{"id":"x"}}\r\n{line}\n{{"id":"y"}}')
+    if is_bad:
+        assert said is not None
+        assert f"line 2, which Spark would pass over: {line}" in said
+    else:
+        assert said is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_bad"),
+    [
+        ('{\n "id": "a"\n}\n', False),
+        ('[\n {"id": "a"} ,\n {"id": "}x"}\n]\n', False),
+        ('{\n "id": "a"\n}\n{\n "id": "b"\n}\n', True),
+        ('{"id": "a"}\n{"id": "b"}\n', True),
+    ],
+)
+def test_values_behind_the_first_of_a_file(tmp_path: Path, text: str, *, is_bad: bool) -> None:
+    said = told(tmp_path, "a.json", text, multiline="true")
+    assert (said is not None) is is_bad
+
+
+def test_lines_end_as_the_reader_was_told(tmp_path: Path) -> None:
+    text = '{"id":"a"};{"id":"b"};{"id":\n"c"}'
+    assert "line 1" in (told(tmp_path, "a.json", text) or "")
+    assert told(tmp_path, "a.json", text, linesep=";") is None
+    assert "line 2" in (told(tmp_path, "a.json", '{};{}{};{"id":1}', linesep=";") or "")
+
+
+def test_text_is_decoded_as_the_reader_was_told(tmp_path: Path) -> None:
+    text = '{"id":"\u00e9"}{"id":"b"}\n'
+    assert told(tmp_path, "a.json", text.encode("utf-16"), encoding="UTF-16") is not None
+    assert told(tmp_path, "a.csv", '"\u00e9\n1"\n'.encode("latin-1"), charset="ISO-8859-1")
+    assert told(tmp_path, "a.json", text, encoding="no-such") is None, "Spark complains of it"
+
+
+@pytest.mark.parametrize(
+    ("row", "is_bad"),
+    [
+        ('a,"1', True),
+        ('"a', True),
+        ('5" pipe,"1', True),
+        ('"a""', True),
+        ('a,"1"', False),
+        ('"a""b",', False),
+        ('5" pipe,1', False),
+        ('"a"b,"c"', False),
+        ('a,"', True),
+        (' "a,1', False),
+    ],
+)
+def test_values_in_quotes_that_have_no_end_in_their_line(
+    tmp_path: Path, row: str, *, is_bad: bool
+) -> None:
+    text = f"id,x\n{row}\nb,2\n"
+    said = told(tmp_path, "a.csv", text)
+    if is_bad:
+        assert said is not None
+        assert said.endswith(f"in line 2, where Spark ends the record: {row}")
+    else:
+        assert said is None
+    within = told(tmp_path, "a.csv", text, multiline="true")
+    assert within == ("has a value in quotes without an end, in line 2" if is_bad else None)
+
+
+def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:
+    assert told(tmp_path, "a.csv", "id|x\na|'1\n2'\n", quote="'", sep="|")
+    assert told(tmp_path, "a.csv", "id|x\na,'1|2\n", quote="'", sep="|") is None
+    assert told(tmp_path, "a.csv", 'id\tx\na\t"1\n', sep="\\t")
+    assert told(tmp_path, "a.csv", 'id,x\na,"1\n', quote="") is None
+    assert told(tmp_path, "a.csv", 'id,x\n"a\\"b",1\n', escape="\\") is None
+    assert told(tmp_path, "a.csv", 'id,x\n"a\\",1\n"', escape="\\")
+    assert told(tmp_path, "a.csv", 'id,x\na, "1\n', ignoreleadingwhitespace="true")
+    assert told(tmp_path, "a.csv", "id,x\n# it's \"so\na,1\n", comment="#") is None
+    assert told(tmp_path, "a.csv", 'id,x\na,"1\n2"\n', multiline="true") is None
+
+
+def test_what_cannot_be_read_is_left_to_spark(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(b"no gzip")
+    assert misread(tmp_path / "a.csv.gz", "csv", {}) is None
+    assert misread(tmp_path / "gone.json", "json", {}) is None
+    assert misread(tmp_path / "a.parquet", "parquet", {}) is None
+
+
+values = st.recursive(
+    st.none() | st.integers() | st.text('{}[]"\\, :\n\r\u00e9x'),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('}" x'), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.dictionaries(st.text('}"x'), values, max_size=3), max_size=6), st.data())
+def test_no_json_lines_are_complained_of_but_two_in_one_are(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[object], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("json")
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        # Records reach over the ends of blocks.
+        patched.setattr(module, "_BLOCK_BYTES", 7)
+        assert told(folder, "a.json", "\n".join(lines)) is None
+        if len(lines) >= 2:
+            at = data.draw(st.integers(0, len(lines) - 2))
+            lines[at : at + 2] = [lines[at] + lines[at + 1]]
+            said = told(folder, "a.json", "\n".join(lines))
+            assert said is not None
+            assert f"of line {at + 1}," in said
+
+
+cells = st.text('",x\n ', max_size=4)
+
+
+@given(st.lists(st.lists(cells, min_size=2, max_size=2), max_size=6), st.sampled_from([0, 1]))
+def test_just_the_values_with_a_line_end_are_complained_of(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], quoting: int
+) -> None:
+    folder = tmp_path_factory.mktemp("csv")
+    text = io.StringIO()
+    csv.writer(text, quoting=quoting, lineterminator="\n").writerows(rows)
+    is_cut = any("\n" in cell for row in rows for cell in row)
+    for block_bytes in (5, 8 << 20):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(module, "_BLOCK_BYTES", block_bytes)
+            said = told(folder, "a.csv", text.getvalue())
+            assert (said is not None) is is_cut
+            assert told(folder, "a.csv", text.getvalue(), multiline="true") is None
