@@ -124,9 +124,8 @@ def chained() -> DedupError:
 
 
 def test_a_user_s_text_that_names_a_class_is_no_error_of_ours() -> None:
-    text = (
-        "Traceback (most recent call last):\n  File x\nValueError: saw dedup.errors.StateError: x\n"
-    )
+    raised = "ValueError: saw dedup.errors.StateError: x"
+    text = f"Traceback (most recent call last):\n  File x\n{raised}\n"
     assert cause(text) is None
     assert cause_of(text) == raised
 
