@@ -45,33 +45,40 @@ def observations() -> list[Column]:
     """Aggregates for `DataFrame.observe` over the group function's output."""
     # Where there is no row, as in a micro-batch without input, a sum is null.
     done = [_total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
-    held = [F.sum(name).alias(name) for name in (*HELD, *EXPIRING)]
-    maxima = [F.max(name).alias(name) for name in (*MAXIMA, *SETTINGS)]
-    is_shard = F.col("shard_index").isNotNull()
-    holder = F.min(F.when(is_shard, F.struct("gc_watermark_ms", "shard_index", *TEXTS)))
-    fullest = F.max(F.when(is_shard, F.struct("live_ids", "shard_index")))
-    return [
+    held = [f"sum({name}) AS {name}" for name in (*HELD, *EXPIRING)]
+    maxima = [f"max({name}) AS {name}" for name in (*MAXIMA, *SETTINGS)]
+    texts = ", ".join(TEXTS)
+    holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
+    fullest = f"max({_of_shards('live_ids, shard_index')})"
+    every = [
         *done,
         *held,
         *maxima,
-        F.min("gc_watermark_ms").alias("gc_watermark_ms"),
-        (F.max("base_epoch") - F.min("base_epoch")).alias("epochs_apart"),
-        F.max("base_epoch").alias("base_epoch"),
-        holder["shard_index"].alias("gc_shard"),
-        *(holder[name].alias(name) for name in TEXTS),
-        fullest["shard_index"].alias("fullest_shard"),
-        fullest["live_ids"].alias("fullest_shard_ids"),
-        F.count("shard_index").alias("shards"),
+        "min(gc_watermark_ms) AS gc_watermark_ms",
+        "max(base_epoch) - min(base_epoch) AS epochs_apart",
+        "max(base_epoch) AS base_epoch",
+        f"({holder}).shard_index AS gc_shard",
+        *(f"({holder}).{name} AS {name}" for name in TEXTS),
+        f"({fullest}).shard_index AS fullest_shard",
+        f"({fullest}).live_ids AS fullest_shard_ids",
+        "count(shard_index) AS shards",
     ]
+    # As texts: each call of a function is several round trips to Spark's Java.
+    return [F.expr(text) for text in every]
 
 
 def pack_observation() -> Column:
     """Aggregate for `DataFrame.observe` over pack's output."""
-    return _total("pack_us")
+    return F.expr(_total("pack_us"))
 
 
-def _total(name: str) -> Column:
-    return F.coalesce(F.sum(name), F.lit(0)).alias(name)
+def _of_shards(names: str) -> str:
+    """Columns of the rows that tell of a shard, as one value that has an order."""
+    return f"CASE WHEN shard_index IS NOT NULL THEN struct({names}) END"
+
+
+def _total(name: str) -> str:
+    return f"coalesce(sum({name}), 0) AS {name}"
 
 
 def pack_name(name: str) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -35,6 +36,10 @@ def settle() -> None:
     global _known, _settled_bytes
     if not _known:
         _keep_freed()
+        # Of Spark's own code, for each task, wherever a column of counters holds no value.
+        warnings.filterwarnings(
+            "ignore", "The behavior of DataFrame concatenation", FutureWarning, r"pyspark\.worker"
+        )
     if len(sys.modules) != _known:
         _known = len(sys.modules)
         gc.collect()

@@ -199,7 +199,10 @@ def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.M
     monkeypatch.setattr(StagedFiles, "__call__", kill)
     assert "pulled the plug" in job.fails(new_columns="ignore").message
     monkeypatch.undo()
-    assert "--schema is id STRING" in job.fails(schema="id STRING").message
+    ignore = {"new_columns": "ignore"}
+    assert "--schema is id STRING" in job.fails(schema="id STRING", **ignore).message
+    assert "--new-columns is add now and was ignore" in job.fails(new_columns="add").message
+    job(**ignore)
     job.files.text("3.json", '{"id":"c","extra":2}\n{"id":"b"}\n')
     job(new_columns="add")
     assert written(job) == [{"id": "a"}, {"id": "b"}, {"id": "c", "extra": 2}]

@@ -33,6 +33,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.timeout(600)
 def test_python(tmp_path: Path) -> None:
     """The example, then what builds on it; the console shows that every ID came once."""
     parts = snippets("python")
@@ -45,6 +46,7 @@ def test_python(tmp_path: Path) -> None:
     program = example[:start] + "\n".join(rest) + begun
     done = run([sys.executable, "-c", program], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "FutureWarning" not in done.stderr, "what workers print comes to the reader's screen"
     ids = re.findall(r"\|(order-\d+)\|", done.stdout)
     assert ids
     assert len(ids) == len(set(ids))
