@@ -249,7 +249,7 @@ def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
     known = _columns(df, options)
     checks.check_arrow(df.sparkSession)
     if df.isStreaming:
-        _check_stream(df, options)
+        _check_stream(df, options, known)
     plan = _plan(df, options, known)
     if plan.root is not None and plan.marked:
         mark_start(plan.root, plan.start_id)
@@ -274,13 +274,13 @@ def a_stream_needs_a_catalog() -> ConfigError:
     )
 
 
-def _check_stream(df: DataFrame, options: Options) -> None:
+def _check_stream(df: DataFrame, options: Options, known: columns.Columns) -> None:
     if options.root is None:
         raise a_stream_needs_a_catalog()
     spark = df.sparkSession
     versions.check_driver()
     checks.check_settings(spark)
-    checks.check_upstream(df)
+    checks.check_upstream(df, known.steps)
     checks.check_root(spark, options.root, shared_local=options.shared_local)
     checks.check_partitions(spark)
 

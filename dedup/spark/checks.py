@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +15,6 @@ from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
-from dedup.spark.planned import steps
 
 #: Settings under which Spark itself stops keeping state right, and what they must be.
 _REQUIRED = {
@@ -131,15 +131,20 @@ def check_partitions(spark: SparkSession) -> None:
     )
 
 
-def check_upstream(df: DataFrame) -> None:
+def check_upstream(df: DataFrame, found: Counter[str]) -> None:
     """Refuse a stream on which the operator would not work or would break something.
+
+    Parameters
+    ----------
+    df : DataFrame
+    found : Counter of str
+        The steps of its plan.
 
     Raises
     ------
     ConfigError
         For a second stateful Python operator in one query, or a watermark declared before ours.
     """
-    found = steps(df)
     if "EventTimeWatermark" in found:
         marked = (f.name for f in df.schema.fields if "spark.watermarkDelayMs" in f.metadata)
         column = repr(next(marked, "..."))

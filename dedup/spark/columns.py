@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
 from dedup.spark.expression import Expression, column_text, mentioned, read_expression
 from dedup.spark.plan import HELPER_PREFIX
-from dedup.spark.planned import check_row_by_row
+from dedup.spark.planned import check_row_by_row, steps
 
 _FIXED_WIDTH = (
     T.ByteType,
@@ -56,6 +57,14 @@ class Columns:
     time_zone: str = "UTC"
     ansi: str = "true"
     helpers: list[Column] = field(default_factory=list)
+    _steps: Counter[str] | None = None
+
+    @property
+    def steps(self) -> Counter[str]:
+        """The steps of the plan so far; on Spark Connect it takes a round trip to learn them."""
+        if self._steps is None:
+            self._steps = steps(self.df)
+        return self._steps
 
     def resolve(self, given: str | Column, option: str) -> Resolved:
         """The column that an option names.
@@ -108,7 +117,7 @@ class Columns:
                 f"{option}={only.name!r} is a sort order, not a value; what is smaller comes "
                 "first. For the other way round negate it, such as -F.col('n')."
             )
-        check_row_by_row(selected, self.df, expression, option)
+        check_row_by_row(selected, self.steps, expression, option)
         for name in self.df.columns:
             # An alias makes no other value.
             if expression.text == self._reference(name):

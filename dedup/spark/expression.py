@@ -123,21 +123,27 @@ def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Ex
     case_sensitive : bool
         Whether the session tells names apart by case; where not, they come in lower case.
     """
-    made = _Reader(given, df.columns, case_sensitive)
+    words = Words(given, df.columns, case_sensitive)
     node = getattr(given, "_jc", None)
     if node is not None:
-        made.out.text = made.classic(node.node())
+        from dedup.spark.expression_classic import read_classic
+
+        words.out.text = read_classic(words, node.node())
     else:
+        from dedup.spark.expression_connect import read_connect
+
         connect: Any = given
-        made.out.text = made.connect(connect.to_plan(df.sparkSession.client))
-    made.out.is_order = made.out.text.startswith(("SortOrder(", "sort_order("))
-    return made.out
+        words.out.text = read_connect(words, connect.to_plan(df.sparkSession.client))
+    words.out.is_order = words.out.text.startswith(("SortOrder(", "sort_order("))
+    return words.out
 
 
-class _Reader:
+class Words:
+    """Writes an expression down, part by part, and notes in `out` what it is made of."""
+
     def __init__(self, given: Column, columns: list[str], case_sensitive: bool) -> None:
         self.out = Expression()
-        self._given = given
+        self.given = given
         self._known = {self._fold(name, case_sensitive) for name in columns}
         self._case_sensitive = case_sensitive
         self._variables: dict[str, str] = {}
@@ -146,108 +152,8 @@ class _Reader:
     def _fold(name: str, case_sensitive: bool) -> str:
         return name if case_sensitive else name.lower()
 
-    # --- classic: org.apache.spark.sql.internal.ColumnNode
-
-    def classic(self, node: Any) -> str:
-        kind = _class(node)
-        if kind == "Alias":
-            return self.classic(node.child())
-        if kind == "UnresolvedAttribute":
-            return self._column(list(_each(node.nameParts())))
-        if kind == "Literal":
-            return _literal(node.value())
-        if kind == "Cast":
-            mode = node.evalMode()
-            tried = mode.isDefined() and _class(mode.get()) == "Try$"
-            return self._cast(self.classic(node.child()), node.dataType().simpleString(), tried)
-        if kind == "SqlExpression":
-            return self._sql(node.expression())
-        if kind == "UnresolvedFunction":
-            arguments = [self.classic(child) for child in _each(node.arguments())]
-            return self._call(node.functionName(), arguments, distinct=node.isDistinct())
-        if kind == "UnresolvedNamedLambdaVariable":
-            return self._variable(node.name())
-        if kind == "LambdaFunction":
-            variables = [self.classic(one) for one in _each(node.arguments())]
-            return f"({', '.join(variables)}) -> {self.classic(node.function())}"
-        if kind in ("CaseWhenOtherwise", "UnresolvedExtractValue"):
-            name = "when" if kind == "CaseWhenOtherwise" else "get"
-            return self._call(name, [self.classic(child) for child in _each(node.children())])
-        if kind == "ExpressionColumnNode":
-            return self._catalyst(node.expression())
-        if kind == "UpdateFields":
-            value = node.valueExpression()
-            below = [node.structExpression(), *([value.get()] if value.isDefined() else [])]
-            return self._update(node.fieldName(), [self.classic(one) for one in below])
-        return self._as_printed(kind, str(node.sql()), [self.classic(n) for n in _below(node)])
-
-    def _catalyst(self, expression: Any) -> str:
-        """An expression that Spark wraps as it is: a column of a DataFrame, a Python function."""
-        kind = _class(expression)
-        if kind == "ColumnNodeExpression":
-            return self.classic(expression.node())
-        if kind == "UnresolvedAttribute":
-            return self._column(list(_each(expression.nameParts())))
-        path = _path(expression)
-        if path:
-            return self._column(path)
-        children = [self._catalyst(child) for child in _each(expression.children())]
-        if kind == "Alias":
-            return children[0]
-        if kind in ("GetStructField", "GetArrayStructFields"):
-            return self._call("get", [*children, _literal(_field_name(expression, kind))])
-        if kind == "PythonUDF":
-            return self._call(f"python {expression.name()}", children)
-        if kind == "NamedArgumentExpression":
-            return f"{expression.key()} => {children[0]}"
-        # What it is besides its children only its print tells.
-        return self._as_printed(kind, str(expression.sql()), children)
-
-    # --- Spark Connect: spark.connect.Expression
-
-    def connect(self, message: Any) -> str:
-        kind = message.WhichOneof("expr_type")
-        value = getattr(message, kind)
-        if kind == "alias":
-            return self.connect(value.expr)
-        if kind == "unresolved_attribute":
-            return self._column(_parts(value.unparsed_identifier))
-        if kind == "literal":
-            return _connect_literal(value)
-        if kind == "cast":
-            tried = value.eval_mode == type(value).EVAL_MODE_TRY
-            return self._cast(self.connect(value.expr), _connect_type(value), tried)
-        if kind == "expression_string":
-            return self._sql(value.expression)
-        if kind in ("unresolved_function", "call_function"):
-            arguments = [self.connect(one) for one in value.arguments]
-            distinct = kind == "unresolved_function" and value.is_distinct
-            return self._call(value.function_name, arguments, distinct=distinct)
-        if kind == "unresolved_named_lambda_variable":
-            return self._variable(".".join(value.name_parts))
-        if kind == "lambda_function":
-            variables = [self._variable(".".join(one.name_parts)) for one in value.arguments]
-            return f"({', '.join(variables)}) -> {self.connect(value.function)}"
-        if kind == "unresolved_extract_value":
-            return self._call("get", [self.connect(value.child), self.connect(value.extraction)])
-        if kind == "common_inline_user_defined_function":
-            arguments = [self.connect(one) for one in value.arguments]
-            if not value.deterministic:
-                self.out.unstable.add(value.function_name)
-            return self._call(f"python {value.function_name}", arguments)
-        if kind == "update_fields":
-            below = [value.struct_expression]
-            if value.HasField("value_expression"):
-                below.append(value.value_expression)
-            return self._update(value.field_name, [self.connect(one) for one in below])
-        if kind == "named_argument_expression":
-            return f"{value.key} => {self.connect(value.value)}"
-        # The message itself says from which line of the program it comes.
-        return self._as_printed(kind, str(self._given), [])
-
-    # --- both
-
-    def _column(self, parts: list[str]) -> str:
+    def column(self, parts: list[str]) -> str:
+        """A column, or the way to a field of one, that the expression reads."""
         if not self._case_sensitive:
             parts = [part.lower() for part in parts]
         name = column_text(parts)
@@ -255,40 +161,43 @@ class _Reader:
             self.out.columns.append(name)
         return name
 
-    def _as_printed(self, kind: str, printed: str, below: list[str]) -> str:
+    def as_printed(self, kind: str, printed: str, below: list[str]) -> str:
         """A step that has no words of ours: as Spark prints it, and what it is made of."""
         self.out.functions.add(kind)
         for name, ours in self._variables.items():
             printed = re.sub(rf"\b{re.escape(name)}\b", ours, printed)
         return f"{kind}({', '.join(below)}): {' '.join(printed.split())}"
 
-    def _update(self, name: str, below: list[str]) -> str:
+    def update(self, name: str, below: list[str]) -> str:
         """A struct with a field that is added, replaced or dropped."""
-        return self._call("update", [below[0], _literal(name), *below[1:]])
+        return self.call("update", [below[0], literal(name), *below[1:]])
 
-    def _call(self, name: str, arguments: list[str], *, distinct: bool = False) -> str:
+    def call(self, name: str, arguments: list[str], *, distinct: bool = False) -> str:
+        """A function with its arguments."""
         name = name if name.startswith("python ") else name.lower()
         name = _SAME_FUNCTION.get(name, name)
         self.out.functions.add(name)
         return f"{name}({'distinct ' if distinct else ''}{', '.join(arguments)})"
 
-    def _cast(self, value: str, kind: str, tried: bool) -> str:
+    def cast(self, value: str, kind: str, tried: bool) -> str:
+        """A value as another type; null where that fails, if it is only tried."""
         kind = "".join(kind.lower().split()) if "(" in kind else kind.lower()
         kind = _SAME_TYPE.get(kind, kind)
         self.out.casts.add(kind)
         return f"{'try_cast' if tried else 'cast'}({value} as {kind})"
 
-    def _sql(self, text: str) -> str:
+    def sql(self, text: str) -> str:
+        """A fragment of SQL, or the column that it only names."""
         text = _SQL_ALIAS.sub("", text.strip())
         if _SQL_NAME.fullmatch(text):
-            (name,) = _parts(text)
+            (name,) = parts(text)
             if self._fold(name, self._case_sensitive) in self._known:
-                return self._column([name])
+                return self.column([name])
         self.out.sql.append(text)
         self.out.functions.update(re.findall(r"(\w+)\s*\(", text.lower()))
         return f"sql({text})"
 
-    def _variable(self, name: str) -> str:
+    def variable(self, name: str) -> str:
         """A lambda's variable; Spark numbers them through all lambdas of a process."""
         # No column can be written like it.
         return self._variables.setdefault(name, f"${len(self._variables)}")
@@ -310,73 +219,25 @@ def mentioned(text: str, names: list[str]) -> Iterator[str]:
             yield name
 
 
-def _parts(text: str) -> list[str]:
+def parts(text: str) -> list[str]:
+    """Split the name of a column as SQL writes it."""
     return [
         quoted.replace("``", "`") if quoted else plain
         for quoted, plain in _QUOTED_PART.findall(text)
     ]
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A constant; of Python or, where that has no such type, of Java."""
     if isinstance(value, (bytes, bytearray)):
         return f"0x{bytes(value).hex()}"
     if value is None or isinstance(value, (str, bool, int, float)):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Decimal):
         return f"decimal {value}"
-    return f"{_class(value).lower()} {value.toString()}"
+    return f"{class_name(value).lower()} {value.toString()}"
 
 
-def _connect_literal(literal: Any) -> str:
-    kind = literal.WhichOneof("literal_type")
-    if kind in ("null", None):
-        return "null"
-    value = getattr(literal, kind)
-    if kind == "decimal":
-        return f"decimal {value.value}"
-    if kind in ("string", "boolean", "binary", "byte", "short", "integer", "long", "double"):
-        return _literal(value)
-    return f"{kind} {' '.join(str(value).split())}"
-
-
-def _connect_type(cast: Any) -> str:
-    if cast.WhichOneof("cast_to_type") == "type_str":
-        return str(cast.type_str)
-    from pyspark.sql.connect.types import proto_schema_to_pyspark_data_type
-
-    return str(proto_schema_to_pyspark_data_type(cast.type).simpleString())
-
-
-def _path(expression: Any) -> list[str]:
-    """A column, or the way to a field of one; empty for anything else."""
-    kind = _class(expression)
-    if kind == "AttributeReference":
-        return [expression.name()]
-    if kind == "Alias":
-        return _path(expression.child())
-    if kind in ("GetStructField", "GetArrayStructFields"):
-        above = _path(expression.child())
-        return [*above, _field_name(expression, kind)] if above else []
-    return []
-
-
-def _field_name(expression: Any, kind: str) -> str:
-    if kind == "GetArrayStructFields":
-        return str(expression.field().name())
-    return str(expression.childSchema().fields()[expression.ordinal()].name())
-
-
-def _below(node: Any) -> Iterator[Any]:
-    """Nodes of expressions below one; others, such as a window's frame, are in its print."""
-    for child in _each(node.children()):
-        if hasattr(child, "sql") and _class(child) not in ("Ascending$", "Descending$"):
-            yield child
-
-
-def _class(value: Any) -> str:
+def class_name(value: Any) -> str:
+    """Simple name of the class of an object of Java's."""
     return str(value.getClass().getSimpleName())
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for position in range(sequence.size()):
-        yield sequence.apply(position)

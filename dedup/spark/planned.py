@@ -73,15 +73,16 @@ def steps(df: DataFrame) -> Counter[str]:
 
 
 def check_row_by_row(
-    selected: DataFrame, df: DataFrame, expression: Expression, option: str
+    selected: DataFrame, before: Counter[str], expression: Expression, option: str
 ) -> None:
     """Refuse an expression that is not one lasting value of each row.
 
     Parameters
     ----------
     selected : DataFrame
-        `df` with the expression as its only column.
-    df : DataFrame
+        A DataFrame with the expression as its only column.
+    before : Counter of str
+        `steps` of that DataFrame without it.
     expression : Expression
         The same in our words.
     option : str
@@ -92,7 +93,7 @@ def check_row_by_row(
     ConfigError
         For generators, aggregates, window functions and nondeterministic functions.
     """
-    added = steps(selected) - steps(df)
+    added = steps(selected) - before
     del added["Project"]
     if added:
         step = next((name for name in _STEPS if name in added), min(added))
