@@ -117,11 +117,16 @@ class BadRows:
         bad = rows.where(_is_bad(self._options, self._columns))
         own = [named_column(name) for name in self._columns.read.names]
         whole = fn.to_json(fn.struct(*own))
-        return bad.select(
+        told = bad.select(
             _plain_path(fn.col("_metadata.file_path")).alias("file"),
             self._reason().alias("reason"),
             fn.coalesce(named_column(CORRUPT), whole).alias("record"),
         )
+        # Each row of an array has the text of the whole file.
+        is_whole_file = self._files.file_format == "json" and any(
+            name.lower() == "multiline" for name, _ in self._options.read_options
+        )
+        return told.dropDuplicates() if is_whole_file else told
 
     def _counted(self) -> int | None:
         """Bad rows that the running micro-batch has met so far, None where Spark does not tell.
@@ -226,7 +231,7 @@ def _place(path: Path, file_format: str, reason: str) -> str:
     else:
         is_it = _is_no_json
     try:
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as handle:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
             read = 0
             for number, line in enumerate(handle, start=1):
                 read += len(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from dedup.cli.job import Job
 from dedup.cli.misread import refuse_misread
 from dedup.cli.schema_change import Change, changes, joined
 from dedup.cli.source import InputColumns
+from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class ColumnCheck:
     job : Job
     columns : InputColumns
         The known ones.
+    stop : StopRequest, optional
+        Ends a look at the text of files with a KeyboardInterrupt.
+    published : container of str
+        Files whose rows show already, though their micro-batch has yet to be finished: they must
+        stay as they are.
 
     Attributes
     ----------
@@ -72,7 +78,17 @@ class ColumnCheck:
         One of the CSV files with the known header.
     """
 
-    def __init__(self, spark: SparkSession, job: Job, columns: InputColumns) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: Job,
+        columns: InputColumns,
+        *,
+        stop: StopRequest | None = None,
+        published: Container[str] = (),
+    ) -> None:
+        self._stop = stop
+        self._published = published
         self.alike: Path | None = None
         self._spark = spark
         self._job = job
@@ -114,10 +130,13 @@ class ColumnCheck:
             For the first one, with what is wrong and where.
         """
         look = partial(
-            refuse_misread, file_format=self._job.files.file_format, settings=self._settings
+            refuse_misread,
+            file_format=self._job.files.file_format,
+            settings=self._settings,
+            stop=self._stop,
         )
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            for _ in pool.map(look, paths):
+            for _ in pool.map(look, (p for p in paths if str(p) not in self._published)):
                 pass
 
     def look_again(self, paths: Sequence[str]) -> list[Unlike]:

@@ -12,18 +12,14 @@ import pyarrow.json
 import pyarrow.parquet
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.cli.text_blocks import open_text
+
 #: Name to the names of the fields in it; arrays are passed through.
 Names: TypeAlias = dict[str, "Names"]
 
 _BLOCK_BYTES = 8 << 20
 _HEADER_BYTES = 64 << 10
 _LONGEST_HEADER_BYTES = 1 << 20
-
-
-def open_text(path: Path) -> pa.NativeFile:
-    """Open a file, unpacked as its name says; Hadoop looks at names in any case."""
-    compression = "gzip" if path.name.lower().endswith(".gz") else "detect"
-    return pa.input_stream(str(path), compression=compression)
 
 
 def json_names(path: Path) -> Names | None:

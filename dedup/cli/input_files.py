@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,9 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return Stamp(status.st_mtime_ns, status.st_size)
 
 
+_NOWHERE = Stamp(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class InputFiles:
     """What the names below INPUT say.
@@ -42,7 +46,7 @@ class InputFiles:
     Parameters
     ----------
     root : Path
-        Folder to give to Spark.
+        Folder of the files, below which folders may be columns.
     file_format : str
         ``csv``, ``json`` or ``parquet``.
     pattern : str or None
@@ -128,6 +132,7 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
             pattern = "*{" + ",".join(map(_in_any_case, _SUFFIXES[file_format])) + "}"
         files = [path for path in files if _format_of(path.name) == file_format]
     _refuse_names(files)
+    _refuse_broken_links(files, found)
     folders = frozenset(name.lower() for path in files for name in folder_names(path, root))
     return InputFiles(
         root=root,
@@ -144,18 +149,28 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
+    """When each file was last written, and its size; zeros for a link to nothing."""
     found = {}
     for path in paths:
         try:
             found[path] = stamp_of(path.stat())
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            # Without a link, it was removed meanwhile.
             if path.is_symlink():
-                raise ConfigError(
-                    f"INPUT: {path} is a link to {os.readlink(path)}, which is not there; restore "
-                    "that file, or remove the link.",
-                    remedy="input-names",
-                ) from None
+                found[path] = _NOWHERE
     return found
+
+
+def _refuse_broken_links(files: Iterable[Path], stamps: Mapping[Path, Stamp]) -> None:
+    for path in files:
+        if stamps[path] is _NOWHERE:
+            raise ConfigError(
+                f"INPUT: {path} is a link to {os.readlink(path)}, which is not there; restore "
+                "that file, or remove the link.",
+                remedy="input-names",
+            )
 
 
 def _refuse_names(files: Iterable[Path]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.cli.column_check import ColumnCheck
 from dedup.cli.drain import Outcome, drain
+from dedup.cli.figures import size
 from dedup.cli.file_log import FileLog
+from dedup.cli.input_files import Stamp
 from dedup.cli.job import (
     Job,
     check_names,
@@ -32,6 +34,9 @@ from dedup.cli.stop import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: To look through so much takes some seconds.
+_MUCH_BYTES = 256 << 20
 
 
 def run(
@@ -75,8 +80,7 @@ def run(
             )
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         taken = FileLog(options.checkpoint)
-        _check_unfinished_files(job, taken)
-        columns, check = _columns(session, job, taken, reporter.note)
+        columns, check = _columns(session, job, taken, reporter.note, stop)
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
             reporter.note(clock)
@@ -87,7 +91,7 @@ def run(
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
     """Check everything that `run` would check, and say what it would do.
 
-    Only names and columns are read; an output folder that is absent stays so.
+    Nothing is taken; an output folder that is absent stays so.
     """
     job = resolve(options)
     made = _missing_parents([options.output, options.catalog, options.checkpoint])
@@ -95,7 +99,6 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
         try:
             with _session(job, spark, Path(scratch) / LOG) as session:
                 taken, notes = FileLog(options.checkpoint), list[str]()
-                _check_unfinished_files(job, taken)
                 columns, _ = _columns(session, job, taken, notes.append)
                 clock = own_clock(options, columns.schema)
                 changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
@@ -121,37 +124,52 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
             _remove_empty(made)
 
 
-def _check_unfinished_files(job: Job, taken: FileLog) -> None:
-    begun = unfinished_batch(job.options)
-    if begun is not None and job.record is not None:
-        shown = is_published(begun, job.options, job.record)
-        FilesAsRead(job.options.output).check_unfinished(taken, begun, is_published=shown)
-
-
 def _columns(
-    spark: SparkSession, job: Job, taken: FileLog, note: Note
+    spark: SparkSession, job: Job, taken: FileLog, note: Note, stop: StopRequest | None = None
 ) -> tuple[InputColumns, ColumnCheck]:
     """What is read and written, and the check of files that come later."""
+    published = _published(job, taken)
     schema = schema_of(spark, job)
     check_names(job.options, schema)
     check_output_format(job.options, schema)
     check_time_format(spark, job.options)
     known = InputColumns(schema, schema)
-    check = ColumnCheck(spark, job, known)
-    if job.record is None and _all_told(job):
-        check.check_text(job.files.paths)
-        check.settled(known, job.files.stamps)
-        return known, check
+    check = ColumnCheck(spark, job, known, stop=stop, published=published)
     end = taken.committed()
     new = {
         path: stamp
         for path, stamp in job.files.stamps.items()
         if path not in taken.taken or taken.taken[path].batch > end
     }
+    _tell_size(job, new, note)
+    if job.record is None and _all_told(job):
+        check.check_text(map(Path, new))
+        check.settled(known, job.files.stamps)
+        return known, check
     columns = settle(check, job, known, new, note)
     check_names(job.options, columns.schema)
     check_output_format(job.options, columns.schema)
     return columns, check
+
+
+def _published(job: Job, taken: FileLog) -> list[str]:
+    """Files of a micro-batch that is published, and has yet to be finished; as they were then."""
+    begun = unfinished_batch(job.options)
+    if begun is None or job.record is None:
+        return []
+    shown = is_published(begun, job.options, job.record)
+    FilesAsRead(job.options.output).check_unfinished(taken, begun, is_published=shown)
+    return taken.unfinished() if shown else []
+
+
+def _tell_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
+    """Say that there is much to be looked through before the first micro-batch."""
+    count = sum(stamp.size for stamp in new.values())
+    if job.files.file_format != "parquet" and count > _MUCH_BYTES:
+        note(
+            f"{len(new):,} files ({size(count)}) are looked through for what Spark would pass "
+            "over, before any is taken."
+        )
 
 
 def _all_told(job: Job) -> bool:

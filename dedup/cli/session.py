@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from socketserver import BaseServer
+from typing import TYPE_CHECKING, Any
 
 from dedup.errors import DedupError, MissingExtraError
 
@@ -72,11 +73,13 @@ def spark_session(
         except Exception as error:
             said = _last_line(log) or str(error)
             raise DedupError(f"Spark does not start: {said}{_java_hint(log)}") from None
-        AccumulatorTCPServer.handle_error = _pass_over  # type: ignore[method-assign,assignment]
+        told = AccumulatorTCPServer.handle_error
+        AccumulatorTCPServer.handle_error = _tell_unless_ended  # type: ignore[method-assign,assignment]
         try:
             yield session
         finally:
             session.stop()
+            AccumulatorTCPServer.handle_error = told  # type: ignore[method-assign]
 
 
 def stream_settings(shards: int) -> dict[str, str]:
@@ -100,8 +103,10 @@ def stream_settings(shards: int) -> dict[str, str]:
     }
 
 
-def _pass_over(self: object, request: object, address: object) -> None:
+def _tell_unless_ended(self: BaseServer, request: Any, address: Any) -> None:
     """Say nothing where Spark's Java has ended before Python: nothing is lost by it."""
+    if not isinstance(sys.exception(), (ConnectionError, EOFError)):
+        BaseServer.handle_error(self, request, address)
 
 
 def _locale() -> str:

@@ -263,7 +263,7 @@ def _columns(df: DataFrame, options: Options) -> columns.Columns:
         raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
     zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")
     ansi = checks.setting(df.sparkSession, "spark.sql.ansi.enabled", "true")
-    return columns.Columns(df, case_sensitive, zone, ansi)
+    return columns.Columns(df, case_sensitive, zone, ansi.lower())
 
 
 def a_stream_needs_a_catalog() -> ConfigError:

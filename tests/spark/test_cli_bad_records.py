@@ -94,6 +94,19 @@ def test_json(job: Job, tmp_path: Path) -> None:
     }
 
 
+def test_a_file_that_is_one_array_is_set_aside_once(job: Job, tmp_path: Path) -> None:
+    text = '[{"id":"a","n":1},\n{"id":"b","n":"x"},\n{"id":"c","n":"y"}]'
+    job.files.text("1.json", text)
+    job.files.text("2.json", '{"id":"d",\n"n":2}')
+    folder = tmp_path / "bad"
+    options = {"schema": "id STRING, n INT", "read_options": (("multiLine", "true"),)}
+    job(bad_records=str(folder), **options)
+    (rows,) = aside(folder).values()
+    assert len(rows) == len(set(rows))
+    assert {record for _, record, _ in rows} == {text}
+    assert ("d", 2) in job.rows("json")
+
+
 def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     """They are named whatever is given, and an empty file in their place lets the run go on."""
     job.files.text("1.json", '{"id":"a"}\n')

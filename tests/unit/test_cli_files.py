@@ -130,6 +130,10 @@ def test_links_are_followed_as_spark_does(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"back is a link to {other}, which it lies in"):
         find_files(options)
     (other / "there").unlink()
+    # Links to nothing that are no part of the input are passed over, as Spark does.
+    (tmp_path / "in" / "latest").symlink_to("/gone/x")
+    (tmp_path / "in" / "itself").symlink_to("itself")
+    assert len(find_files(options).paths) == 3
     (other / "c.csv").unlink()
     with pytest.raises(ConfigError, match=f"d.csv is a link to {other}/c.csv, which is not there"):
         find_files(options)

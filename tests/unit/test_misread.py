@@ -6,14 +6,17 @@ import csv
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.cli import misread as module
-from dedup.cli.misread import misread
+from dedup.cli import text_blocks as module
+from dedup.cli.misread import misread, refuse_misread
+from dedup.cli.stop import StopRequest
+from dedup.errors import DataError
 
 
 def told(folder: Path, name: str, data: str | bytes, **settings: str) -> str | None:
@@ -29,8 +32,14 @@ def told(folder: Path, name: str, data: str | bytes, **settings: str) -> str | N
         ('{"id":"a"}{"id":"b"}', True),
         ('{"id":"a"} {"id":"b"}', True),
         ('{"id":"a"},{"id":"b"}', True),
-        ('{"id":"a"}junk', True),
-        ('{"id":"a"} 1', True),
+        ('{"id":"a"}"b"', True),
+        ('{"id":"a"}junk', False),
+        ('{"id":"a"};', False),
+        ('not json at all {"id":"b"}', False),
+        ('2024 ERROR {"id":1} x', False),
+        ('{"id":"{"},{"id":"},"}', True),
+        ('{"id":" {"},{"id":"},"}', True),
+        ('{"id":"}x{\\\\"}', False),
         ("{'id':'a'}{'id':'}'}", True),
         ('[{"id":"a"}] [{"id":"b"}]', True),
         ('{"id":"}x"}', False),
@@ -76,6 +85,12 @@ def test_lines_end_as_the_reader_was_told(tmp_path: Path) -> None:
     assert "line 1" in (told(tmp_path, "a.json", text) or "")
     assert told(tmp_path, "a.json", text, linesep=";") is None
     assert "line 2" in (told(tmp_path, "a.json", '{};{}{};{"id":1}', linesep=";") or "")
+    assert "line 2" in (told(tmp_path, "a.json", '{};{"a":1}\n{"b":2}', linesep=";") or "")
+    assert told(tmp_path, "a.json", "{}\r\n{}\r\n", linesep="\r\n") is None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_BLOCK_BYTES", 3)
+        assert told(tmp_path, "a.json", '{"a":1}||{"a":2}||{"a":3}', linesep="||") is None
+        assert told(tmp_path, "a.json", '{"a":1}||{"a":2}|{"a":3}', linesep="||") is not None
 
 
 def test_text_is_decoded_as_the_reader_was_told(tmp_path: Path) -> None:
@@ -83,6 +98,56 @@ def test_text_is_decoded_as_the_reader_was_told(tmp_path: Path) -> None:
     assert told(tmp_path, "a.json", text.encode("utf-16"), encoding="UTF-16") is not None
     assert told(tmp_path, "a.csv", '"\u00e9\n1"\n'.encode("latin-1"), charset="ISO-8859-1")
     assert told(tmp_path, "a.json", text, encoding="no-such") is None, "Spark complains of it"
+    marked = b'\xef\xbb\xbf{"id":"a"}\n{"id":"b}x"}\n'
+    assert told(tmp_path, "a.json", marked) is None
+    assert told(tmp_path, "a.json", marked.replace(b"\n", b" ")) is not None
+    assert told(tmp_path, "a.csv", b'\xef\xbb\xbf"id\n"\n') is not None
+
+
+def test_comments_where_the_reader_allows_them(tmp_path: Path) -> None:
+    text = '{"id":"a"} // see "b"\n'
+    assert told(tmp_path, "a.json", text) is not None
+    assert told(tmp_path, "a.json", text, allowcomments="true") is None
+    assert told(tmp_path, "a.json", '{"id":"a"}{} # x', allowyamlcomments="true") is not None
+    assert told(tmp_path, "a.csv", 'id\n# see "x\n1\n', comment="#", multiline="true") is None
+
+
+def test_a_line_that_ends_in_the_midst_of_a_text(tmp_path: Path) -> None:
+    line = '{"id":"a","payload":"' + '\\"k\\":1,' * 100_000
+    assert told(tmp_path, "a.json", f"{line}\n") is None, "Spark complains of it"
+    long = '{"id":"a", "b":"' + "y" * 20_000_000 + '"} '
+    assert told(tmp_path, "a.json", f"{long}\n") is None
+    assert told(tmp_path, "a.json", f"{long}{{}}\n") is not None
+
+
+def test_what_only_hadoop_can_unpack_is_not_looked_at(tmp_path: Path) -> None:
+    assert told(tmp_path, "a.csv.deflate", b'x\x9c"\n') is None
+    assert "\ufffd" in (told(tmp_path, "a.csv", 'id\n"\x1b[2J\n') or "")
+
+
+def test_a_request_to_stop_ends_the_look(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n")
+    stop = StopRequest()
+    assert misread(tmp_path / "a.csv", "csv", {}, stop) is None
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        misread(tmp_path / "a.csv", "csv", {}, stop)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "multiline", "way"),
+    [
+        ("json", "false", "with one JSON value a line."),
+        ("json", "true", "with one value, such as an array of all."),
+        ("csv", "false", "with a new --output, --read-option multiLine=true where values have"),
+        ("csv", "true", "a quote is doubled. Where quotes have no meaning, give"),
+    ],
+)
+def test_the_way_out_fits(tmp_path: Path, file_format: str, multiline: str, way: str) -> None:
+    path = tmp_path / f"a.{file_format}"
+    path.write_text('{}{}\n"1\n')
+    with pytest.raises(DataError, match=re.escape(way)):
+        refuse_misread(path, file_format, {"multiline": multiline})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +176,7 @@ def test_values_in_quotes_that_have_no_end_in_their_line(
     else:
         assert said is None
     within = told(tmp_path, "a.csv", text, multiline="true")
-    assert within == ("has a value in quotes without an end, in line 2" if is_bad else None)
+    assert within == ("has a value in quotes without an end in line 2" if is_bad else None)
 
 
 def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:
@@ -121,6 +186,14 @@ def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:
     assert told(tmp_path, "a.csv", 'id,x\na,"1\n', quote="") is None
     assert told(tmp_path, "a.csv", 'id,x\n"a\\"b",1\n', escape="\\") is None
     assert told(tmp_path, "a.csv", 'id,x\n"a\\",1\n"', escape="\\")
+    # Outside of quotes it escapes nothing.
+    assert told(tmp_path, "a.csv", 'id,x\n"a",C:\\temp\\\n', escape="\\") is None
+    assert told(tmp_path, "a.csv", 'id,x\nC:\\,"one\ntwo"\n', escape="\\")
+    assert told(tmp_path, "a.csv", 'id,x\na,"1\\"\n', escape="") is None
+    assert told(tmp_path, "a.csv", 'id,x\na,"1\\"\n', escape="\\")
+    assert told(tmp_path, "a.csv", 'id||x\n"a|b"||"1\n', sep="||")
+    assert told(tmp_path, "a.csv", 'id||x\n"a|b"||1\n', sep="||") is None
+    assert told(tmp_path, "a.csv", 'id,x,y\n5",p,"abc\n6",x"\n')
     assert told(tmp_path, "a.csv", 'id,x\na, "1\n', ignoreleadingwhitespace="true")
     assert told(tmp_path, "a.csv", "id,x\n# it's \"so\na,1\n", comment="#") is None
     assert told(tmp_path, "a.csv", 'id,x\na,"1\n2"\n', multiline="true") is None
