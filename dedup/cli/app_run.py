@@ -247,47 +247,12 @@ def run(
 
     Each micro-batch appears in DIR/batch=<id>/ whole or not at all.
     """
+    # Before any other name is bound.
+    given = dict(locals())
     from dedup.cli import run as job
 
     def work() -> tuple[int, dict[str, Any]]:
-        options = RunOptions.make(
-            input=input,
-            id=tuple(id),
-            horizon=horizon,
-            output=output,
-            file_format=format,
-            schema=schema,
-            infer=infer,
-            read_options=pairs(read_option or []),
-            new_columns=new_columns,
-            bad_records=bad_records,
-            null_ids=null_ids,
-            files_per_trigger=files_per_trigger,
-            timestamp=timestamp,
-            timestamp_format=timestamp_format,
-            null_timestamps=null_timestamps,
-            source_partition=tuple(source_partition or ()),
-            lateness=lateness,
-            late=late,
-            stable_timestamps=stable_timestamps,
-            max_future=max_future,
-            idle_timeout=idle_timeout,
-            order_by=tuple(order_by or ()),
-            duplicates=duplicates,
-            verdict=verdict,
-            output_format=output_format,
-            catalog=catalog,
-            checkpoint=checkpoint,
-            shards=shards,
-            buckets=buckets,
-            fpr=fpr,
-            state_budget_bytes=state_budget_bytes,
-            keep_expired=keep_expired,
-            log=log,
-            prometheus_port=prometheus_port,
-            master=master,
-            driver_memory=driver_memory,
-        )
+        options = _options(given)
         if dry_run:
             plan = job.plan(options)
             if not as_json:
@@ -314,6 +279,16 @@ def run(
         return (INTERRUPTED if outcome.interrupted else OK), body | outcome.figures.to_json()
 
     finish(work, as_json=as_json)
+
+
+def _options(given: dict[str, Any]) -> RunOptions:
+    """The flags under the names of `RunOptions`, which are theirs but for two."""
+    named = {k: v for k, v in given.items() if k not in ("dry_run", "as_json", "quiet")}
+    named["file_format"] = named.pop("format")
+    named["read_options"] = pairs(named.pop("read_option") or [])
+    for name in ("id", "source_partition", "order_by"):
+        named[name] = tuple(named[name] or ())
+    return RunOptions.make(**named)
 
 
 def _run(options: RunOptions, talk: Reporter, stop: StopRequest) -> Outcome:
