@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from dedup.causes import own_error, unreadable_file
 from dedup.cli.failures import explain
-from dedup.cli.file_log import FileLog
 from dedup.cli.input_files import InputFiles, literal
 from dedup.cli.output_folder import checkpoint_query_id
 from dedup.cli.run_options import RunOptions
 from dedup.cli.source import CORRUPT, InputColumns, columns_to_read, named_column, read_settings
 from dedup.errors import DataError, DedupError, StateError
+from dedup.spark.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

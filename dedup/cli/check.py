@@ -11,7 +11,6 @@ from typing import Any
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
-from dedup.cli.checkpoint_log import CheckpointLog, read_checkpoint
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
@@ -24,6 +23,7 @@ from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
+from dedup.spark.checkpoint_log import CheckpointLog, read_checkpoint
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}

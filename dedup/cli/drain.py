@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from dedup.cli.bad_records import BadRows, explained
 from dedup.cli.column_check import ColumnCheck
 from dedup.cli.figures import Figures
-from dedup.cli.file_log import FileLog
 from dedup.cli.job import Job
 from dedup.cli.new_columns import check_arrived
 from dedup.cli.output_folder import Record, checkpoint_query_id
@@ -22,6 +21,7 @@ from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 from dedup.sinks.staged import StagedFiles
+from dedup.spark.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dedup.cli.file_log import last_number
 from dedup.cli.run_options import DEFAULTS, RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.staged import published_batches
+from dedup.spark.file_log import last_number
 
 RECORD = "_dedup.json"
 LOG = "_dedup.log"

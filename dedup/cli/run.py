@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.column_check import ColumnCheck
 from dedup.cli.drain import Outcome, drain
 from dedup.cli.figures import size
-from dedup.cli.file_log import FileLog
 from dedup.cli.input_files import Stamp
 from dedup.cli.job import (
     Job,
@@ -31,6 +30,7 @@ from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
+from dedup.spark.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.cli.bad_records import METRIC
 from dedup.cli.figures import Figures
-from dedup.cli.file_log import FileLog
 from dedup.cli.progress import Reporter
 from dedup.core.metrics import BatchMetrics, check_together
+from dedup.spark.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

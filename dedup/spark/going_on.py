@@ -12,9 +12,9 @@ from dedup.catalog.fit import check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.others import others_alike, tell_of
 from dedup.catalog.root import Root
-from dedup.cli.checkpoint_log import read_checkpoint
 from dedup.core.findings import Finding, Level
 from dedup.spark.build import Operator, a_stream_needs_a_catalog, plan_of
+from dedup.spark.checkpoint_log import read_checkpoint
 from dedup.spark.plan import Plan
 from dedup.spark.task import missing_catalog, of_plan
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id
 from dedup.cli.app_check import check
-from dedup.cli.checkpoint_log import read_checkpoint
 from dedup.core.findings import Finding, Level
 from dedup.spark.check_query import _sources
+from dedup.spark.checkpoint_log import read_checkpoint
 
 app = typer.Typer()
 app.command()(check)

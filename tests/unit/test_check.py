@@ -18,13 +18,13 @@ from dedup.catalog.certificate import Certificate, create_or_check, filter_key_i
 from dedup.catalog.root import Root
 from dedup.cli.app_check import check
 from dedup.cli.check import _of_run
-from dedup.cli.checkpoint_log import read_checkpoint
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.output_folder import Record
 from dedup.cli.run_options import RunOptions
 from dedup.core.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.core.findings import Finding, Level, Takes
 from dedup.monitor.metrics_log import MetricsLog
+from dedup.spark.checkpoint_log import read_checkpoint
 
 app = typer.Typer()
 app.command()(check)

@@ -23,9 +23,9 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dedup.cli.file_log import files_taken
 from dedup.core.facts import OTHER, Source
 from dedup.errors import ConfigError, StateError
+from dedup.spark.file_log import files_taken
 
 T = TypeVar("T")
 
