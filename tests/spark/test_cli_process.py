@@ -15,6 +15,8 @@ from urllib.request import urlopen
 import pytest
 from spark_support import FileDrop
 
+#: In this locale Java does not find files whose names are not ASCII, unless it is told otherwise.
+POSIX = {**os.environ, "LC_ALL": "POSIX"}
 _RUN = [sys.executable, "-m", "dedup.cli.main", "run"]
 
 
@@ -28,7 +30,7 @@ def wait_for_batch(running: subprocess.Popen[str], output: Path, batch: int) -> 
 @pytest.mark.timeout(600)
 def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     for number in range(8):
-        files.text(f"{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
+        files.text(f"\u00e9{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
     output = tmp_path / "out"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -49,6 +51,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env=POSIX,
         ) as running:
             wait_for_batch(running, output, begun + 1)
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
@@ -66,7 +69,9 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
         assert "error: " not in err
         assert len(list(output.glob("batch=*"))) < 8
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=240, env=POSIX
+    )
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1

@@ -99,6 +99,8 @@ ONE_VALUE_OF_EACH_ROW = [
     (lambda: F.window("ts", "1 hour").start, "drops rows"),
     (lambda: F.rand(), r"is not the same when Spark computes a record again \(rand\)"),
     (lambda: F.concat("id", F.expr("uuid()")), r"computes a record again \(uuid\)"),
+    # Its random vector is one that Spark does not call random.
+    (lambda: F.hex(F.aes_encrypt(F.col("id"), F.lit("0" * 16))), r"again \(aes_encrypt\)"),
     (lambda: F.monotonically_increasing_id(), r"\(monotonically_increasing_id\)"),
     (lambda: F.udf(lambda n: n, "long").asNondeterministic()("n"), r"again \(<lambda>\)"),
 ]
