@@ -13,7 +13,7 @@ from dedup.cli.job import Job
 from dedup.cli.new_columns import check_arrived
 from dedup.cli.output_folder import Record, checkpoint_query_id
 from dedup.cli.progress import Reporter
-from dedup.cli.rewritten import FilesAsRead, warning
+from dedup.cli.rewritten import FilesAsRead, some_of, warning
 from dedup.cli.run_options import VERDICT, RunOptions
 from dedup.cli.run_progress import RunProgress
 from dedup.cli.run_watch import followed
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.25
-#: So many files are named.
-_NAMED = 5
 #: Options of Spark's reader by which a user leaves out files.
 _FILTERS = (
     "pathglobfilter",
@@ -178,11 +176,9 @@ def check_all_taken(job: Job, taken: FileLog) -> None:
     left = [path for path in job.files.paths if str(path) not in taken.taken and path.exists()]
     if left:
         one = len(left) == 1
-        named = ", ".join(map(str, left[:_NAMED]))
-        more = f" and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
         raise DataError(
             f"Spark did not find {len(left):,} {'file' if one else 'files'} of INPUT: "
-            f"{named}{more}. All others are done. Rename {'it' if one else 'them'} with letters, "
+            f"{some_of(left)}. All others are done. Rename {'it' if one else 'them'} with letters, "
             "digits, '-', '_' and '.' alone, and run again.",
             remedy="input-names",
         )

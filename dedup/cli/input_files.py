@@ -236,9 +236,7 @@ def _refuse_loop(folder: Path, root: Path) -> None:
     if not folder.is_symlink():
         return
     target = folder.resolve()
-    way = [
-        p.resolve() for p in (folder, *folder.parents) if p != folder and root in (p, *p.parents)
-    ]
+    way = [p.resolve() for p in folder.parents if root in (p, *p.parents)]
     if any(target in (place, *place.parents) for place in way):
         raise ConfigError(
             f"INPUT: {folder} is a link to {target}, which it lies in: its files would be read "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dedup.cli.input_files import Stamp, stamp_of
@@ -120,14 +120,18 @@ class FilesAsRead:
         return as_read
 
 
+def some_of(paths: Sequence[object]) -> str:
+    """The first of the paths, and how many more there are."""
+    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+    return ", ".join(map(str, paths[:_NAMED])) + more
+
+
 def warning(paths: list[str]) -> str:
     """Say which files are not as they were taken, and what to do."""
-    named = ", ".join(paths[:_NAMED])
-    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
     one = len(paths) == 1
     return (
         f"{len(paths):,} {'file was' if one else 'files were'} written again after "
         f"{'it was' if one else 'they were'} taken, and {'is' if one else 'are'} not read a second "
-        f"time: {named}{more}. To have a file read again, rename it: within the horizon, records "
-        "that were taken before then count as duplicates."
+        f"time: {some_of(paths)}. To have a file read again, rename it: within the horizon, "
+        "records that were taken before then count as duplicates."
     )
