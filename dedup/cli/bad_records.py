@@ -17,6 +17,7 @@ from dedup.cli.input_files import InputFiles, literal
 from dedup.cli.output_folder import checkpoint_query_id
 from dedup.cli.run_options import RunOptions
 from dedup.cli.source import CORRUPT, InputColumns, columns_to_read, named_column, read_settings
+from dedup.cli.text_blocks import is_true
 from dedup.errors import DataError, DedupError, StateError
 from dedup.spark.file_log import FileLog
 
@@ -123,9 +124,8 @@ class BadRows:
             fn.coalesce(named_column(CORRUPT), whole).alias("record"),
         )
         # Each row of an array has the text of the whole file.
-        is_whole_file = self._files.file_format == "json" and any(
-            name.lower() == "multiline" for name, _ in self._options.read_options
-        )
+        given = {name.lower(): value for name, value in self._options.read_options}
+        is_whole_file = self._files.file_format == "json" and is_true(given, "multiline")
         return told.dropDuplicates() if is_whole_file else told
 
     def _counted(self) -> int | None:

@@ -107,6 +107,13 @@ def test_a_file_that_is_one_array_is_set_aside_once(job: Job, tmp_path: Path) ->
     assert ("d", 2) in job.rows("json")
 
 
+def test_equal_bad_lines_are_each_set_aside(job: Job, tmp_path: Path) -> None:
+    job.files.text("1.json", '{"id":\n{"id":\n{"id":"a"}\n')
+    folder = tmp_path / "bad"
+    job(bad_records=str(folder), read_options=(("multiLine", "false"),))
+    assert [len(rows) for rows in aside(folder).values()] == [2]
+
+
 def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     """They are named whatever is given, and an empty file in their place lets the run go on."""
     job.files.text("1.json", '{"id":"a"}\n')
