@@ -58,9 +58,9 @@ demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every 
 test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
 	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
-# What touches Spark, pandas and pyarrow: the rule, replays, restarts, types, formats on disk, the command.
-OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_replay \
-	operator_restart operator_types golden cli_process) tests/spark/test_cli_run.py::test_formats \
+# What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
+OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
+	operator_restart golden) tests/spark/test_cli_run.py::test_formats \
 	$(patsubst %,tests/unit/test_%.py,keycolumn keys rowhash sources catalog_root catalog_store)
 
 .PHONY: test-older
@@ -80,11 +80,12 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, and the C co
 	done
 
 .PHONY: bench
-bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (20 minutes)
+bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (30 minutes)
 	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
 	@$(PY) -m benchmarks.pipelines --batches 12
 	@$(PY) -m benchmarks.small
 	@$(PY) -m benchmarks.sweeps duplicates
+	@$(PY) -m benchmarks.starts
 
 .PHONY: bench-scale
 bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, the simulator (2 hours)

@@ -63,6 +63,7 @@ def spark_session(
             "spark.ui.enabled": "false",
             "spark.log.level": "ERROR",
             "spark.sql.warehouse.dir": scratch,
+            "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
         }
         for key, value in settings.items():

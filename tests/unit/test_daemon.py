@@ -1,0 +1,98 @@
+"""The Python daemon that loads what tasks need: real processes, without Spark's Java."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from dedup.spark.daemon import unzipped
+
+ZIPPED = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+
+
+@contextmanager
+def daemon(errors: Path, **environment: str) -> Iterator[tuple[int, int]]:
+    """The process ID of a daemon, started as Spark does, and of a worker that it forks."""
+    spark = {"PYTHONPATH": str(ZIPPED), "PYTHON_WORKER_FACTORY_SECRET": "secret"}
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", "dedup.spark.daemon", "pyspark.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=os.environ | spark | {"OMP_NUM_THREADS": "1"} | environment,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        port = struct.unpack("!i", process.stdout.read(4))[0]
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            pid = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))[0]
+            yield process.pid, pid
+        # Spark, too, ends it by closing its input.
+        process.communicate()
+
+
+def module(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[2]
+
+
+def libraries(pid: int) -> set[str]:
+    return set(re.findall(r"libarrow|pandas|rocksdict|_native", Path(f"/proc/{pid}/maps").read_text()))
+
+
+def test_a_worker_is_born_with_everything_loaded(tmp_path: Path) -> None:
+    with daemon(tmp_path / "stderr", PYTHONVERBOSE="1") as (parent, worker):
+        assert module(parent) == "dedup.spark.daemon"
+        assert len(os.listdir(f"/proc/{parent}/task")) == 1
+        assert libraries(worker) == {"libarrow", "pandas", "rocksdict", "_native"}
+    imports = (tmp_path / "stderr").read_text(errors="replace")
+    assert "import 'pyspark.worker' # <_frozen_importlib_external.SourceFileLoader" in imports
+    assert "pyspark.zip" not in "".join(re.findall(r"^import 'pyspark.*", imports, re.M))
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="OpenBLAS starts no threads on one core")
+def test_where_a_library_starts_threads_it_is_sparks_own(tmp_path: Path) -> None:
+    with daemon(tmp_path / "stderr", OMP_NUM_THREADS="2") as (parent, worker):
+        assert module(parent) == "pyspark.daemon"
+        assert len(os.listdir(f"/proc/{parent}/task")) == 1
+        assert libraries(worker) == set()
+
+
+def test_what_a_machine_lacks_is_left_to_the_task_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "rocksdict.py").write_text("raise ModuleNotFoundError('none here')")
+    path = os.pathsep.join([str(ZIPPED), str(tmp_path)])
+    with daemon(tmp_path / "stderr", PYTHONPATH=path) as (parent, worker):
+        assert module(parent) == "dedup.spark.daemon"
+        assert "rocksdict" not in libraries(worker)
+
+
+def test_spark_is_read_where_it_is_unpacked(tmp_path: Path) -> None:
+    def home(*parts: str) -> str:
+        lib = tmp_path.joinpath(*parts, "python", "lib")
+        lib.mkdir(parents=True)
+        return str(lib / "pyspark.zip")
+
+    def package(*parts: str) -> str:
+        folder = tmp_path.joinpath(*parts)
+        (folder / "pyspark").mkdir(parents=True, exist_ok=True)
+        (folder / "pyspark" / "worker.py").touch()
+        return str(folder)
+
+    downloaded, in_download = home("spark-4"), package("spark-4", "python")
+    by_pip, in_pip = home("site-packages", "pyspark"), package("site-packages")
+    alone = home("alone")
+    assert unzipped(["a", downloaded, "b"]) == ["a", in_download, "b"]
+    assert unzipped(["a", by_pip, "b"]) == ["a", in_pip, "b"]
+    assert unzipped([by_pip, "a", in_pip]) == ["a", in_pip]
+    assert unzipped([alone, "pyspark.zip", ""]) == [alone, "pyspark.zip", ""]
