@@ -48,7 +48,8 @@ def module(pid: int) -> str:
 
 
 def libraries(pid: int) -> set[str]:
-    return set(re.findall(r"libarrow|pandas|rocksdict|_native", Path(f"/proc/{pid}/maps").read_text()))
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return set(re.findall(r"libarrow|pandas|rocksdict|_native", maps))
 
 
 def test_a_worker_is_born_with_everything_loaded(tmp_path: Path) -> None:
