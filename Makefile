@@ -60,8 +60,9 @@ test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
-	operator_restart golden) tests/spark/test_cli_run.py::test_formats \
-	$(patsubst %,tests/unit/test_%.py,keycolumn keys rowhash sources catalog_root catalog_store)
+	operator_restart operator_checks golden) tests/spark/test_cli_run.py::test_formats \
+	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources catalog_root \
+	catalog_store)
 
 .PHONY: test-older
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow

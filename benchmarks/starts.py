@@ -59,23 +59,29 @@ def one(name: str, arguments: argparse.Namespace) -> list[int]:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Times of the first micro-batches of all contenders, a process each, in turn."""
     batch_ms: dict[str, list[list[int]]] = {name: [] for name in CONTENDERS}
-    for _ in range(arguments.rounds):
-        for name, rounds in batch_ms.items():
+    for number in range(arguments.rounds):
+        # Forwards and backwards, so that none always comes behind the same one.
+        for name in list(CONTENDERS)[:: -1 if number % 2 else 1]:
             command = [sys.executable, "-m", "benchmarks.starts", *sys.argv[1:], "--one", name]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            rounds.append(json.loads(done.stdout.splitlines()[-1]))
+            batch_ms[name].append(json.loads(done.stdout.splitlines()[-1]))
     return {"rows_per_batch": arguments.rows, "settings": BASE_SETTINGS, "batch_ms": batch_ms}
 
 
 def table(result: dict[str, Any]) -> str:
-    """Medians over rounds, and the ratio round by round to Spark's built-in."""
+    """Medians over rounds, and the ratios round by round."""
     base = [times[0] for times in result["batch_ms"][BUILT_IN]]
-    lines = [f"{'ms':32}{'first':>8}{'/ built-in':>12}{'later':>8}"]
+    plain = [times[0] for times in result["batch_ms"]["dedup_by_id"]]
+    lines = [f"{'ms':32}{'first':>8}{'/ built-in':>12}{'/ dedup_by_id':>15}{'later':>8}"]
     for name, rounds in result["batch_ms"].items():
         first = [times[0] for times in rounds]
-        ratio = median([own / other for own, other in zip(first, base, strict=True)])
+        ratios = [
+            median([own / other for own, other in zip(first, others, strict=True)])
+            for others in (base, plain)
+        ]
         later = median([median(times[1:]) for times in rounds])
-        lines.append(f"{name:32}{median(first):8.0f}{ratio:11.2f}x{later:8.0f}")
+        told = f"{ratios[0]:11.2f}x{ratios[1]:14.2f}x"
+        lines.append(f"{name:32}{median(first):8.0f}{told}{later:8.0f}")
     return "\n".join(lines)
 
 

@@ -101,7 +101,9 @@ def run(
     timestamp_format: Annotated[
         str | None,
         typer.Option(
-            metavar="FMT", help="Spark pattern: 'yyyy-MM-dd HH:mm:ss'.", rich_help_panel=_TIME
+            metavar="FMT",
+            help="Spark's pattern ('yyyy-MM-dd HH:mm:ss'), or seconds or milliseconds since 1970.",
+            rich_help_panel=_TIME,
         ),
     ] = None,
     null_timestamps: Annotated[

@@ -108,7 +108,9 @@ def tune(
     timestamp_format: Annotated[
         str | None,
         typer.Option(
-            metavar="FMT", help="Spark pattern: 'yyyy-MM-dd HH:mm:ss'.", rich_help_panel=_READ
+            metavar="FMT",
+            help="Spark's pattern ('yyyy-MM-dd HH:mm:ss'), or seconds or milliseconds since 1970.",
+            rich_help_panel=_READ,
         ),
     ] = None,
     format: Annotated[  # noqa: A002

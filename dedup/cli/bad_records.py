@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.causes import own_error, unreadable_file
+from dedup.cli.event_time import is_no_time
 from dedup.cli.failures import explain
 from dedup.cli.input_files import InputFiles, literal
 from dedup.cli.output_folder import checkpoint_query_id
@@ -46,21 +47,8 @@ def good_rows(rows: DataFrame, options: RunOptions, columns: InputColumns) -> Da
 
 
 def _is_bad(options: RunOptions, columns: InputColumns) -> Column:
-    signs = (named_column(CORRUPT).isNotNull(), *_no_time(options, columns))
-    return reduce(lambda one, other: one | other, signs)
-
-
-def _no_time(options: RunOptions, columns: InputColumns) -> Iterator[Column]:
-    """Whether the event time is a text that is no time."""
-    from pyspark.sql import functions as fn
-    from pyspark.sql.types import StringType
-
-    kinds = {field.name.lower(): field.dataType for field in columns.schema.fields}
-    if options.timestamp is None or not isinstance(kinds[options.timestamp.lower()], StringType):
-        return
-    text = named_column(options.timestamp)
-    pattern = None if options.timestamp_format is None else fn.lit(options.timestamp_format)
-    yield text.isNotNull() & fn.try_to_timestamp(text, pattern).isNull()
+    broken, timeless = named_column(CORRUPT).isNotNull(), is_no_time(options, columns.schema)
+    return broken if timeless is None else broken | timeless
 
 
 class BadRows:
@@ -166,12 +154,11 @@ class BadRows:
             for f in own
         ]
         told = fn.concat_ws(" ", *misfits)
-        no_time = [
-            fn.when(bad, fn.lit(f"{self._options.timestamp} is no time."))
-            for bad in _no_time(self._options, self._columns)
-        ]
+        timeless = is_no_time(self._options, self._columns.schema)
+        why = f"{self._options.timestamp} is no time."
+        no_time = fn.when(fn.lit(False) if timeless is None else timeless, why)
         return fn.coalesce(
-            fn.when(text.isNull(), fn.coalesce(*no_time)) if no_time else fn.lit(None),
+            fn.when(text.isNull(), no_time),
             fn.when(parsed.getField(CORRUPT).isNotNull() | parsed.isNull(), fn.lit(broken)),
             fn.when(told != "", told),
             fn.lit("A value does not fit its column."),

@@ -122,7 +122,7 @@ def drain(
     if record != job.record:
         record.write(options.output)
     publish = _Publish(job=job, check=check, taken=taken, as_read=as_read, sink=sink, record=record)
-    progress = RunProgress(options.checkpoint, len(job.files.paths), sink.goes_on, reporter)
+    progress = RunProgress(options.checkpoint, map(str, job.files.paths), sink.goes_on, reporter)
     with followed(spark, options, reporter.note):
         query = (
             stream.writeStream.foreachBatch(publish)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dedup.cli.bad_records import good_rows
-from dedup.cli.failures import explain
+from dedup.cli.event_time import timestamp_column
 from dedup.cli.input_files import InputFiles, check_in_folders, find_files
 from dedup.cli.output_folder import (
     Record,
@@ -23,7 +23,7 @@ from dedup.cli.source import InputColumns, named_column, read_schema, read_strea
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -149,29 +149,6 @@ def check_output_format(options: RunOptions, schema: StructType) -> None:
             )
 
 
-def check_time_format(spark: SparkSession, options: RunOptions) -> None:
-    """Refuse a pattern that Spark does not know.
-
-    Raises
-    ------
-    ConfigError
-        With what Spark says of it.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as fn
-
-    if options.timestamp_format is None:
-        return
-    text, pattern = fn.lit("2024-05-01 00:00:00"), fn.lit(options.timestamp_format)
-    try:
-        spark.range(1).select(fn.try_to_timestamp(text, pattern)).collect()
-    except PySparkException as error:
-        raise ConfigError(
-            f"--timestamp-format {options.timestamp_format} is no pattern of Spark's: "
-            f"{explain(error).message.rstrip('.')}."
-        ) from None
-
-
 def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
     yield from (("--id", name) for name in options.id)
     if options.timestamp is not None:
@@ -249,19 +226,3 @@ def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame
         rows = rows.select([named_column(name) for name in columns.schema.names])
     check_going_on(rows, operator, str(options.checkpoint))
     return rows.transform(operator)
-
-
-def timestamp_column(options: RunOptions, schema: StructType) -> Column | None:
-    """The event time that the options name, parsed where it is text."""
-    from pyspark.sql import functions as fn
-    from pyspark.sql.types import StringType
-
-    if options.timestamp is None:
-        return None
-    column = named_column(options.timestamp)
-    if options.timestamp_format is not None:
-        return fn.to_timestamp(column, options.timestamp_format)
-    kinds = {field.name.lower(): field.dataType for field in schema.fields}
-    if isinstance(kinds[options.timestamp.lower()], StringType):
-        return fn.to_timestamp(column)
-    return column

@@ -18,8 +18,14 @@ _TIME_NAME = re.compile(
 
 
 def time_columns(schema: StructType, ids: tuple[str, ...]) -> list[str]:
-    """Names of columns that are times, then of texts that are named like one."""
-    from pyspark.sql.types import DateType, StringType, TimestampNTZType, TimestampType
+    """Names of columns that are times, then of texts and numbers that are named like one."""
+    from pyspark.sql.types import (
+        DateType,
+        LongType,
+        StringType,
+        TimestampNTZType,
+        TimestampType,
+    )  # fmt: skip
 
     keys = {name.lower() for name in ids}
     fields = [field for field in schema.fields if field.name.lower() not in keys]
@@ -27,7 +33,7 @@ def time_columns(schema: StructType, ids: tuple[str, ...]) -> list[str]:
     named = [
         field.name
         for field in fields
-        if isinstance(field.dataType, (StringType, DateType))
+        if isinstance(field.dataType, (StringType, DateType, LongType))
         and (_TIME_NAME.fullmatch(field.name) or _TIME_NAME.fullmatch(field.name.lower()))
     ]
     return typed + named

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.cli.column_check import ColumnCheck
 from dedup.cli.drain import Outcome, drain
+from dedup.cli.event_time import check_time_format
 from dedup.cli.figures import size
 from dedup.cli.input_files import Stamp
 from dedup.cli.job import (
     Job,
     check_names,
     check_output_format,
-    check_time_format,
     resolve,
     schema_of,
     transform,
@@ -135,12 +135,7 @@ def _columns(
     check_time_format(spark, job.options)
     known = InputColumns(schema, schema)
     check = ColumnCheck(spark, job, known, stop=stop, published=published)
-    end = taken.committed()
-    new = {
-        path: stamp
-        for path, stamp in job.files.stamps.items()
-        if path not in taken.taken or taken.taken[path].batch > end
-    }
+    new = {path: job.files.stamps[path] for path in taken.ahead(job.files.stamps)}
     _tell_size(job, new, note)
     if job.record is None and _all_told(job):
         check.check_text(map(Path, new))

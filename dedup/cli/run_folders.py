@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +19,13 @@ _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files"
 def local_folder(option: str, value: str | Path) -> Path:
     """Return the absolute path of a folder on this machine; ConfigError where it is elsewhere."""
     text = str(value)
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", text):
-        raise ConfigError(f"{option} {text} is not on a local file system; give a local path.")
+    scheme = scheme_of(text)
+    # As a path s3://bucket has lost one of its slashes.
+    if scheme is not None and (text.startswith(f"{scheme}:/") or not Path(text).exists()):
+        raise ConfigError(
+            f"{option} {text} is a URI, but a folder on this machine is needed: give its path, "
+            "beginning with a slash where its name has a colon."
+        )
     return Path(text).expanduser().resolve()
 
 

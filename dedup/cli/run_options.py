@@ -78,7 +78,8 @@ class RunOptions:
     read_options : tuple of (str, str)
         Options for Spark's reader, over the defaults.
     timestamp, timestamp_format : str or None
-        Event-time column, and the Spark pattern to parse it with.
+        Event-time column, and the Spark pattern to parse it with; for numbers ``seconds`` or
+        ``milliseconds``, since 1970.
     lateness : str or None
         Duration; None: the operator's default.
     late, null_ids, null_timestamps : str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ class RunProgress:
     def __init__(
         self,
         checkpoint: Path,
-        listed: int,
+        listed: Iterable[str],
         goes_on: frozenset[str],
         reporter: Reporter,
     ) -> None:
@@ -32,7 +33,7 @@ class RunProgress:
         self._log = FileLog(checkpoint)
         # Those of a micro-batch that was begun, but not committed, are done in this run.
         self._before = self._log.count(self._log.committed())
-        self._total = max(0, listed - self._before)
+        self._total = len(self._log.ahead(listed))
         self._batches: dict[int, BatchMetrics] = {}
         self._done: set[int] = set()
         self._bad: dict[int, int] = {}

@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlparse
 import numpy as np
 
 from dedup.causes import spark_cause
-from dedup.cli.job import Job, resolve, schema_of, timestamp_column
+from dedup.cli.event_time import timestamp_column
+from dedup.cli.job import Job, resolve, schema_of
 from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.source import named_column

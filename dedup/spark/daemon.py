@@ -6,20 +6,25 @@ new query's first micro-batch needs two workers per core, and each takes a secon
 first row. This daemon reads PySpark where it is unpacked and loads the rest once, before it forks.
 
 Ask for it with ``spark.python.daemon.module=dedup.spark.daemon``. Every machine that runs tasks
-then needs the package. All other Python of the session works as before.
+then needs the package. All other Python of the session works as before. Where a library starts
+threads, as numpy's does with ``spark.task.cpus`` above 1, Spark's own daemon takes over.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
 #: What the three passes run.
-_LOADED = ("dedup.spark.pack", "dedup.spark.group", "dedup.spark.unpack", "dedup.spark.worker")
-_SPARKS_OWN = "pyspark.daemon"
+_LOADED = ("dedup.spark.pack", "dedup.spark.group", "dedup.spark.unpack")
+#: Spark's own, for the process that takes over: the search path cannot travel in the environment,
+#: where programs that a task starts would find it.
+_INSTEAD = "import sys; sys.path[:] = {!r}; from pyspark.daemon import manager; manager()"
 
 
 def main() -> None:
@@ -27,17 +32,23 @@ def main() -> None:
     sys.path[:] = unzipped(sys.path)
     # Else Arrow's second allocator starts a thread; it is not the one in use.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    # Spark's own, as it is given: others may start threads, as may what a machine lacks.
+    # Spark's own workers, no others: who knows what those do before a fork.
     workers = [name for name in sys.argv[1:] if name.startswith("pyspark.")]
-    with suppress(ImportError):  # the task tells, in better words
+    with _nothing_printed():
         for name in (*workers, *_LOADED):
-            import_module(name)
-        import_module("dedup.spark.worker").settle()
+            with suppress(Exception):  # our tasks tell, and in better words
+                import_module(name)
     if threads() > 1:
         # A fork takes only this thread along, and locks that others hold are never released.
-        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-        os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
-    import_module(_SPARKS_OWN).manager()
+        code = _INSTEAD.format(sys.path)
+        os.execv(sys.executable, [sys.executable, "-c", code, *sys.argv[1:]])
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        # Python's own generator is seeded anew in each process; numpy's would be the same in all.
+        os.register_at_fork(after_in_child=random.seed)
+    gc.collect()
+    gc.freeze()
+    import_module("pyspark.daemon").manager()
 
 
 def unzipped(path: list[str]) -> list[str]:
@@ -46,15 +57,15 @@ def unzipped(path: list[str]) -> list[str]:
     Parameters
     ----------
     path : list of str
-        As ``sys.path``. A folder that is in it keeps its place there. A zip file whose folder is
-        not to be found stays.
+        As ``sys.path``. Where the folder comes next of all that hold PySpark, it keeps its place.
+        A zip file whose folder is not to be found stays.
     """
     found = []
-    for entry in path:
+    for position, entry in enumerate(path):
         folder = _folder(Path(entry))
         if folder is None:
             found.append(entry)
-        elif folder not in path:
+        elif next(filter(_has_pyspark, path[position + 1 :]), None) != folder:
             found.append(folder)
     return found
 
@@ -71,10 +82,24 @@ def _folder(entry: Path) -> str | None:
     if entry.name != "pyspark.zip":
         return None
     # <home>/python/lib/pyspark.zip: a download has <home>/python/pyspark, pip's <home> is pyspark.
-    for folder in list(entry.parents)[1:4:2]:
-        if (folder / "pyspark" / "worker.py").is_file():
-            return str(folder)
-    return None
+    return next((str(f) for f in list(entry.parents)[1:4:2] if _has_pyspark(f)), None)
+
+
+def _has_pyspark(folder: str | Path) -> bool:
+    return Path(folder, "pyspark", "worker.py").is_file()
+
+
+@contextmanager
+def _nothing_printed() -> Iterator[None]:
+    """Lead what modules print elsewhere: Spark reads the daemon's address from its output."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
 
 
 if __name__ == "__main__":

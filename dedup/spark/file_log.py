@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -87,6 +88,11 @@ class FileLog:
         """Return the source's last batch that a committed micro-batch covers, -1 for none."""
         done = last_number(self._checkpoint / "commits")
         return -1 if done < 0 else log_offset(self._checkpoint, done)
+
+    def ahead(self, paths: Iterable[str]) -> list[str]:
+        """Return those of the files that no committed micro-batch covers."""
+        end = self.committed()
+        return [p for p in paths if p not in self.taken or self.taken[p].batch > end]
 
     def unfinished(self) -> list[str]:
         """Return the files that were planned for a micro-batch that is not committed."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -28,6 +29,17 @@ def wait_for_batch(running: subprocess.Popen[str], output: Path, batch: int) -> 
 
 
 @pytest.mark.timeout(600)
+def commands_of_session(leader: int) -> str:
+    """Command lines of all processes of a session."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            session = (process / "stat").read_text().rpartition(")")[2].split()[3]
+            if int(session) == leader:
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return "\n".join(found)
+
+
 def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     for number in range(8):
         files.text(f"\u00e9{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
@@ -54,6 +66,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
             env=POSIX,
         ) as running:
             wait_for_batch(running, output, begun + 1)
+            assert "dedup.spark.daemon" in commands_of_session(running.pid)
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 assert b"\ndedup_" in answer.read()
             if whole_group:

@@ -388,6 +388,41 @@ def test_a_time_that_cannot_be_read(job: Job, value: str, options: dict[str, Any
     assert job.visible() == ["batch=0"]
 
 
+@pytest.mark.parametrize(
+    ("unit", "times"),
+    [
+        ("seconds", ["1704067200", "1704067200.5", "1704067200"]),
+        ("milliseconds", ["1704067200000", "1704067200500", "1704067200000"]),
+    ],
+)
+@pytest.mark.parametrize("file_format", ["csv", "json"])
+def test_times_that_are_numbers(job: Job, unit: str, times: list[str], file_format: str) -> None:
+    rows = list(zip("aba", times, strict=True))
+    if file_format == "csv":
+        job.files.text("1.csv", "id,at\n" + "".join(f"{i},{at}\n" for i, at in rows))
+    else:
+        job.files.text("1.json", "".join(f'{{"id":"{i}","at":{at}}}\n' for i, at in rows))
+        failure = job.fails(timestamp="at")
+        assert "--timestamp-format seconds or milliseconds" in failure.message
+    done = job(timestamp="at", timestamp_format=unit)
+    assert counts(done.figures, "unique", "duplicate", "future") == (2, 1, 0)
+    assert done.figures.levels["newest_ms"] == 1704067200500
+
+
+def test_a_number_that_is_no_time(job: Job) -> None:
+    job.files.text("1.csv", "id,at\na,1704067200\nb,soon\nc,1e30\n")
+    failure = job.fails(timestamp="at", timestamp_format="seconds")
+    assert "soon" in failure.message
+    done = job(timestamp="at", timestamp_format="seconds", bad_records="skip")
+    assert counts(done.figures, "unique") == (1,)
+
+
+def test_days_are_taken_from_their_beginning(job: Job) -> None:
+    job.files.text("1.csv", "id,day\na,2024-01-02\n")
+    done = job(timestamp="day", schema="id STRING, day DATE")
+    assert done.figures.levels["newest_ms"] == 1704153600000
+
+
 def test_null_ids_error(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n,2\n")
     failure = job.fails(null_ids="error")

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from dedup.cli.app import app
+from dedup.cli.run_folders import local_folder
 from dedup.cli.run_options import RunOptions
 from dedup.errors import ConfigError
 
@@ -48,7 +51,7 @@ def test_json_round_trip(given: dict[str, Any], tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"input": "/no/such/folder"}, "INPUT /no/such/folder does not exist"),
-        ({"input": "s3://bucket/in"}, "s3://bucket/in is not on a local file system"),
+        ({"input": "s3://bucket/in"}, "INPUT s3://bucket/in is a URI"),
         ({"id": ()}, "--id needs the name of a column"),
         ({"id": ("a", "b", "a")}, "--id a is given twice"),
         ({"horizon": "soon"}, "'soon' is not a duration"),
@@ -133,3 +136,32 @@ def test_symbolic_links_do_not_hide_an_overlap(given: dict[str, Any], tmp_path: 
 def test_cores(given: dict[str, Any], master: str, cores: int) -> None:
     assert RunOptions.make(**given, master=master).cores == cores
     assert RunOptions.make(**given, master="local[*]").cores >= 1
+
+
+@pytest.mark.parametrize("where", ["s3://bucket/c", "dbfs:/x", "hdfs://host:8020/x", "abfss:x"])
+@pytest.mark.parametrize(
+    "option", ["INPUT", "--output", "--catalog", "--checkpoint", "--log", "--bad-records"]
+)
+def test_a_uri_is_no_folder_on_this_machine(
+    option: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command line hands it on, where a path swallows a slash of two."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    # What an earlier attempt may have left.
+    (tmp_path / "s3:" / "bucket" / "c").mkdir(parents=True)
+    places = {"INPUT": "in", "--output": "out"} | {option: where}
+    words = [word for name, place in list(places.items())[1:] for word in (name, place)]
+    command = ["run", places["INPUT"], "--id", "a", "--horizon", "1 day", *words]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2, done.output
+    said = " ".join(done.stderr.split())
+    assert f"{option} {where} is a URI" in said or f"{option} {Path(where)} is a URI" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "s3:"]
+
+
+def test_a_folder_with_a_colon_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a:b").mkdir()
+    assert local_folder("INPUT", "a:b") == tmp_path / "a:b"
+    assert local_folder("--output", tmp_path / "c:d") == tmp_path / "c:d"

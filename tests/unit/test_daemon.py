@@ -44,7 +44,9 @@ def daemon(errors: Path, **environment: str) -> Iterator[tuple[int, int]]:
 
 
 def module(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[2]
+    named = re.search(r"\w+\.(spark\.)?daemon", Path(f"/proc/{pid}/cmdline").read_text())
+    assert named is not None
+    return named[0]
 
 
 def libraries(pid: int) -> set[str]:
@@ -68,14 +70,50 @@ def test_where_a_library_starts_threads_it_is_sparks_own(tmp_path: Path) -> None
         assert module(parent) == "pyspark.daemon"
         assert len(os.listdir(f"/proc/{parent}/task")) == 1
         assert libraries(worker) == set()
+        # Programs that a task starts find what Spark's own daemon would have left them.
+        path = Path(f"/proc/{worker}/environ").read_text()
+        assert f"PYTHONPATH={ZIPPED}\0" in path
 
 
-def test_what_a_machine_lacks_is_left_to_the_task_to_tell(tmp_path: Path) -> None:
-    (tmp_path / "rocksdict.py").write_text("raise ModuleNotFoundError('none here')")
+@pytest.mark.parametrize(
+    "module_text",
+    ["raise ModuleNotFoundError('none here')", "raise ValueError('numpy.dtype size changed')"],
+)
+def test_what_cannot_be_loaded_is_left_to_the_task_to_tell(
+    tmp_path: Path, module_text: str
+) -> None:
+    # What it prints must not be taken for the daemon's address.
+    (tmp_path / "rocksdict.py").write_text(f"print('a notice')\n{module_text}")
     path = os.pathsep.join([str(ZIPPED), str(tmp_path)])
     with daemon(tmp_path / "stderr", PYTHONPATH=path) as (parent, worker):
         assert module(parent) == "dedup.spark.daemon"
         assert "rocksdict" not in libraries(worker)
+    assert "a notice" in (tmp_path / "stderr").read_text()
+
+
+def test_every_worker_draws_numbers_of_its_own() -> None:
+    """As with Spark's own daemon, whose workers load numpy after the fork."""
+    code = """
+import os, sys
+import dedup.spark.daemon as daemon
+real = daemon.import_module
+class Spark:
+    def manager():
+        for _ in range(2):
+            if os.fork() == 0:
+                import numpy, random
+                print(numpy.random.rand(), random.random(), flush=True)
+                os._exit(0)
+            os.wait()
+daemon.import_module = lambda name: Spark if name == "pyspark.daemon" else real(name)
+sys.argv = ["daemon", "pyspark.worker"]
+daemon.main()
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    drawn = [line.split() for line in done.stdout.splitlines()]
+    assert len(drawn) == 2, done.stderr
+    assert len({number for numbers in drawn for number in numbers}) == 4
 
 
 def test_spark_is_read_where_it_is_unpacked(tmp_path: Path) -> None:
@@ -96,4 +134,6 @@ def test_spark_is_read_where_it_is_unpacked(tmp_path: Path) -> None:
     assert unzipped(["a", downloaded, "b"]) == ["a", in_download, "b"]
     assert unzipped(["a", by_pip, "b"]) == ["a", in_pip, "b"]
     assert unzipped([by_pip, "a", in_pip]) == ["a", in_pip]
+    # Another PySpark, which would come first, does not take its place.
+    assert unzipped([by_pip, in_download, in_pip]) == [in_pip, in_download, in_pip]
     assert unzipped([alone, "pyspark.zip", ""]) == [alone, "pyspark.zip", ""]

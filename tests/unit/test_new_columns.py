@@ -194,9 +194,11 @@ def test_the_runs_own_clock(tmp_path: Path) -> None:
         created_at=STRING,
         eventTime=STRING,
         cat=STRING,
+        ts=T.LongType(),
+        amount=T.LongType(),
         seen=T.TimestampType(),
     )
-    assert time_columns(schema, ("id",)) == ["seen", "created_at", "eventTime"]
+    assert time_columns(schema, ("id",)) == ["seen", "created_at", "eventTime", "ts"]
     told = own_clock(options_for(tmp_path), schema)
     assert told is not None
     assert "measured by this run's own clock" in told
