@@ -24,7 +24,7 @@ _SHOWN_CHARS = 200
 _DECODER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 #: A text in quotes of either kind, to its end or that of the line; a bracket; what is neither.
 _JSON_PARTS = re.compile(
-    r""" "(?:[^"\\]++|\\.)*+(?:"|\\?\Z) | '(?:[^'\\]++|\\.)*+(?:'|\\?\Z) | [\[{] | [\]}]
+    r""" "(?>(?:[^"\\]++|\\.)*)(?:"|\\?\Z) | '(?>(?:[^'\\]++|\\.)*)(?:'|\\?\Z) | [\[{] | [\]}]
     | [^\[\]{}"'\s]++ """,
     re.DOTALL | re.VERBOSE,
 )
@@ -236,10 +236,13 @@ class _Quotes:
             inside += f"|{quote}{quote}"
         elif escape:
             inside += f"|{re.escape(escape)}."
-        plain = f"(?:(?!{between})[^\n])*+"
+        # Groups are atomic, not possessive: before Python 3.11.5 possessive ones go wrong
+        # (https://github.com/python/cpython/issues/106052).
+        first = re.escape(separator[0])
+        plain = f"(?>(?:[^{first}\n]++|(?!{between}){first})*)"
         blanks = "[ \t]*+" if skip_blanks else ""
-        value = f"{blanks}(?:{quote}(?:{inside})*+{quote}{plain}|(?!{quote}){plain})"
-        self._record = re.compile(f"{value}(?:{between}{value})*+(?:\n|\\Z)", re.DOTALL)
+        value = f"{blanks}(?:{quote}(?>(?:{inside})*){quote}{plain}|(?!{quote}){plain})"
+        self._record = re.compile(f"(?>{value}(?:{between}{value})*)(?:\n|\\Z)", re.DOTALL)
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> _Quotes | None:
