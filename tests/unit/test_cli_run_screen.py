@@ -1,0 +1,42 @@
+"""What `dedup run` prints at its end; Spark is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from metrics_support import batch
+from typer.testing import CliRunner
+
+from dedup.cli.app import app
+from dedup.cli.drain import Outcome
+from dedup.cli.figures import Figures
+from dedup.core.metrics import BatchMetrics
+
+
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> str:
+    (tmp_path / "in").mkdir()
+    monkeypatch.setattr("dedup.cli.run.run", lambda *_, **__: outcome)
+    command = ["run", str(tmp_path / "in"), "--id", "a", "--horizon", "1 day"]
+    done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def outcome(*batches: BatchMetrics) -> Outcome:
+    figures = Figures.of(list(batches), goes_on=frozenset({"unique"}), files=0, seconds=1.0, bad=0)
+    return Outcome(figures=figures, query_id="q", interrupted=False, written_again=())
+
+
+def test_a_run_without_a_micro_batch_shows_no_table_of_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert printed(tmp_path, monkeypatch, outcome()).strip() == ""
+
+
+def test_the_summary_says_what_the_horizon_is_measured_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = printed(tmp_path, monkeypatch, outcome(batch(0)))
+    assert "the run's own clock" in shown
+    assert "no --timestamp is given" in shown
