@@ -16,7 +16,7 @@ README = Path(__file__).parents[2] / "README.md"
 #: For how long the reader looks on; the tests look until there is something to see.
 LOOK = "query.awaitTermination(60)\n"
 UNTIL_SEEN = """
-while sum(told.numInputRows > 0 for told in query.recentProgress) < 2:
+while sum(told.numInputRows > 0 for told in query.recentProgress) < 3:
     assert not query.awaitTermination(1)
 """
 CHECK = "check orders/checkpoint --catalog orders/catalog --log metrics"
