@@ -114,7 +114,7 @@ def _read(spark: SparkSession, job: Job) -> Sample:
 @contextmanager
 def _times_read(run: RunOptions) -> Iterator[None]:
     """Name the option where a text is no time; PySpark would log the whole stack besides."""
-    from pyspark.errors import DateTimeException
+    from pyspark.errors import ArithmeticException, DateTimeException, NumberFormatException
     from pyspark.logger import PySparkLogger
 
     logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
@@ -122,7 +122,7 @@ def _times_read(run: RunOptions) -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
-    except DateTimeException as error:
+    except (ArithmeticException, DateTimeException, NumberFormatException) as error:
         # What follows advises another function.
         cause = re.split(r" (?:Correct the value|Use `)", spark_cause(str(error)))[0]
         how = (

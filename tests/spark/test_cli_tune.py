@@ -164,13 +164,13 @@ def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> 
     for wrong, said in (
         ({"id": ("nope",), "timestamp": "at"}, "--id nope: INPUT has no such column"),
         ({"id": ("x",), "timestamp": "at"}, "ID column 'x' is double"),
-        ({"id": ("id",), "timestamp": "x"}, "timestamp column 'x' is double"),
+        ({"id": ("id",), "timestamp": "x"}, "--timestamp x is a column of numbers .double."),
     ):
         with pytest.raises(ConfigError, match=said):
             tune_sample.read_sample(**read, **wrong)
 
 
-@pytest.mark.parametrize("timestamp_format", [None, "dd.MM.yyyy"])
+@pytest.mark.parametrize("timestamp_format", [None, "dd.MM.yyyy", "seconds"])
 def test_a_column_that_holds_no_times_is_told_in_one_line(
     job: Job, monkeypatch: pytest.MonkeyPatch, timestamp_format: str | None
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_column_that_holds_no_times_is_told_in_one_line(
         )  # fmt: skip
     said = refused.value.text
     assert said.startswith("--timestamp at cannot be read as a time")
-    assert ("by --timestamp-format dd.MM.yyyy: " in said) == (timestamp_format is not None)
+    assert (f"by --timestamp-format {timestamp_format}: " in said) == (timestamp_format is not None)
     assert said.endswith("or give its --timestamp-format.")
     assert "try_" not in said
     assert logged == []
