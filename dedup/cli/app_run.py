@@ -295,14 +295,11 @@ def _options(given: dict[str, Any]) -> RunOptions:
 
 def _run(options: RunOptions, talk: Reporter, stop: StopRequest) -> Outcome:
     from dedup.cli import run as job
+    from dedup.cli.session import unless_java_ended
 
-    try:
+    with unless_java_ended(stop):
         return job.run(options, talk, stop=stop)
-    except OSError:
-        # What ends a group of processes has ended Spark's Java as well.
-        if stop.is_set():
-            raise KeyboardInterrupt from None
-        raise
+    raise KeyboardInterrupt
 
 
 def _time_line(options: RunOptions) -> list[tuple[str, str, str]]:

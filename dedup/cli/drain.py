@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from dedup.cli.rewritten import FilesAsRead, some_of, warning
 from dedup.cli.run_options import VERDICT, RunOptions
 from dedup.cli.run_progress import RunProgress
 from dedup.cli.run_watch import followed
+from dedup.cli.session import unless_java_ended
 from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
@@ -123,7 +124,8 @@ def drain(
         record.write(options.output)
     publish = _Publish(job=job, check=check, taken=taken, as_read=as_read, sink=sink, record=record)
     progress = RunProgress(options.checkpoint, map(str, job.files.paths), sink.goes_on, reporter)
-    with followed(spark, options, reporter.note):
+    interrupted = True
+    with unless_java_ended(stop), followed(spark, options, reporter.note):
         query = (
             stream.writeStream.foreachBatch(publish)
             .queryName(options.output.name)
@@ -139,9 +141,10 @@ def drain(
             cause = publish.failures[-1] if publish.failures else error
             raise explained(cause, options, job.files.file_format) from None
         finally:
-            if query.isActive:
-                query.stop()
-            sink.close()
+            with ExitStack() as stack:
+                stack.callback(sink.close)
+                if query.isActive:
+                    query.stop()
     figures = progress.figures
     if interrupted:
         done = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
+from dedup.cli.stop import StopRequest
 from dedup.errors import DedupError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -76,11 +78,46 @@ def spark_session(
             raise DedupError(f"Spark does not start: {said}{_java_hint(log)}") from None
         told = AccumulatorTCPServer.handle_error
         AccumulatorTCPServer.handle_error = _tell_unless_ended  # type: ignore[method-assign,assignment]
+        # Py4J would log the whole stack there; the error itself is raised besides.
+        logging.getLogger().addFilter(_log_unless_ended)
         try:
             yield session
         finally:
-            session.stop()
+            with _nothing_to_stop():
+                session.stop()
+            logging.getLogger().removeFilter(_log_unless_ended)
             AccumulatorTCPServer.handle_error = told  # type: ignore[method-assign]
+
+
+@contextmanager
+def unless_java_ended(stop: StopRequest) -> Iterator[None]:
+    """Leave the block without an error where what asks to stop has ended Spark's Java as well.
+
+    A service manager, or a terminal that is closed, ends the whole group of processes.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (stop.is_set() and _java_ended(error)):
+            raise
+
+
+@contextmanager
+def _nothing_to_stop() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not _java_ended(error):
+            raise
+
+
+def _java_ended(error: Exception) -> bool:
+    """Whether Spark's Java did not answer; what it answers comes as an error of other classes."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+    if isinstance(error, Py4JJavaError):
+        return False
+    return isinstance(error, (ConnectionError, Py4JError))
 
 
 def stream_settings(shards: int) -> dict[str, str]:
@@ -108,6 +145,11 @@ def _tell_unless_ended(self: BaseServer, request: Any, address: Any) -> None:
     """Say nothing where Spark's Java has ended before Python: nothing is lost by it."""
     if not isinstance(sys.exception(), (ConnectionError, EOFError)):
         BaseServer.handle_error(self, request, address)
+
+
+def _log_unless_ended(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, Exception) and _java_ended(error))
 
 
 def _locale() -> str:
