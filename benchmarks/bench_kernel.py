@@ -22,7 +22,7 @@ from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter, hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.ports import SegmentPlan
-from dedup.spark.identity import encode_ids
+from dedup.spark.id_encoding import encode_ids
 
 COUNT = 200_000
 FPR = 0.01

@@ -1,7 +1,7 @@
 """Going on with a catalog whose checkpoint is lost.
 
 A new checkpoint is given the old query's ID, and each shard begins with the memory that its
-advisory copy tells. The newest IDs, which only the lost checkpoint held, are unknown.
+manifest backup tells. The newest IDs, which only the lost checkpoint held, are unknown.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from dedup.catalog.advisory import read_advisory, write_adopted, write_advisory
+from dedup.catalog.backup import read_backup, write_adopted, write_backup
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
 from dedup.catalog.root import Root
-from dedup.catalog.runs import forget_runs, list_runs, read_lineage
+from dedup.catalog.runs import drop_runs, list_runs, read_lineage
 from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
@@ -74,13 +74,13 @@ def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) ->
             f"{checkpoint.url()} is not empty: adopt needs the place of a new checkpoint, and "
             "leaves the old one alone."
         )
-    told = {shard: read_advisory(root, query_id, shard) for shard in range(certificate.shards)}
+    told = {shard: read_backup(root, query_id, shard) for shard in range(certificate.shards)}
     known = {shard: state for shard, state in told.items() if state is not None}
     files = list_catalog(root, query_id)
     _check_told(root, query_id, files, set(told) - set(known))
     if not known:
         raise ConfigError(
-            f"no shard of query {query_id} has an advisory manifest at {root.url()}: all its IDs "
+            f"no shard of query {query_id} has an manifest backup at {root.url()}: all its IDs "
             "were in the lost checkpoint. Begin anew with another checkpoint.",
             remedy="lost-checkpoint",
         )
@@ -89,14 +89,14 @@ def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) ->
         _check_one_line(root, query_id, files, known)
     # Every shard hears every clock, and clocks only advance; micro-batches may have begun anew.
     newest = max(known.values(), key=_how_far)
-    there = {file.says.segment for file in files if file.says.kind == "grave"}
+    there = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
     for shard, state in told.items():
         begin = _reborn(state or ShardState(), newest, there)
         write_adopted(root, query_id, shard, begin)
         if state is not None:
             # Its micro-batches are numbered anew, and so are those that the copy tells of.
-            write_advisory(root, query_id, shard, begin)
-    forget_runs(root, query_id, list_runs(root, query_id), Lineage(()))
+            write_backup(root, query_id, shard, begin)
+    drop_runs(root, query_id, list_runs(root, query_id), Lineage(()))
     checkpoint.put_bytes("metadata", json.dumps({"id": query_id}).encode())
     return Adoption(
         query_id,
@@ -116,7 +116,7 @@ def _how_far(state: ShardState) -> tuple[int, int, int, int]:
 def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> ShardState:
     """The state before micro-batch 0 of the new checkpoint.
 
-    Graves that were emptied since the copy was written are not there, and not named any more.
+    Pending lists that were emptied since the copy was written are gone, and no longer named.
     """
     manifest = state.manifest
     return replace(
@@ -127,7 +127,11 @@ def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> Sh
         manifest=Manifest(
             manifest.buckets,
             tuple(replace(entry, epoch=-1) for entry in manifest.expired),
-            tuple(replace(grave, epoch=-1) for grave in manifest.graves if grave.name in there),
+            tuple(
+                replace(pending_list, epoch=-1)
+                for pending_list in manifest.pending_lists
+                if pending_list.name in there
+            ),
         ),
         stray_files=(0, 0),
         run_began=0,
@@ -139,11 +143,11 @@ def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> Sh
 def _check_told(root: Root, query_id: str, files: list[CatalogFile], untold: set[int]) -> None:
     """Refuse to begin with nothing where there was something."""
     for file in files:
-        if file.says.kind in ("manifest", "segment") and file.says.shard in untold:
+        if file.parsed.kind in ("manifest", "segment") and file.parsed.shard in untold:
             raise CatalogError(
-                f"the advisory manifest of shard {file.says.shard} is missing or damaged, though "
+                f"the manifest backup of shard {file.parsed.shard} is missing or damaged, though "
                 f"{root.url(file.name)} is there: its IDs would all come through again. Restore "
-                f"{shard_path(query_id, file.says.shard or 0, MANIFEST_FILE)} from a copy of the "
+                f"{shard_path(query_id, file.parsed.shard or 0, MANIFEST_FILE)} from a copy of the "
                 "catalog. A shard writes it in the micro-batch after the first that made a "
                 "segment: if the query never came so far, delete the shard's folder, and the IDs "
                 "in it are forgotten.",
@@ -168,7 +172,7 @@ def _check_one_line(
         if line is None:
             unread.append(run.run_id)
             continue
-        told = all(s.epoch < 0 or line.made(s.clocks.run_id, s.epoch) for s in known.values())
+        told = all(s.epoch < 0 or line.contains(s.clocks.run_id, s.epoch) for s in known.values())
         if told and not line.branches(runs) and not _tried(line, began_ms):
             return
     if unread:
@@ -180,7 +184,7 @@ def _check_one_line(
         )
     raise ConfigError(
         f"query {query_id} went on from more than one state: a checkpoint was copied or put back, "
-        "and what the advisory manifests remember may be what the other one saw. Records that "
+        "and what the manifest backups remember may be what the other one saw. Records that "
         "only that one let through would be dropped as duplicates. If the sink holds all that was "
         f"let through up to micro-batch {max(s.epoch for s in known.values())}, say so with "
         "--sole; else restore the catalog of an earlier day together with the sink.",
@@ -212,8 +216,8 @@ def _check_complete(
     ]
     if missing:
         raise CatalogError(
-            f"{len(missing)} segments that the advisory manifests name are missing or cut short, "
-            f"such as {missing[0]}: restore them, or accept their loss with dedup catalog forget "
-            f"{root.url()} --segment NAME, and adopt again.",
+            f"{len(missing)} segments that the manifest backups name are missing or cut short, "
+            f"such as {missing[0]}: restore them, or accept their loss with dedup catalog "
+            f"accept-loss {root.url()} --segment NAME, and adopt again.",
             remedy="lost-checkpoint",
         )

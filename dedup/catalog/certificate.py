@@ -20,7 +20,7 @@ from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.filter import hash_key_id
-from dedup.core.parse import array, mapping, parse_json, text, whole
+from dedup.core.parse import array, integer, mapping, parse_json, text
 from dedup.core.ports import I64, U64
 from dedup.errors import CatalogError, ConfigError
 
@@ -130,10 +130,10 @@ class Certificate:
             encoding=text(fields["encoding"]),
             timestamp_source=text(fields["timestamp_source"]),
             stable_timestamps=fields["stable_timestamps"],
-            shards=whole(fields["shards"], 1),
-            slot_keys=tuple(whole(key, 0) for key in array(fields["slot_keys"])),
+            shards=integer(fields["shards"], 1),
+            slot_keys=tuple(integer(key, 0) for key in array(fields["slot_keys"])),
             hash_key_id=int(text(fields["hash_key_id"]), 16),
-            birth_batch=whole(fields["birth_batch"], 0),
+            birth_batch=integer(fields["birth_batch"], 0),
             id_definitions=tuple(map(Definition.from_json, array(fields["id_definitions"])))
             if defined
             else None,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from dedup import faults
 from dedup.catalog.root import Root
 from dedup.catalog.runs import (
-    forget_runs,
+    drop_runs,
     list_runs,
     mark_through,
     read_lineage,
     write_lineage,
 )
-from dedup.catalog.sweep import find_stray, others_work, sweepable
+from dedup.catalog.sweep import find_stray, sweepable, written_past_successor
 from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
@@ -32,7 +32,7 @@ _TURNS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class ShardTask:
     """Who looks round: one attempt of one shard's micro-batch."""
 
     query_id: str
@@ -42,8 +42,8 @@ class Visit:
     now_ms: int
 
 
-def look_round(
-    root: Root, visit: Visit, base: ShardState, policy: Policy
+def housekeep(
+    root: Root, task: ShardTask, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
     """Return the base state with what was seen, and how many orphaned files were deleted.
 
@@ -52,34 +52,34 @@ def look_round(
     CatalogError
         When the root cannot be read or written.
     """
-    begins = base.clocks.run_id != visit.run_id
-    run = Run(visit.run_id, visit.epoch if begins else base.run_began)
-    if not begins and visit.shard == 0 and base.epoch == run.began_epoch:
-        mark_through(root, visit.query_id, run, base.epoch)
+    begins = base.clocks.run_id != task.run_id
+    run = Run(task.run_id, task.epoch if begins else base.run_began)
+    if not begins and task.shard == 0 and base.epoch == run.began_epoch:
+        mark_through(root, task.query_id, run, base.epoch)
     state = replace(base, run_began=run.began_epoch)
-    if not begins and not _due(visit, base, policy):
+    if not begins and not _due(task, base, policy):
         return state, 0
-    lineage = _lineage(root, visit.query_id, base, run)
-    if visit.shard == 0:
+    lineage = _lineage(root, task.query_id, base, run)
+    if task.shard == 0:
         if begins:
-            write_lineage(root, visit.query_id, lineage)
+            write_lineage(root, task.query_id, lineage)
             if len(lineage.runs) > 1:
-                mark_through(root, visit.query_id, lineage.runs[-2], base.epoch)
+                mark_through(root, task.query_id, lineage.runs[-2], base.epoch)
             faults.point("lineage.put.after")
         else:
-            mark_through(root, visit.query_id, run, base.epoch)
-    stray = find_stray(root, visit.query_id, visit.shard, base.manifest)
-    for ahead, epoch in others_work(stray.orphans, lineage):
-        mark_through(root, visit.query_id, ahead, epoch - 1)
-    known = list_runs(root, visit.query_id)
+            mark_through(root, task.query_id, run, base.epoch)
+    stray = find_stray(root, task.query_id, task.shard, base.manifest)
+    for ahead, epoch in written_past_successor(stray.orphans, lineage):
+        mark_through(root, task.query_id, ahead, epoch - 1)
+    known = list_runs(root, task.query_id)
     # A list without one's own run was cut short, and may lack a branch as well.
-    told = lineage.told_by(known)
-    if begins and visit.shard == 0 and told:
-        forget_runs(root, visit.query_id, lineage.outlived(known), lineage)
+    told = lineage.listed_in(known)
+    if begins and task.shard == 0 and told:
+        drop_runs(root, task.query_id, lineage.superseded(known), lineage)
     branches = len(lineage.branches(known)) if told else base.branches
     swept = []
     if told and not branches and stray.complete:
-        swept = sweepable(stray.orphans, lineage, policy, epoch=visit.epoch, now_ms=visit.now_ms)
+        swept = sweepable(stray.orphans, lineage, policy, epoch=task.epoch, now_ms=task.now_ms)
     if swept:
         faults.point("sweep.before")
         root.delete(swept)
@@ -88,11 +88,11 @@ def look_round(
     return replace(state, branches=branches, stray_files=(left, stray.foreign)), len(swept)
 
 
-def _due(visit: Visit, base: ShardState, policy: Policy) -> bool:
+def _due(task: ShardTask, base: ShardState, policy: Policy) -> bool:
     every_ms = max(policy.keep_expired_ms // _LOOKS_PER_KEEP, _LEAST_LOOK_MS)
-    turn_ms = visit.shard % _TURNS * every_ms // _TURNS
-    return (visit.epoch + visit.shard) % LOOK_STRIDE == 0 or (
-        (base.clocks.now_ms + turn_ms) // every_ms != (visit.now_ms + turn_ms) // every_ms
+    turn_ms = task.shard % _TURNS * every_ms // _TURNS
+    return (task.epoch + task.shard) % LOOK_STRIDE == 0 or (
+        (base.clocks.now_ms + turn_ms) // every_ms != (task.now_ms + turn_ms) // every_ms
     )
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog import layout
+from dedup.catalog.accepted_loss import AcceptedLoss, accepted_loss_path
 from dedup.catalog.blocks import block_numbers, ids_in_block
 from dedup.catalog.certificate import derive_keys, filter_key_id, no_catalog
 from dedup.catalog.database import build_view, decode_all, open_view
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment import META_KEY, RocksError, SegmentMeta
-from dedup.catalog.tombstone import Tombstone, tombstone_path
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.ports import I64, U64, SegmentRef, spread_hashes
@@ -29,7 +29,7 @@ class CatalogFile:
     """A file under a catalog root: its name, what that says, its size and time."""
 
     name: str
-    says: layout.ObjectName
+    parsed: layout.ObjectName
     size_bytes: int
     modified_ms: int | None = None
 
@@ -147,8 +147,8 @@ def verify_segment(
     )
 
 
-def forget(root: Root, query_id: str, shard: int, segment: str) -> Tombstone:
-    """Accept the loss of a segment: write its tombstone, which the query reads when it fails.
+def accept_loss(root: Root, query_id: str, shard: int, segment: str) -> AcceptedLoss:
+    """Accept the loss of a segment: write an object that the query reads when the segment fails.
 
     A segment that is whole stays in use. The bucket is noted where the segment still tells it.
 
@@ -166,16 +166,16 @@ def forget(root: Root, query_id: str, shard: int, segment: str) -> Tombstone:
     """
     if not root.exists(layout.certificate_path(query_id)):
         raise no_catalog(root, query_id)
-    tombstone = Tombstone(segment, None, None)
-    with TemporaryDirectory(prefix="dedup-forget-") as folder:
+    accepted_loss = AcceptedLoss(segment, None, None)
+    with TemporaryDirectory(prefix="dedup-accept-loss-") as folder:
         copy = Path(folder, "segment")
         with suppress(ObjectMissing, RocksError, ValueError):
             root.fetch(layout.shard_path(query_id, shard, segment + layout.SEGMENT_SUFFIX), copy)
             meta = _read_meta(copy)
             if meta.name == segment:
-                tombstone = Tombstone(segment, meta.start_ms, meta.end_ms)
-    root.put_bytes(tombstone_path(query_id, shard, segment), tombstone.to_bytes())
-    return tombstone
+                accepted_loss = AcceptedLoss(segment, meta.start_ms, meta.end_ms)
+    root.put_bytes(accepted_loss_path(query_id, shard, segment), accepted_loss.to_bytes())
+    return accepted_loss
 
 
 def _read_meta(copy: Path) -> SegmentMeta:

@@ -10,9 +10,9 @@ from dedup.errors import ConfigError
 
 SEGMENT_SUFFIX = ".sst"
 SIDECAR_SUFFIX = ".filter"
-TOMBSTONE_SUFFIX = ".forgotten"
-GRAVE_SUFFIX = ".expired"
-#: A shard's advisory manifest.
+ACCEPTED_LOSS_SUFFIX = ".forgotten"
+PENDING_LIST_SUFFIX = ".expired"
+#: A shard's manifest backup.
 MANIFEST_FILE = "manifest.json"
 #: A shard's memory as a new checkpoint takes it over.
 ADOPTED_FILE = "adopted.json"
@@ -23,8 +23,8 @@ STARTS_FOLDER = "starts"
 TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
-    "certificate", "segment", "sidecar", "tombstone", "grave", "manifest", "adopted", "run",
-    "start", "temp", "foreign",
+    "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "manifest", "adopted",
+    "run", "start", "temp", "foreign",
 ]  # fmt: skip
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -39,8 +39,8 @@ _IN_SHARD = re.compile(r"(?P<query_id>[^/]+)/shard=(?P<shard>\d{5,})/(?P<file>[^
 _KINDS: dict[str, Kind] = {
     SEGMENT_SUFFIX: "segment",
     SIDECAR_SUFFIX: "sidecar",
-    TOMBSTONE_SUFFIX: "tombstone",
-    GRAVE_SUFFIX: "grave",
+    ACCEPTED_LOSS_SUFFIX: "accepted_loss",
+    PENDING_LIST_SUFFIX: "pending_list",
 }
 
 

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dedup.catalog.advisory import check_advisory, read_adopted
+from dedup.catalog.accepted_loss import AcceptedLoss
+from dedup.catalog.backup import check_backup, read_adopted
 from dedup.catalog.certificate import Certificate, filter_key_id, load_certificate
-from dedup.catalog.graves import check_grave
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import (
     ADOPTED_FILE,
-    GRAVE_SUFFIX,
     MANIFEST_FILE,
+    PENDING_LIST_SUFFIX,
     certificate_path,
     shard_path,
 )
+from dedup.catalog.pending_lists import check_pending_list
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.runs import check_lineage
-from dedup.catalog.tombstone import Tombstone
 from dedup.core.lineage import Run
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
@@ -55,11 +55,11 @@ def verify_objects(
     files = list_catalog(root, query_id)
     found = [_certificate(root, query_id)]
     for file in files:
-        check = _CHECKS.get(file.says.kind)
+        check = _CHECKS.get(file.parsed.kind)
         # The mark of how far a run went is its name alone.
-        if check is not None and file.says.through_epoch is None:
+        if check is not None and file.parsed.through_epoch is None:
             found.append((file.name, _why_not(check, root, file)))
-    adopted = {file.says.shard for file in files if file.says.kind == "adopted"}
+    adopted = {file.parsed.shard for file in files if file.parsed.kind == "adopted"}
     for shard in range(_shards(root, query_id)) if adopted else ():
         if shard not in adopted:
             name = shard_path(query_id, shard, ADOPTED_FILE)
@@ -94,14 +94,14 @@ def _shards(root: Root, query_id: str) -> int:
 
 def _named(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[str, str]]:
     """Objects that must be there by what Spark keeps, and what it means that one is not."""
-    for grave in state.manifest.graves:
+    for pending_list in state.manifest.pending_lists:
         yield (
-            shard_path(query_id, shard, grave.name + GRAVE_SUFFIX),
-            f"missing: {_GRAVE_IS_LOST} ({grave.count} segments)",
+            shard_path(query_id, shard, pending_list.name + PENDING_LIST_SUFFIX),
+            f"missing: {_PENDING_LIST_IS_LOST} ({pending_list.count} segments)",
         )
     # Written in the micro-batch after the one that wrote segments.
     if any(f"{state.epoch:012d}" > segment.name[:12] for segment in state.manifest.segments()):
-        yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_ADVICE_IS_LOST}"
+        yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_BACKUP_IS_LOST}"
 
 
 def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: CatalogFile) -> str:
@@ -124,38 +124,40 @@ def _damage(consequence: str) -> Iterator[None]:
         raise ValueError(f"damaged: {exc}; {consequence}") from exc
 
 
-def _tombstone(root: Root, file: CatalogFile) -> None:
-    with _damage("it is no consent: forget the segment again"):
-        said = root.read(file.name, Tombstone.from_bytes).segment
-    if said != file.says.segment:
-        raise ValueError(f"it speaks of segment {said}: forget the segment again")
+def _accepted_loss(root: Root, file: CatalogFile) -> None:
+    with _damage("it is no consent: accept the loss again"):
+        said = root.read(file.name, AcceptedLoss.from_bytes).segment
+    if said != file.parsed.segment:
+        raise ValueError(f"it speaks of segment {said}: accept the loss again")
 
 
-def _grave(root: Root, file: CatalogFile) -> None:
-    with _damage(_GRAVE_IS_LOST):
-        check_grave(root, file.says.query_id or "", file.says.shard or 0, file.says.segment or "")
+def _pending_list(root: Root, file: CatalogFile) -> None:
+    with _damage(_PENDING_LIST_IS_LOST):
+        check_pending_list(
+            root, file.parsed.query_id or "", file.parsed.shard or 0, file.parsed.segment or ""
+        )
 
 
-def _advice(root: Root, file: CatalogFile) -> None:
-    with _damage(_ADVICE_IS_LOST):
-        check_advisory(root, file.says.query_id or "", file.says.shard or 0)
+def _backup(root: Root, file: CatalogFile) -> None:
+    with _damage(_BACKUP_IS_LOST):
+        check_backup(root, file.parsed.query_id or "", file.parsed.shard or 0)
 
 
 def _adopted(root: Root, file: CatalogFile) -> None:
-    read_adopted(root, file.says.query_id or "", file.says.shard or 0)
+    read_adopted(root, file.parsed.query_id or "", file.parsed.shard or 0)
 
 
 def _lineage(root: Root, file: CatalogFile) -> None:
-    says = file.says
+    parsed = file.parsed
     with _damage(_LINEAGE_IS_LOST):
-        check_lineage(root, says.query_id or "", Run(says.run_id or "", says.epoch or 0))
+        check_lineage(root, parsed.query_id or "", Run(parsed.run_id or "", parsed.epoch or 0))
 
 
-_GRAVE_IS_LOST = (
+_PENDING_LIST_IS_LOST = (
     "restore it from a copy, or leave it: the expired segments that it names stay until vacuum "
     "deletes them, once the query has dropped it"
 )
-_ADVICE_IS_LOST = (
+_BACKUP_IS_LOST = (
     "without the checkpoint this shard's IDs could not be adopted; the query writes it again with "
     "its next segments"
 )
@@ -164,9 +166,9 @@ _LINEAGE_IS_LOST = (
     "other checkpoint of this query is in use"
 )
 _CHECKS: dict[str, Callable[[Root, CatalogFile], None]] = {
-    "tombstone": _tombstone,
-    "grave": _grave,
-    "manifest": _advice,
+    "accepted_loss": _accepted_loss,
+    "pending_list": _pending_list,
+    "manifest": _backup,
     "adopted": _adopted,
     "run": _lineage,
 }

@@ -16,7 +16,7 @@ from typing import Any
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Lineage, Run
-from dedup.core.parse import array, mapping, name, parse_json, whole
+from dedup.core.parse import array, integer, mapping, name, parse_json
 
 RUN_FORMAT = 1
 _FIELDS = frozenset(("format", "runs", "checksum"))
@@ -76,7 +76,7 @@ def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
 def _lineage(data: bytes, run: Run) -> Lineage:
     fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
     listed = (array(entry, 2) for entry in array(fields["runs"]))
-    runs = tuple(Run(name(run_id), whole(began, 0)) for run_id, began in listed)
+    runs = tuple(Run(name(run_id), integer(began, 0)) for run_id, began in listed)
     if fields != _fields(runs):
         raise ValueError("its checksum does not match")
     if runs[-1:] != (Run(run.run_id, run.began_epoch),):
@@ -102,7 +102,7 @@ def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
     )
 
 
-def forget_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) -> None:
+def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) -> None:
     """Delete the traces of runs: a user says that no checkpoint of theirs is in use any more.
 
     Of those that the lineage holds only the mark of how far they went.

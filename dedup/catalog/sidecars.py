@@ -1,4 +1,4 @@
-"""Filter sidecars: probed where they lie, page by page, and rebuilt where damaged."""
+"""Filter sidecars: probed where they lie, page by page, and rebuilt where damaged (invariant 7)."""
 
 from __future__ import annotations
 

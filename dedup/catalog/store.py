@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from dedup import faults, kernel
+from dedup.catalog.accepted_loss import read_accepted_loss
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.catalog.counters import Counters
-from dedup.catalog.graves import read_grave, write_grave
 from dedup.catalog.layout import (
-    GRAVE_SUFFIX,
+    PENDING_LIST_SUFFIX,
     SEGMENT_SUFFIX,
     SIDECAR_SUFFIX,
     segment_name,
     shard_path,
 )
+from dedup.catalog.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.root import Root
 from dedup.catalog.segment import write_segment_file
 from dedup.catalog.sidecars import Sidecars
-from dedup.catalog.tombstone import read_tombstone
 from dedup.catalog.view import OpenViews, Views
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter, head_bytes
@@ -242,7 +242,7 @@ class ShardStore:
         self.counters.segments_deleted += deleted
         return deleted
 
-    def bury(self, names: Sequence[str]) -> str:
+    def spill_pending(self, names: Sequence[str]) -> str:
         """Write names of expired segments as one durable object; return the object's name.
 
         Raises
@@ -250,13 +250,13 @@ class ShardStore:
         CatalogError
             When the root cannot be written.
         """
-        grave = self._next_name()
-        faults.point("grave.put.before")
-        write_grave(self._root, self._query_id, self._shard, grave, names)
-        faults.point("grave.put.after")
-        return grave
+        pending_list = self._next_name()
+        faults.point("pending_list.put.before")
+        write_pending_list(self._root, self._query_id, self._shard, pending_list, names)
+        faults.point("pending_list.put.after")
+        return pending_list
 
-    def unbury(self, grave: str) -> int:
+    def delete_pending(self, pending_list: str) -> int:
         """Delete the segments that such an object names, then the object; return how many.
 
         Raises
@@ -264,19 +264,21 @@ class ShardStore:
         CatalogError
             When the root cannot be reached; some may be deleted then.
         """
-        deleted = self.delete(read_grave(self._root, self._query_id, self._shard, grave))
-        self._root.delete([self._path(grave + GRAVE_SUFFIX)])
+        deleted = self.delete(
+            read_pending_list(self._root, self._query_id, self._shard, pending_list)
+        )
+        self._root.delete([self._path(pending_list + PENDING_LIST_SUFFIX)])
         return deleted
 
-    def forgotten(self, seg: SegmentRef) -> bool:
-        """Tell whether a user accepted the loss of this segment (its tombstone is there).
+    def loss_accepted(self, seg: SegmentRef) -> bool:
+        """Tell whether a user accepted the loss of this segment (its accepted loss is there).
 
         Raises
         ------
         CatalogError
-            When there is a tombstone, but damaged or for another bucket: that is no consent.
+            When there is a accepted loss, but damaged or for another bucket: that is no consent.
         """
-        return read_tombstone(self._root, self._query_id, self._shard, seg) is not None
+        return read_accepted_loss(self._root, self._query_id, self._shard, seg) is not None
 
     def _next_name(self) -> str:
         attempt = self._attempt

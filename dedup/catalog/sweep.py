@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dedup.catalog.graves import read_grave
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.layout import shard_path
+from dedup.catalog.pending_lists import read_pending_list
 from dedup.catalog.root import Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
@@ -28,11 +28,11 @@ class Stray:
     Parameters
     ----------
     orphans : tuple of CatalogFile
-        Files of segments, sidecars and graves.
+        Files of segments, sidecars and pending lists.
     foreign : int
         Files that are not of this library.
     complete : bool
-        False where a grave could not be read, so that some orphans may be expired segments.
+        False where a pending list could not be read, so that some orphans may be expired segments.
     """
 
     orphans: tuple[CatalogFile, ...]
@@ -49,33 +49,36 @@ def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Str
         When the root cannot be read.
     """
     known, complete = manifest.names(), True
-    for grave in manifest.graves:
-        names = read_grave(root, query_id, shard, grave.name)
-        complete &= len(names) == grave.count
+    for pending_list in manifest.pending_lists:
+        names = read_pending_list(root, query_id, shard, pending_list.name)
+        complete &= len(names) == pending_list.count
         known.update(names)
     files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
     orphans = tuple(
         file
         for file in files
-        if file.says.kind in ("segment", "sidecar", "grave") and file.says.segment not in known
+        if file.parsed.kind in ("segment", "sidecar", "pending_list")
+        and file.parsed.segment not in known
     )
     # A segment whose loss was accepted is the user's to delete.
-    forgotten = {file.says.segment for file in files if file.says.kind == "tombstone"}
-    orphans = tuple(file for file in orphans if file.says.segment not in forgotten)
-    return Stray(orphans, sum(file.says.kind == "foreign" for file in files), complete)
+    forgotten = {file.parsed.segment for file in files if file.parsed.kind == "accepted_loss"}
+    orphans = tuple(file for file in orphans if file.parsed.segment not in forgotten)
+    return Stray(orphans, sum(file.parsed.kind == "foreign" for file in files), complete)
 
 
-def others_work(orphans: Iterable[CatalogFile], lineage: Lineage) -> list[tuple[Run, int]]:
+def written_past_successor(
+    orphans: Iterable[CatalogFile], lineage: Lineage
+) -> list[tuple[Run, int]]:
     """Return runs of the lineage that went on elsewhere, with the newest micro-batch they wrote in.
 
     What they wrote behind the first micro-batch of their successor is no orphan of theirs.
     """
     newest: dict[Run, int] = {}
     for file in orphans:
-        if file.says.run_id is not None and file.says.epoch is not None:
-            run = lineage.beyond(file.says.run_id, file.says.epoch)
+        if file.parsed.run_id is not None and file.parsed.epoch is not None:
+            run = lineage.outran(file.parsed.run_id, file.parsed.epoch)
             if run is not None:
-                newest[run] = max(file.says.epoch, newest.get(run, 0))
+                newest[run] = max(file.parsed.epoch, newest.get(run, 0))
     return list(newest.items())
 
 
@@ -90,10 +93,10 @@ def sweepable(
     return [
         file.name
         for file in orphans
-        if file.says.run_id is not None
-        and lineage.holds(file.says.run_id)
-        and file.says.epoch is not None
-        and epoch - file.says.epoch > policy.retain_epochs
+        if file.parsed.run_id is not None
+        and lineage.holds(file.parsed.run_id)
+        and file.parsed.epoch is not None
+        and epoch - file.parsed.epoch > policy.retain_epochs
         and file.modified_ms is not None
         and now_ms - file.modified_ms >= policy.keep_expired_ms
     ][:MAX_SWEPT]

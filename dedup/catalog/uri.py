@@ -48,7 +48,7 @@ def check_known(where: str) -> None:
     # Spark writes file:/x, and pyarrow reads it.
     if scheme in _KNOWN and rest.startswith("/" if scheme == "file" else "//"):
         return
-    raise ConfigError(f"{without_credentials(where)!r} cannot be used: {_advice(where)}.")
+    raise ConfigError(f"{without_credentials(where)!r} cannot be used: {_backup(where)}.")
 
 
 def check_local(where: str, option: str) -> None:
@@ -91,7 +91,7 @@ def without_credentials(where: str) -> str:
     return f"{scheme}{colon}{slashes}{rest}".partition("?")[0]
 
 
-def _advice(where: str) -> str:
+def _backup(where: str) -> str:
     scheme, _, rest = without_credentials(where).partition(":")
     path = "/" + rest.lstrip("/")
     name = _SAME.get(scheme.lower(), scheme.lower())

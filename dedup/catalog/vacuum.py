@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dedup.catalog.inspect import CatalogFile, list_catalog
 from dedup.catalog.root import Root
-from dedup.catalog.runs import forget_runs, list_runs, read_lineage
-from dedup.catalog.sweep import find_stray, others_work
+from dedup.catalog.runs import drop_runs, list_runs, read_lineage
+from dedup.catalog.sweep import find_stray, written_past_successor
 from dedup.core.lineage import Lineage, Run
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
@@ -78,7 +78,7 @@ def plan_vacuum(
     """
     lineage = _lineage(root, query_id, states)
     known = list_runs(root, query_id)
-    if len(lineage.runs) > 1 and not lineage.told_by(known) and not sole:
+    if len(lineage.runs) > 1 and not lineage.listed_in(known) and not sole:
         raise ConfigError(
             f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
             f"micro-batch of query {query_id}: other runs from its history would be missed as "
@@ -103,10 +103,10 @@ def plan_vacuum(
                 f"shard {shard}: an object that names expired segments is missing or damaged; "
                 "what it named cannot be told from orphans. If the query was stopped while it "
                 "deleted, let it do one more micro-batch; else restore it from a copy",
-                remedy="damaged-grave",
+                remedy="damaged-pending-list",
             )
         orphans += stray.orphans
-    elsewhere = others_work(orphans, lineage)
+    elsewhere = written_past_successor(orphans, lineage)
     if elsewhere and not sole:
         names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in elsewhere)
         raise ConfigError(
@@ -116,15 +116,15 @@ def plan_vacuum(
             remedy="branched-history",
         )
     files = list_catalog(root, query_id)
-    orphans += [file for file in files if file.says.kind == "temp"]
+    orphans += [file for file in files if file.parsed.kind == "temp"]
     # Of branches that are over: no micro-batch under way wrote them, whatever their age.
     past = Lineage(lineage.runs[:-1])
     old = tuple(
         file
         for file in orphans
-        if _old(file, now_ms, older_than_ms) or (sole and others_work([file], past))
+        if _old(file, now_ms, older_than_ms) or (sole and written_past_successor([file], past))
     )
-    foreign = tuple(file for file in files if file.says.kind == "foreign")
+    foreign = tuple(file for file in files if file.parsed.kind == "foreign")
     return Plan(old, len(orphans) - len(old), foreign, branches, lineage)
 
 
@@ -137,7 +137,7 @@ def carry_out(root: Root, query_id: str, plan: Plan) -> int:
         When the root cannot be written; some may be deleted then.
     """
     deleted = root.delete(file.name for file in plan.files)
-    forget_runs(root, query_id, plan.branches, plan.lineage)
+    drop_runs(root, query_id, plan.branches, plan.lineage)
     return deleted
 
 

@@ -326,7 +326,7 @@ def segment_damaged(
         f"segment {seg.name} of shard {shard}, bucket [{start}, {end}) with {seg.count} IDs, is "
         f"missing or damaged at {root.url(name)}: {why}. Restore this file from a copy; or accept "
         "that records of this bucket may come through twice, and start the query again after: "
-        f"dedup catalog forget {root.url()} --segment {seg.name}",
+        f"dedup catalog accept-loss {root.url()} --segment {seg.name}",
         remedy="damaged-segment",
     )
 

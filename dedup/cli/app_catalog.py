@@ -71,8 +71,8 @@ def verify(
         others = catalog.verify_others(place, known, query)
         checked = catalog.verify(place, known, query)
         bad = [(s, r) for s, r in checked if not r.ok]
-        # What was forgotten is known to be lost.
-        open_damage = [s for s, _ in bad if not s.forgotten]
+        # A loss that was accepted is no news.
+        open_damage = [s for s, _ in bad if not s.loss_accepted]
         body = {
             "root": place.url(),
             "status": "damaged" if open_damage or others else "ok",
@@ -89,7 +89,7 @@ def verify(
 
 
 @catalog_app.command()
-def forget(
+def accept_loss(
     root: _ROOT,
     segment: Annotated[
         str, typer.Option(metavar="NAME", help="Segment, as the query's error names it.")
@@ -106,7 +106,7 @@ def forget(
 
     def work() -> tuple[int, dict[str, Any]]:
         place = catalog.open_root(root)
-        body = catalog.forget(place, segment, query_id=query, shard=shard)
+        body = catalog.accept_loss(place, segment, query_id=query, shard=shard)
         if not as_json:
             bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
             _say(

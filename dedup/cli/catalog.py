@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.contact import reach
 from dedup.catalog.inspect import CatalogFile, SegmentReport, list_catalog, verify_segment
-from dedup.catalog.inspect import forget as write_tombstone
+from dedup.catalog.inspect import accept_loss as write_accepted_loss
 from dedup.catalog.objects import ObjectProblem, verify_objects
 from dedup.catalog.root import Root
-from dedup.cli.catalog_memory import EXPIRED, ORPHAN, Memory, Segment, memory_of, segments_of
+from dedup.cli.catalog_memory import EXPIRED, ORPHAN, QueryMemory, Segment, memory_of, segments_of
 from dedup.cli.figures import iso
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Files that only the catalog of a query has.
-_OF_A_QUERY = ("certificate", "segment", "sidecar", "manifest", "adopted", "grave")
+_OF_A_QUERY = ("certificate", "segment", "sidecar", "manifest", "adopted", "pending_list")
 
 
 def open_root(where: str) -> Root:
@@ -77,7 +77,7 @@ def segments(root: Root, known: Snapshot | None, query_id: str | None = None) ->
     root : Root
         The catalog.
     known : Snapshot or None
-        Manifests of one query; for others there are only advisory copies.
+        Manifests of one query; for others there are only manifest backups.
     query_id : str, optional
         Only this query.
     """
@@ -98,7 +98,7 @@ def only_query(root: Root) -> str:
         If it holds several, naming them, or none.
     """
     queries = sorted(
-        {f.says.query_id or "" for f in list_catalog(root) if f.says.kind == "certificate"}
+        {f.parsed.query_id or "" for f in list_catalog(root) if f.parsed.kind == "certificate"}
     )
     if len(queries) != 1:
         raise ConfigError(
@@ -120,7 +120,7 @@ def inspect(root: Root, known: Snapshot | None, query_id: str | None = None) -> 
         listed += mine
     return {
         "root": root.url(),
-        "foreign_files": sum(f.says.kind == "foreign" for f in files),
+        "foreign_files": sum(f.parsed.kind == "foreign" for f in files),
         "queries": queries,
         "segments": [segment.to_json() for segment in listed],
     }
@@ -159,7 +159,7 @@ def verify_others(
     ]
 
 
-def forget(
+def accept_loss(
     root: Root, name: str, *, query_id: str | None = None, shard: int | None = None
 ) -> dict[str, Any]:
     """Accept the loss of one segment, found by its name.
@@ -193,13 +193,13 @@ def forget(
             remedy="damaged-segment",
         )
     query, number = places.pop()
-    tombstone = write_tombstone(root, query, number, name)
+    accepted_loss = write_accepted_loss(root, query, number, name)
     return {
         "query_id": query,
         "shard": number,
         "segment": name,
-        "start": iso(tombstone.start_ms),
-        "end": iso(tombstone.end_ms),
+        "start": iso(accepted_loss.start_ms),
+        "end": iso(accepted_loss.end_ms),
     }
 
 
@@ -211,17 +211,17 @@ def _read(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
 
 def _queries(files: list[CatalogFile]) -> list[str]:
     """Queries that have anything here, be it without a certificate."""
-    return sorted({f.says.query_id or "" for f in files if f.says.kind in _OF_A_QUERY})
+    return sorted({f.parsed.query_id or "" for f in files if f.parsed.kind in _OF_A_QUERY})
 
 
 def _query(
-    root: Root, query_id: str, files: list[CatalogFile], mine: list[Segment], memory: Memory
+    root: Root, query_id: str, files: list[CatalogFile], mine: list[Segment], memory: QueryMemory
 ) -> dict[str, Any]:
     certificate = load_certificate(root, query_id)
     kinds: dict[str, dict[str, int]] = {}
     for file in files:
-        if file.says.query_id == query_id:
-            kind = kinds.setdefault(file.says.kind, {"files": 0, "bytes": 0})
+        if file.parsed.query_id == query_id:
+            kind = kinds.setdefault(file.parsed.kind, {"files": 0, "bytes": 0})
             kind["files"] += 1
             kind["bytes"] += file.size_bytes
     return {
@@ -233,7 +233,7 @@ def _query(
         "files": kinds,
         "segments": dict(Counter(segment.standing for segment in mine)),
         "missing": sum(segment.missing for segment in mine),
-        "forgotten": sum(segment.forgotten for segment in mine),
+        "accepted_losses": sum(segment.loss_accepted for segment in mine),
         "state": [
             {
                 "shard": number,

@@ -1,4 +1,4 @@
-"""What is known of a catalog's shards: from Spark state for certain, or by advisory copies."""
+"""What is known of a catalog's shards: from Spark state for certain, or by manifest backups."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dedup.catalog.advisory import read_advisory
+from dedup.catalog.backup import read_backup
 from dedup.catalog.certificate import load_certificate
-from dedup.catalog.graves import read_grave
 from dedup.catalog.inspect import CatalogFile
+from dedup.catalog.pending_lists import read_pending_list
 from dedup.catalog.root import Root
 from dedup.cli.figures import iso
 from dedup.core.clocks import NEVER_MS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: What becomes of a segment; only the manifest in Spark state tells for certain.
 LIVE, EXPIRED, ORPHAN = "live", "expired", "orphan"
-#: Without a checkpoint: the advisory manifest names it, or does not.
+#: Without a checkpoint: the manifest backup names it, or does not.
 LISTED, UNKNOWN = "listed", "unknown"
 
 
@@ -37,7 +37,7 @@ class Shard:
     manifest : Manifest
         Its segments.
     tail_ids : int or None
-        IDs in Spark state; None where only the advisory copy was read.
+        IDs in Spark state; None where only the manifest backup was read.
     gc_watermark_ms : int or None
         None before the first.
     """
@@ -49,7 +49,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class QueryMemory:
     """The shards of one query, and whether Spark state told of them."""
 
     certain: bool
@@ -63,7 +63,7 @@ class Memory:
         if not self.shards:
             return "unknown: give --checkpoint"
         newest = max(shard.epoch for shard in self.shards.values())
-        return f"batch {newest} by the advisory manifests, tail unknown: give --checkpoint"
+        return f"batch {newest} by the manifest backups, tail unknown: give --checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Segment:
         What the manifest says of a live or listed one.
     sst_bytes, filter_bytes : int or None
         Sizes found; None where the file is missing.
-    forgotten : bool
+    loss_accepted : bool
         Its loss was accepted.
     """
 
@@ -92,7 +92,7 @@ class Segment:
     ref: SegmentRef | None
     sst_bytes: int | None
     filter_bytes: int | None
-    forgotten: bool
+    loss_accepted: bool
 
     @property
     def missing(self) -> bool:
@@ -113,14 +113,14 @@ class Segment:
             "sst_bytes": self.sst_bytes,
             "filter_bytes": self.filter_bytes,
             "missing": self.missing,
-            "forgotten": self.forgotten,
+            "loss_accepted": self.loss_accepted,
         }
 
 
-def memory_of(root: Root, query_id: str, known: Snapshot | None) -> Memory:
+def memory_of(root: Root, query_id: str, known: Snapshot | None) -> QueryMemory:
     """Return what is known of a query: `known` where it is the same query, else advice."""
     if known is not None and known.query_id == query_id:
-        return Memory(
+        return QueryMemory(
             certain=True,
             shards={
                 number: Shard(
@@ -135,25 +135,25 @@ def memory_of(root: Root, query_id: str, known: Snapshot | None) -> Memory:
     certificate = load_certificate(root, query_id)
     shards = {}
     for number in range(certificate.shards if certificate else 0):
-        advice = read_advisory(root, query_id, number)
+        advice = read_backup(root, query_id, number)
         if advice is not None:
             shards[number] = Shard(
                 epoch=advice.epoch,
                 manifest=advice.manifest,
                 gc_watermark_ms=_past_never(advice.clocks.gc_watermark_ms),
             )
-    return Memory(certain=False, shards=shards)
+    return QueryMemory(certain=False, shards=shards)
 
 
 def segments_of(
-    root: Root, query_id: str, memory: Memory, files: list[CatalogFile]
+    root: Root, query_id: str, memory: QueryMemory, files: list[CatalogFile]
 ) -> list[Segment]:
     """List a query's segments, those included that only a manifest names."""
     sizes: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for file in files:
-        says = file.says
-        if says.query_id == query_id and says.shard is not None and says.segment is not None:
-            sizes[says.shard, says.segment][says.kind] = file.size_bytes
+        parsed = file.parsed
+        if parsed.query_id == query_id and parsed.shard is not None and parsed.segment is not None:
+            sizes[parsed.shard, parsed.segment][parsed.kind] = file.size_bytes
     live = {
         (number, ref.name): ref
         for number, shard in memory.shards.items()
@@ -166,8 +166,8 @@ def segments_of(
     } | {
         (number, name)
         for number, shard in memory.shards.items()
-        for grave in shard.manifest.graves
-        for name in read_grave(root, query_id, number, grave.name)
+        for pending_list in shard.manifest.pending_lists
+        for name in read_pending_list(root, query_id, number, pending_list.name)
     }
     found = []
     for key in sorted({*sizes, *live}):
@@ -189,7 +189,7 @@ def segments_of(
                 ref=live.get(key),
                 sst_bytes=kinds.get("segment"),
                 filter_bytes=kinds.get("sidecar"),
-                forgotten="tombstone" in kinds,
+                loss_accepted="accepted_loss" in kinds,
             )
         )
     return found

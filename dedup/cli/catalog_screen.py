@@ -29,7 +29,9 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         # Tabs, not columns: names are long, and other tools cut and sort this.
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
-            note = " missing" if line["missing"] else " forgotten" if line["forgotten"] else ""
+            note = (
+                " missing" if line["missing"] else " loss accepted" if line["loss_accepted"] else ""
+            )
             values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
             yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
 
@@ -37,7 +39,7 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
 def verification_lines(body: dict[str, Any]) -> Iterator[str]:
     """Put what `verify` returns into lines."""
     for bad in body["damaged"]:
-        note = " (forgotten)" if bad["forgotten"] else ""
+        note = " (loss accepted)" if bad["loss_accepted"] else ""
         for problem in bad["problems"]:
             yield f"shard {bad['shard']} segment {bad['segment']}{note}: {problem}"
     for other in body["damaged_objects"]:
@@ -52,8 +54,8 @@ def vacuum_lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"{name}\tforeign, left alone"
     verb = "would be deleted" if body["dry_run"] else "deleted"
     rest = f", {body['young']} too young" if body["young"] else ""
-    forgotten = f"; {len(body['runs'])} other runs forgotten" if body["runs"] else ""
-    yield f"{len(body['files']):,} files, {size(body['bytes'])} {verb}{rest}{forgotten}"
+    dropped = f"; {len(body['runs'])} other runs dropped" if body["runs"] else ""
+    yield f"{len(body['files']):,} files, {size(body['bytes'])} {verb}{rest}{dropped}"
 
 
 def adoption_lines(body: dict[str, Any]) -> Iterator[str]:
@@ -81,8 +83,8 @@ def _query(query: dict[str, Any]) -> Iterator[str]:
         yield from _line(f"segments {standing}", _text(count))
     if query["missing"]:
         yield from _line("segments MISSING", _text(query["missing"]))
-    if query["forgotten"]:
-        yield from _line("segments forgotten", _text(query["forgotten"]))
+    if query["accepted_losses"]:
+        yield from _line("losses accepted", _text(query["accepted_losses"]))
     shards = query["state"]
     if not shards:
         return

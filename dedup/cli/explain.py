@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dedup import kernel
-from dedup.catalog.advisory import read_advisory
+from dedup.catalog.backup import read_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, certificate_of, derive_keys, shards_of
 from dedup.catalog.root import Root
@@ -66,7 +66,7 @@ def explain(
     texts : sequence of str
         The ID's values, in the order of its columns.
     known : Snapshot or None
-        The query's states; without them the advisory copies answer, which lack the newest IDs.
+        The query's states; without them the manifest backups answer, which lack the newest IDs.
     query_id : str, optional
         Needed where the catalog has several queries and `known` does not tell which.
 
@@ -163,7 +163,7 @@ def _certificate(root: Root, known: Snapshot | None, query_id: str | None) -> Ce
 def _state(root: Root, query_id: str, shard: int, known: Snapshot | None) -> ShardState | None:
     if known is not None:
         return known.states.get(shard)
-    return read_advisory(root, query_id, shard)
+    return read_backup(root, query_id, shard)
 
 
 def _in_tail(state: ShardState, keys: Keys) -> Iterator[Sighting]:
@@ -198,7 +198,7 @@ def _in_segments(
             try:
                 time_ms = int(store.lookup(segment, keys, hashes)[0])
             except SegmentDamaged:
-                if not store.forgotten(segment):
+                if not store.loss_accepted(segment):
                     raise
                 continue
             # A merge under way keeps an ID in an input and in an output.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
-from dedup.spark.identity import encode_ids
+from dedup.spark.id_encoding import encode_ids
 
 #: How a null component of a composite ID is written.
 NULL = "NULL"

@@ -20,7 +20,7 @@ Note = Callable[[str], None]
 _NAMED = 3
 
 
-def settle(
+def agree_on_columns(
     check: ColumnCheck, job: Job, columns: InputColumns, stamps: Mapping[str, Stamp], note: Note
 ) -> InputColumns:
     """Compare the files of this run with the known columns, and decide what is read and written.

@@ -21,7 +21,7 @@ from dedup.cli.job import (
     schema_of,
     transform,
 )
-from dedup.cli.new_columns import Note, settle
+from dedup.cli.new_columns import Note, agree_on_columns
 from dedup.cli.output_folder import LOG, exclusive, is_published, unfinished_batch
 from dedup.cli.own_clock import own_clock
 from dedup.cli.progress import Reporter
@@ -141,7 +141,7 @@ def _columns(
         check.check_text(map(Path, new))
         check.settled(known, job.files.stamps)
         return known, check
-    columns = settle(check, job, known, new, note)
+    columns = agree_on_columns(check, job, known, new, note)
     check_names(job.options, columns.schema)
     check_output_format(job.options, columns.schema)
     return columns, check

@@ -78,14 +78,17 @@ def spark_session(
             raise DedupError(f"Spark does not start: {said}{_java_hint(log)}") from None
         told = AccumulatorTCPServer.handle_error
         AccumulatorTCPServer.handle_error = _tell_unless_ended  # type: ignore[method-assign,assignment]
-        # Py4J would log the whole stack there; the error itself is raised besides.
-        logging.getLogger().addFilter(_log_unless_ended)
+        # Without a handler Py4J would install one that prints every stack of its own.
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.WARNING)
+        handler.addFilter(_is_news)
+        logging.getLogger().addHandler(handler)
         try:
             yield session
         finally:
             with _nothing_to_stop():
                 session.stop()
-            logging.getLogger().removeFilter(_log_unless_ended)
+            logging.getLogger().removeHandler(handler)
             AccumulatorTCPServer.handle_error = told  # type: ignore[method-assign]
 
 
@@ -147,9 +150,11 @@ def _tell_unless_ended(self: BaseServer, request: Any, address: Any) -> None:
         BaseServer.handle_error(self, request, address)
 
 
-def _log_unless_ended(record: logging.LogRecord) -> bool:
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record tells more than that Java has ended; Py4J raises what it logs besides."""
     error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, Exception) and _java_ended(error))
+    ended = isinstance(error, Exception) and _java_ended(error)
+    return not ended and not record.name.startswith("py4j")
 
 
 def _locale() -> str:

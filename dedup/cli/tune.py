@@ -19,7 +19,7 @@ from dedup.errors import ConfigError, FilterDamaged
 from dedup.kernel import PATH
 from dedup.machine import machine_cores
 from dedup.tune import report
-from dedup.tune.advice import Memory, advise
+from dedup.tune.advice import WorkerMemory, advise
 from dedup.tune.candidates import FPRS, Choice, explore
 from dedup.tune.charts import charts
 from dedup.tune.curves import Point, fill_points
@@ -217,7 +217,7 @@ def tune(asked: Asked, progress: Progress) -> Result:
     )
     progress(_COSTS, "memory of a worker")
     rows = round(demand.rows_per_shard)
-    memory = Memory(rows, worker_bytes(rows, demand.key_bytes))
+    memory = WorkerMemory(rows, worker_bytes(rows, demand.key_bytes))
     choice = explore(
         demand, costs, lambda done, what: progress(_MEMORY + done * (1 - _MEMORY), what)
     )

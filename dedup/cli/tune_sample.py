@@ -77,7 +77,7 @@ def _read(spark: SparkSession, job: Job) -> Sample:
     from pyspark.sql import functions as fn
 
     from dedup.spark.columns import Columns, check_id_type, check_time_type
-    from dedup.spark.identity import encode_ids
+    from dedup.spark.id_encoding import encode_ids
     from dedup.spark.pack import millis
 
     run, schema = job.options, schema_of(spark, job)

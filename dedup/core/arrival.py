@@ -3,7 +3,8 @@
 Arrival order inside a micro-batch is defined by content: effective timestamp, then the user's
 order columns, then a keyed hash of the row (invariant 6). It matters only for IDs that occur
 more than once in the batch, so only those are sorted, and only ties among them ask for more than
-the timestamp.
+the timestamp. Nothing is dropped without an equal ID within the horizon, or a policy that the user
+chose (invariant 8).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
-from dedup.core.recall import Memory
+from dedup.core.lookup import Matches
 
 Int64s = npt.NDArray[np.int64]
 
@@ -34,7 +35,7 @@ class Verdict(IntEnum):
 def judge(
     first: Int64s,
     times_ms: Int64s,
-    memory: Memory,
+    matches: Matches,
     droppable: npt.NDArray[np.bool_],
     horizon_ms: int,
     tie_rank: Callable[[Int64s], Int64s],
@@ -47,7 +48,7 @@ def judge(
         For each record the index of the first record with the same ID.
     times_ms : int64 array, shape (n,)
         Effective timestamps.
-    memory : Memory
+    memory : Matches
         Remembered entries, by position in the sequence of first records.
     droppable : bool array, shape (n,)
         Records that are not taken even if unknown.
@@ -68,8 +69,8 @@ def judge(
     verdicts = np.zeros(n, np.uint8)
     verdicts[droppable] = Verdict.LATE
 
-    entry_record = first_records[memory.index]
-    near = np.abs(memory.times_ms - times_ms[entry_record]) <= horizon_ms
+    entry_record = first_records[matches.index]
+    near = np.abs(matches.times_ms - times_ms[entry_record]) <= horizon_ms
     verdicts[entry_record[near]] = Verdict.DUPLICATE
     if len(first_records) == n:
         return verdicts
@@ -78,7 +79,7 @@ def judge(
     repeated[first[~is_first]] = True
     records = np.flatnonzero(repeated[first])
     records = records[np.lexsort((times_ms[records], first[records]))]
-    known = _known(records, first[records], times_ms, entry_record, memory.times_ms, horizon_ms)
+    known = _known(records, first[records], times_ms, entry_record, matches.times_ms, horizon_ms)
     ranked = _ranked(first[records], times_ms[records], known, records, tie_rank)
     if ranked is not None:
         records, known = records[ranked], known[ranked]

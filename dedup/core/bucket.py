@@ -1,9 +1,10 @@
 """A bucket: all segments of one time range, in sorted runs that are merged step by step.
 
 A **run** holds each of its IDs once and is split by ranges of hashes into segments of bounded
-size; a sealed tail is a run of one. Runs are merged one range of hashes at a time, a segment or
-two in a micro-batch that seals little, however much the bucket holds. While that goes on, IDs of
-ranges that are done are in the output, those of the others still in the merged runs.
+size; a sealed tail is a run of one. Invariant 13 lists the bounds. Runs are merged one range of
+hashes at a time, a segment or two in a micro-batch that seals little, however much the bucket
+holds. While that goes on, IDs of ranges that are done are in the output, those of the others still
+in the merged runs.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dedup.core.parse import array, whole
+from dedup.core.parse import array, integer
 from dedup.core.ports import MAX_PARTS, SegmentRef
 
-Run: TypeAlias = tuple[SegmentRef, ...]
+SortedRun: TypeAlias = tuple[SegmentRef, ...]
 
 
-def ids_in(run: Run) -> int:
+def ids_in(run: SortedRun) -> int:
     """IDs in a run."""
     return sum(segment.count for segment in run)
 
@@ -29,23 +30,23 @@ class Merge:
 
     Parameters
     ----------
-    runs : tuple of Run
+    runs : tuple of SortedRun
         What is merged.
     parts : int
         Ranges of hashes that the output is split into, a power of two.
     done : int
         Ranges that the output answers for, 0 <= done < parts; the runs answer for the others.
-    output : Run
+    output : SortedRun
         One segment per range that is done, but for those whose loss was accepted.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     parts: int
     done: int = 0
-    output: Run = ()
+    output: SortedRun = ()
 
     @property
-    def inputs(self) -> Run:
+    def inputs(self) -> SortedRun:
         """Segments that are merged."""
         return tuple(segment for run in self.runs for segment in run)
 
@@ -56,7 +57,7 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Coverage:
     """A segment and the ranges of hashes for which it answers.
 
     Parameters
@@ -82,7 +83,7 @@ class Bucket:
     clamped : bool
         Holds an ID whose timestamp was clamped or substituted, so a copy that carries its own
         timestamp must look here too.
-    runs : tuple of Run
+    runs : tuple of SortedRun
         Disjoint in IDs; in the order in which they were made.
     merges : tuple of Merge
         Runs on their way into one; they are not among `runs`.
@@ -91,7 +92,7 @@ class Bucket:
     start_ms: int
     end_ms: int
     clamped: bool = False
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     merges: tuple[Merge, ...] = ()
 
     @property
@@ -110,34 +111,36 @@ class Bucket:
         return len(self.runs) + sum(len(merge.runs) for merge in self.merges)
 
     @property
-    def segments(self) -> Run:
+    def segments(self) -> SortedRun:
         """All segments, those of runs and then those of merges."""
         loose = tuple(segment for run in self.runs for segment in run)
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
-    def reaches(self) -> Iterator[Reach]:
+    def coverages(self) -> Iterator[Coverage]:
         """All segments, with the hashes that they answer for."""
         for run in self.runs:
             for segment in run:
-                yield Reach(segment)
+                yield Coverage(segment)
         for merge in self.merges:
             for segment in merge.output:
-                yield Reach(segment)
+                yield Coverage(segment)
             for segment in merge.inputs:
                 # Those whose whole range is done answer for nothing any more.
                 if (segment.part + 1) * merge.parts > merge.done * segment.parts:
-                    yield Reach(segment, merge.parts, merge.done)
+                    yield Coverage(segment, merge.parts, merge.done)
 
-    def adding(self, run: Run, *, clamped: bool) -> Bucket:
+    def adding(self, run: SortedRun, *, clamped: bool) -> Bucket:
         """The bucket with one more run."""
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
-    def beginning(self, runs: tuple[Run, ...], parts: int) -> Bucket:
+    def beginning(self, runs: tuple[SortedRun, ...], parts: int) -> Bucket:
         """The bucket with some of its runs about to be merged."""
         kept = tuple(run for run in self.runs if run not in runs)
         return replace(self, runs=kept, merges=(*self.merges, Merge(runs, parts)))
 
-    def advancing(self, merge: Merge, new: SegmentRef | None) -> tuple[Bucket, Merge | None, Run]:
+    def advancing(
+        self, merge: Merge, new: SegmentRef | None
+    ) -> tuple[Bucket, Merge | None, SortedRun]:
         """The bucket with one more range of a merge done, the merge, and what is needed no more."""
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
@@ -150,10 +153,10 @@ class Bucket:
     def without(self, name: str) -> Bucket:
         """The bucket without one segment; merges that do not hold it stay the same objects."""
 
-        def rest(run: Run) -> Run:
+        def rest(run: SortedRun) -> SortedRun:
             return tuple(segment for segment in run if segment.name != name)
 
-        def some(runs: Iterable[Run]) -> tuple[Run, ...]:
+        def some(runs: Iterable[SortedRun]) -> tuple[SortedRun, ...]:
             return tuple(kept for run in runs if (kept := rest(run)))
 
         merges = (
@@ -167,7 +170,7 @@ class Bucket:
     def to_json(self) -> list[Any]:
         """The bucket as JSON can hold it; `from_json` reads it back."""
 
-        def run(segments: Run) -> list[Any]:
+        def run(segments: SortedRun) -> list[Any]:
             return [segment.to_json() for segment in segments]
 
         return [
@@ -188,7 +191,7 @@ class Bucket:
             When it is anything else.
         """
         start_ms, end_ms, clamped, runs, merges = array(value, 5)
-        if not whole(start_ms) < whole(end_ms) or whole(clamped, 0) > 1:
+        if not integer(start_ms) < integer(end_ms) or integer(clamped, 0) > 1:
             raise ValueError(f"{[start_ms, end_ms, clamped]} is no bucket")
         bucket = Bucket(
             start_ms,
@@ -203,17 +206,21 @@ class Bucket:
         return bucket
 
 
-def _run(value: object) -> Run:
+def _run(value: object) -> SortedRun:
     listed = [array(fields, 10) for fields in array(value)]
     segments = tuple(SegmentRef.from_json(fields) for fields in listed)
     for fields in listed:
         for number in fields[1:]:
-            whole(number)
+            integer(number)
     return segments
 
 
 def _merge(value: object) -> Merge:
     runs, parts, done, output = array(value, 4)
-    if not 1 <= whole(parts) <= MAX_PARTS or parts & (parts - 1) or not 0 <= whole(done) < parts:
+    if (
+        not 1 <= integer(parts) <= MAX_PARTS
+        or parts & (parts - 1)
+        or not 0 <= integer(done) < parts
+    ):
         raise ValueError(f"a merge that is done with {done} of {parts} ranges is none")
     return Merge(tuple(_run(run) for run in array(runs)), parts, done, _run(output))

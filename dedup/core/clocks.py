@@ -5,7 +5,7 @@ Two formulas, both monotone, computed at the end of a micro-batch and in force f
     late_watermark = min(low_watermark, now) - lateness
     gc_watermark   = late_watermark - horizon
 
-``low_watermark`` is the minimum, over active source partitions, of the highest timestamp heard
+``low_watermark`` is the minimum, over active source partitions, of the highest timestamp observed
 from each. Query time (the sum of the times between the micro-batches of one run) measures
 silence, so downtime of the query makes nobody idle.
 """
@@ -30,23 +30,23 @@ MAX_SOURCES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What one micro-batch heard from one source partition.
+class Observed:
+    """What one micro-batch observed of one source partition.
 
     Parameters
     ----------
     newest_ms : int
         Highest timestamp that was the record's own, or NEVER_MS if every one was substituted.
     records : int
-        Records heard, substituted ones included.
+        Records observed, substituted ones included.
     """
 
     newest_ms: int
     records: int
 
-    def merge(self, other: Heard) -> Heard:
+    def merge(self, other: Observed) -> Observed:
         """Both together."""
-        return Heard(max(self.newest_ms, other.newest_ms), self.records + other.records)
+        return Observed(max(self.newest_ms, other.newest_ms), self.records + other.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,23 @@ class SourceClock:
     ----------
     time_ms : int
         Highest trusted timestamp, NEVER_MS before the first.
-    spoke_at_ms, trusted_at_ms : int
+    last_seen_ms, trusted_at_ms : int
         Query time at which it last sent anything / a trusted timestamp.
-    others_spoke : int
+    silent_batches : int
         Micro-batches since then in which only others spoke.
     """
 
     time_ms: int
-    spoke_at_ms: int
+    last_seen_ms: int
     trusted_at_ms: int
-    others_spoke: int = 0
+    silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
         """Whether it was silent for so long, while others spoke, that nobody waits for it."""
         return (
             idle_timeout_ms is not None
-            and self.others_spoke >= IDLE_BATCHES
-            and query_time_ms - self.spoke_at_ms >= idle_timeout_ms
+            and self.silent_batches >= IDLE_BATCHES
+            and query_time_ms - self.last_seen_ms >= idle_timeout_ms
         )
 
 
@@ -106,13 +106,13 @@ class Clocks:
         return min(active)[1] if active else None
 
     def advance(
-        self, heard: Mapping[str, Heard], *, now_ms: int, run_id: str, policy: Policy
+        self, observed: Mapping[str, Observed], *, now_ms: int, run_id: str, policy: Policy
     ) -> Clocks:
         """The clocks at the end of a micro-batch.
 
         Parameters
         ----------
-        heard : mapping of source partition to Heard
+        observed : mapping of source partition to Observed
             From all of the micro-batch's input, not only this shard's records.
         now_ms : int
             Time of the micro-batch, the same after a replay.
@@ -128,14 +128,14 @@ class Clocks:
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)
         if self.named_by != policy.source_columns:
-            # Clocks of other columns would never be heard again and hold the watermarks for ever.
+            # Nobody would observe clocks of other columns again: they would hold the watermarks.
             anew = replace(self, named_by=policy.source_columns, sources={})
-            return anew.advance(heard, now_ms=now_ms, run_id=run_id, policy=policy)
+            return anew.advance(observed, now_ms=now_ms, run_id=run_id, policy=policy)
         same_run = run_id == self.run_id and self.now_ms != NEVER_MS
         elapsed_ms = max(0, now_ms - self.now_ms) if same_run else 0
         query_time_ms = self.query_time_ms + elapsed_ms
-        newest_ms = max([self.newest_ms, *(h.newest_ms for h in heard.values())])
-        sources = self._hear(heard, query_time_ms, now_ms, newest_ms, policy)
+        newest_ms = max([self.newest_ms, *(h.newest_ms for h in observed.values())])
+        sources = self._observe(observed, query_time_ms, now_ms, newest_ms, policy)
         check_sources(len(sources))
         clocks = replace(
             self,
@@ -150,9 +150,9 @@ class Clocks:
         low_ms = max(self.low_watermark_ms, min(active, default=NEVER_MS))
         return clocks._with_watermarks(low_ms, min(low_ms, now_ms), policy)
 
-    def _hear(
+    def _observe(
         self,
-        heard: Mapping[str, Heard],
+        observed: Mapping[str, Observed],
         query_time_ms: int,
         now_ms: int,
         newest_ms: int,
@@ -160,16 +160,16 @@ class Clocks:
     ) -> dict[str, SourceClock]:
         sources: dict[str, SourceClock] = {}
         for name, clock in self.sources.items():
-            if name in heard or not heard:
+            if name in observed or not observed:
                 sources[name] = clock
                 continue
-            silent = replace(clock, others_spoke=clock.others_spoke + 1)
+            silent = replace(clock, silent_batches=clock.silent_batches + 1)
             # An idle partition wholly behind the GC watermark holds nothing and is forgotten.
             if silent.time_ms > self.gc_watermark_ms or not silent.idle(
                 query_time_ms, policy.idle_timeout_ms
             ):
                 sources[name] = silent
-        for name, h in heard.items():
+        for name, h in observed.items():
             old = sources.get(name) or SourceClock(NEVER_MS, query_time_ms, query_time_ms)
             if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:
                 trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
@@ -234,7 +234,7 @@ class Clocks:
             "newest_ms": self.newest_ms,
             "named_by": list(self.named_by),
             "sources": {
-                name: [c.time_ms, c.spoke_at_ms, c.trusted_at_ms, c.others_spoke]
+                name: [c.time_ms, c.last_seen_ms, c.trusted_at_ms, c.silent_batches]
                 for name, c in self.sources.items()
             },
         }

@@ -49,12 +49,12 @@ class Lineage:
         """Whether a run is one of them."""
         return any(run.run_id == run_id for run in self.runs)
 
-    def made(self, run_id: str, epoch: int) -> bool:
+    def contains(self, run_id: str, epoch: int) -> bool:
         """Whether a micro-batch of a run is part of this history."""
         ends = {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
         return self.holds(run_id) and epoch < ends.get(run_id, epoch + 1)
 
-    def beyond(self, run_id: str, epoch: int) -> Run | None:
+    def outran(self, run_id: str, epoch: int) -> Run | None:
         """The run of the lineage that was still at work when its successor had long begun.
 
         It wrote in a micro-batch behind its successor's first, so it committed that one as well.
@@ -64,7 +64,7 @@ class Lineage:
                 return run
         return None
 
-    def told_by(self, known: Iterable[Run]) -> bool:
+    def listed_in(self, known: Iterable[Run]) -> bool:
         """Whether the newest run, or the one before it, is among the runs that a listing told.
 
         Each leaves its object when it begins; a listing without both is not whole, and may lack
@@ -92,7 +92,7 @@ class Lineage:
             and run.through_epoch >= ends.get(run.run_id, run.began_epoch)
         )
 
-    def outlived(self, known: Iterable[Run]) -> tuple[Run, ...]:
+    def superseded(self, known: Iterable[Run]) -> tuple[Run, ...]:
         """Those of all known runs that ended before the oldest of a full lineage began."""
         first = self._first_epoch()
         return tuple(

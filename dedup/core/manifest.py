@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dedup.core.bucket import Bucket
-from dedup.core.parse import array, mapping, name, whole
+from dedup.core.parse import array, integer, mapping, name
 from dedup.core.ports import SegmentRef
 
 _FIELDS = frozenset(("buckets", "expired", "graves"))
@@ -37,7 +37,7 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
-class Grave:
+class PendingList:
     """An object at the root that names expired segments, in place of their names here.
 
     Parameters
@@ -62,12 +62,12 @@ class Manifest:
 
     buckets: tuple[Bucket, ...] = ()
     expired: tuple[Expired, ...] = ()
-    graves: tuple[Grave, ...] = ()
+    pending_lists: tuple[PendingList, ...] = ()
 
     @property
     def pending(self) -> int:
         """Expired segments that wait for their deletion."""
-        return len(self.expired) + sum(grave.count for grave in self.graves)
+        return len(self.expired) + sum(pending_list.count for pending_list in self.pending_lists)
 
     def segments(self) -> Iterator[SegmentRef]:
         """All live segments."""
@@ -80,8 +80,8 @@ class Manifest:
         return sum(bucket.ids for bucket in self.buckets)
 
     def names(self) -> set[str]:
-        """Names of the segments that are live or expired, and of graves, but not what they hold."""
-        waiting = {e.name for e in self.expired} | {g.name for g in self.graves}
+        """Names of live and expired segments and of pending lists, but not of what those hold."""
+        waiting = {e.name for e in self.expired} | {g.name for g in self.pending_lists}
         return waiting | {s.name for s in self.segments()}
 
     def bucket(self, start_ms: int, end_ms: int) -> Bucket:
@@ -127,29 +127,32 @@ class Manifest:
 
     def deletable(
         self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int
-    ) -> tuple[list[str], list[Grave]]:
-        """Expired segments, and graves, that no state Spark can still roll back to names."""
+    ) -> tuple[list[str], list[PendingList]]:
+        """Expired segments, and pending lists, that no state Spark can still roll back to names."""
 
-        def due(entry: Expired | Grave) -> bool:
+        def due(entry: Expired | PendingList) -> bool:
             return epoch - entry.epoch > retain_epochs and now_ms - entry.since_ms >= keep_ms
 
-        return [e.name for e in self.expired if due(e)], [g for g in self.graves if due(g)]
+        return [e.name for e in self.expired if due(e)], [g for g in self.pending_lists if due(g)]
 
-    def burying(self, grave: str, count: int) -> Manifest:
+    def spilling(self, pending_list: str, count: int) -> Manifest:
         """The manifest after its oldest expired segments were named in an object at the root."""
-        buried, rest = self.expired[:count], self.expired[count:]
-        newest = Grave(
-            grave, len(buried), max(e.epoch for e in buried), max(e.since_ms for e in buried)
+        spilled, rest = self.expired[:count], self.expired[count:]
+        newest = PendingList(
+            pending_list,
+            len(spilled),
+            max(e.epoch for e in spilled),
+            max(e.since_ms for e in spilled),
         )
-        return replace(self, expired=rest, graves=(*self.graves, newest))
+        return replace(self, expired=rest, pending_lists=(*self.pending_lists, newest))
 
-    def forgetting(self, names: Iterable[str]) -> Manifest:
-        """The manifest after the deletion of expired segments and graves."""
+    def without_pending(self, names: Iterable[str]) -> Manifest:
+        """The manifest after the deletion of expired segments and pending lists."""
         gone = set(names)
         return replace(
             self,
             expired=tuple(e for e in self.expired if e.name not in gone),
-            graves=tuple(g for g in self.graves if g.name not in gone),
+            pending_lists=tuple(g for g in self.pending_lists if g.name not in gone),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +160,7 @@ class Manifest:
         return {
             "buckets": [bucket.to_json() for bucket in self.buckets],
             "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
-            "graves": [[g.name, g.count, g.epoch, g.since_ms] for g in self.graves],
+            "graves": [[g.name, g.count, g.epoch, g.since_ms] for g in self.pending_lists],
         }
 
     @staticmethod
@@ -171,12 +174,12 @@ class Manifest:
         """
         fields = mapping(value, needed=_FIELDS, known=_FIELDS)
         expired = (array(entry, 3) for entry in array(fields["expired"]))
-        graves = (array(entry, 4) for entry in array(fields["graves"]))
+        pending_lists = (array(entry, 4) for entry in array(fields["graves"]))
         return Manifest(
             tuple(Bucket.from_json(bucket) for bucket in array(fields["buckets"])),
-            tuple(Expired(name(n), whole(epoch), whole(ms)) for n, epoch, ms in expired),
+            tuple(Expired(name(n), integer(epoch), integer(ms)) for n, epoch, ms in expired),
             tuple(
-                Grave(name(n), whole(count, 0), whole(epoch), whole(ms))
-                for n, count, epoch, ms in graves
+                PendingList(name(n), integer(count, 0), integer(epoch), integer(ms))
+                for n, count, epoch, ms in pending_lists
             ),
         )

@@ -51,7 +51,7 @@ HELD = (
     "sidecar_bytes",
     "segment_bytes",
     "segments_pending",
-    "segments_forgotten",
+    "segments_lost",
     "orphan_files",
     "foreign_files",
 )
@@ -156,7 +156,7 @@ class BatchMetrics:
     segments_expired: int
     segments_deleted: int
     segments_pending: int
-    segments_forgotten: int
+    segments_lost: int
     views_built: int
     bytes_fetched: int
     bytes_written: int

@@ -54,7 +54,7 @@ def name(value: object) -> str:
     return text(value)
 
 
-def whole(value: object, low: int = -_LIMIT) -> int:
+def integer(value: object, low: int = -_LIMIT) -> int:
     """Return a JSON integer that is not below ``low``."""
     if type(value) is not int or not low <= value <= _LIMIT:
         raise ValueError(f"{value!r:.80} stands where a whole number belongs")

@@ -177,11 +177,11 @@ class SegmentStore(Protocol):
     def delete(self, names: Sequence[str]) -> int:
         """Delete the segments of these names; missing ones are fine. Return how many were there."""
 
-    def bury(self, names: Sequence[str]) -> str:
+    def spill_pending(self, names: Sequence[str]) -> str:
         """Write names of expired segments as one durable object; return the object's name."""
 
-    def unbury(self, grave: str) -> int:
+    def delete_pending(self, pending_list: str) -> int:
         """Delete the segments that such an object names, then the object; return how many."""
 
-    def forgotten(self, seg: SegmentRef) -> bool:
-        """Tell whether a user accepted the loss of this segment (its tombstone is there)."""
+    def loss_accepted(self, seg: SegmentRef) -> bool:
+        """Tell whether a user accepted the loss of this segment (its accepted loss is there)."""

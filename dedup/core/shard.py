@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from dedup import kernel
 from dedup.core.arrival import Verdict, judge
-from dedup.core.clocks import NEVER_MS, Clocks, Heard
+from dedup.core.clocks import NEVER_MS, Clocks, Observed
 from dedup.core.keys import Keys
+from dedup.core.lookup import DistinctIds, lookup
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentRef, SegmentStore
-from dedup.core.recall import Question, recall
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.core.upkeep import Upkeep
@@ -53,7 +53,7 @@ class Records:
         FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED.
     sources : uint64 array, shape (n,), or None
         Hash of each record's source partition, for counting.
-    heard : mapping of source partition to Heard
+    observed : mapping of source partition to Observed
         From the whole micro-batch.
     source_hashes : mapping of source partition to int
         The hashes used in `sources`.
@@ -64,7 +64,7 @@ class Records:
     keys: Keys
     times_ms: Int64s
     flags: npt.NDArray[np.uint8]
-    heard: Mapping[str, Heard]
+    observed: Mapping[str, Observed]
     tie_rank: Callable[[Int64s], Int64s]
     sources: npt.NDArray[np.uint64] | None = None
     source_hashes: Mapping[str, int] | None = None
@@ -110,7 +110,7 @@ def process(
     policy: Policy,
     store: SegmentStore,
     epoch: Epoch,
-    lap: Callable[[str], None] = lambda stage: None,
+    on_stage_end: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
     """Judge a shard's records and remember those that are taken.
 
@@ -149,19 +149,29 @@ def process(
     lost: list[SegmentRef] = []
     if len(some):
         taken, lost = _judge_identified(
-            state, records, some, times_ms, late, verdicts, policy, store, epoch, counts, lap
+            state,
+            records,
+            some,
+            times_ms,
+            late,
+            verdicts,
+            policy,
+            store,
+            epoch,
+            counts,
+            on_stage_end,
         )
         state = replace(state, tail=state.tail.append(taken))
     advanced = clocks.advance(
-        records.heard, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
+        records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
     )
     upkeep = _upkeep(
         replace(state, epoch=epoch.number, clocks=advanced), policy, store, epoch, counts
     )
     for segment in lost:
-        upkeep.forget(segment)
+        upkeep.drop_lost(segment)
     state = upkeep.run()
-    lap("upkeep")
+    on_stage_end("upkeep")
     _count_records(counts, records, verdicts, late, clocks, policy)
     return Outcome(verdicts, state, dict(counts))
 
@@ -227,7 +237,7 @@ def _judge_identified(
     store: SegmentStore,
     epoch: Epoch,
     counts: defaultdict[str, int],
-    lap: Callable[[str], None],
+    on_stage_end: Callable[[str], None],
 ) -> tuple[Tail, list[SegmentRef]]:
     """Fill in the verdicts of records with ID and time; return the entries to remember."""
     whole = len(some) == len(verdicts)
@@ -241,14 +251,16 @@ def _judge_identified(
     own_ms = np.where((flags & FLAG_NULL_TIME) != 0, NEVER_MS, own_ms)
     hashes = kernel.hash64(keys.data, keys.offsets, epoch.hash_key)
     first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
-    question = _question(keys, hashes, first, times, own_ms, own_last_ms)
-    lap("hash")
-    memory = recall(state, question, policy, store, hash_key=epoch.hash_key, lap=lap)
+    distinct = _distinct_ids(keys, hashes, first, times, own_ms, own_last_ms)
+    on_stage_end("hash")
+    matches = lookup(
+        state, distinct, policy, store, hash_key=epoch.hash_key, on_stage_end=on_stage_end
+    )
     droppable = is_late if policy.late == "drop" else np.zeros(len(some), np.bool_)
     judged = judge(
         first,
         times,
-        memory,
+        matches,
         droppable,
         policy.horizon_ms,
         lambda index: records.tie_rank(some[index]),
@@ -256,30 +268,30 @@ def _judge_identified(
     taken = np.flatnonzero(judged == Verdict.UNIQUE)
     judged[taken[is_late[taken]]] = Verdict.LATE
     verdicts[some] = judged
-    counts["filter_negative"] += memory.negative
-    counts["filter_true_positive"] += memory.true_positive
-    counts["filter_false_positive"] += memory.false_positive
+    counts["filter_negative"] += matches.negative
+    counts["filter_true_positive"] += matches.true_positive
+    counts["filter_false_positive"] += matches.false_positive
     substituted = (records.flags[some[taken]] & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
     entries = Tail(
         keys if len(taken) == len(keys) else keys.take(taken),
         times[taken],
         substituted | is_late[taken],
     )
-    lap("judge")
-    return entries, memory.lost
+    on_stage_end("judge")
+    return entries, matches.lost
 
 
-def _question(
+def _distinct_ids(
     keys: Keys,
     hashes: npt.NDArray[np.uint64],
     first: Int64s,
     times_ms: Int64s,
     own_ms: Int64s,
     own_last_ms: Int64s,
-) -> Question:
+) -> DistinctIds:
     own = first == np.arange(len(first))
     if own.all():
-        return Question(keys, hashes, times_ms, times_ms, own_ms, own_last_ms)
+        return DistinctIds(keys, hashes, times_ms, times_ms, own_ms, own_last_ms)
     distinct, repeats = np.flatnonzero(own), np.flatnonzero(~own)
     repeated = np.searchsorted(distinct, first[repeats])
 
@@ -293,7 +305,7 @@ def _question(
         np.maximum.at(result, repeated, values[repeats])
         return result
 
-    return Question(
+    return DistinctIds(
         keys.take(distinct),
         hashes[distinct],
         least(times_ms),

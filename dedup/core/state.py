@@ -1,5 +1,7 @@
 """The state row of one shard: the one BINARY value that Spark keeps for it.
 
+Whichever attempt's row survives, all that it names is at the catalog root (invariant 3).
+
 Layout, little-endian::
 
     0   4   magic "DDST"
@@ -30,7 +32,7 @@ import numpy as np
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
-from dedup.core.parse import array, mapping, parse_json, text, whole
+from dedup.core.parse import array, integer, mapping, parse_json, text
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
@@ -71,7 +73,7 @@ class ShardState:
     tail : Tail
     slices : mapping of segment name to SplitBlockFilter
         The newest segments' filters, oldest first, as far as the budget reaches.
-    forgotten : int
+    accepted_losses : int
         Segments whose loss the user accepted, ever.
     stray_files : tuple of two int
         Orphans and foreign files counted when the shard last looked.
@@ -91,7 +93,7 @@ class ShardState:
     manifest: Manifest = field(default_factory=Manifest)
     tail: Tail = field(default_factory=Tail.empty)
     slices: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
-    forgotten: int = 0
+    accepted_losses: int = 0
     stray_files: tuple[int, int] = (0, 0)
     run_began: int = 0
     branches: int = 0
@@ -117,7 +119,7 @@ class ShardState:
             "clocks": self.clocks.to_json(),
             "manifest": self.manifest.to_json(),
             "slices": list(self.slices),
-            "forgotten": self.forgotten,
+            "forgotten": self.accepted_losses,
             "stray_files": list(self.stray_files),
             "run_began": self.run_began,
             "branches": self.branches,
@@ -138,16 +140,16 @@ class ShardState:
         for segment in array(fields["slices"]):
             text(segment)
         return ShardState(
-            epoch=whole(fields["epoch"], -1),
-            bucket_ms=whole(fields["bucket_ms"], 0),
+            epoch=integer(fields["epoch"], -1),
+            bucket_ms=integer(fields["bucket_ms"], 0),
             clocks=_clocks(fields["clocks"]),
             manifest=Manifest.from_json(fields["manifest"]),
-            forgotten=whole(fields["forgotten"], 0),
-            stray_files=(whole(orphans, 0), whole(foreign, 0)),
+            accepted_losses=integer(fields["forgotten"], 0),
+            stray_files=(integer(orphans, 0), integer(foreign, 0)),
             # Absent in the format before.
-            run_began=whole(fields.get("run_began", 0), 0),
-            branches=whole(fields.get("branches", 0), 0),
-            forgotten_before_ms=whole(fields["forgotten_before_ms"]),
+            run_began=integer(fields.get("run_began", 0), 0),
+            branches=integer(fields.get("branches", 0), 0),
+            forgotten_before_ms=integer(fields["forgotten_before_ms"]),
         )
 
     def _head(self) -> bytes:
@@ -210,14 +212,14 @@ def _clocks(value: object) -> Clocks:
     fields = mapping(value, needed=_CLOCK_FIELDS, known=_CLOCK_FIELDS)
     text(fields["run_id"])
     for field_name in _CLOCK_NUMBERS:
-        whole(fields[field_name])
+        integer(fields[field_name])
     for column in array(fields["named_by"]):
         text(column)
     if not isinstance(fields["sources"], dict):
         raise ValueError("the clocks of its sources are no object")
     for numbers in fields["sources"].values():
         for number in array(numbers, 4):
-            whole(number)
+            integer(number)
     return Clocks.from_json(fields)
 
 

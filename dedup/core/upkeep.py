@@ -14,14 +14,14 @@ from functools import partial
 
 import numpy as np
 
-from dedup.core.bucket import Bucket, Merge, Run, ids_in
+from dedup.core.bucket import Bucket, Merge, SortedRun, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
+from dedup.core.lookup import read_unless_lost
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 from dedup.core.ports import MAX_PARTS, SegmentPlan, SegmentRef, SegmentStore
-from dedup.core.recall import read_unless_lost
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
 
@@ -30,10 +30,10 @@ MERGE_STRIDE = 4
 #: How much each merge under way merges of as much as was sealed.
 MERGE_RATE = 2
 #: From which depth of a bucket on how many runs of one size are merged; the deepest first.
-MERGE_COMPANY = ((14, 2), (12, 3), (10, 4))
+MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
 #: A merge makes segments of at most about this many bytes.
 SEGMENT_BYTES = 32 << 20
-#: Expired segments deleted per shard and micro-batch, and as many of one grave.
+#: Expired segments deleted per shard and micro-batch, and as many of one pending list.
 MAX_DELETES = 64
 #: Expired segments whose names the state row holds itself.
 MAX_EXPIRED_NAMES = 256
@@ -59,7 +59,7 @@ class Upkeep:
         self._seal()
         self._merge()
         self._delete()
-        self._bury()
+        self._spill_pending()
         self._evict_slices()
         return self.state
 
@@ -141,7 +141,7 @@ class Upkeep:
         buckets = self.state.manifest.buckets
         for bucket in buckets:
             if not self._closed(bucket):
-                while (runs := smallest_tier(bucket.runs, company(bucket.depth))) is not None:
+                while (runs := smallest_tier(bucket.runs, merge_fan_in(bucket.depth))) is not None:
                     bucket = self._begin(bucket, runs)
         closed = [bucket for bucket in buckets if self._closed(bucket)]
         scattered = [bucket for bucket in closed if len(bucket.runs) > 1]
@@ -165,7 +165,7 @@ class Upkeep:
         """How many segments of full size so much makes: the unit in which merging is paced."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
-    def _begin(self, bucket: Bucket, runs: tuple[Run, ...]) -> Bucket:
+    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> Bucket:
         ids = sum(ids_in(run) for run in runs)
         sst_bytes = sum(segment.sst_bytes for run in runs for segment in run)
         share = max(self._share(ids, sst_bytes), 1)
@@ -193,7 +193,7 @@ class Upkeep:
         if lost:
             # The range is merged without them when it is the merge's turn again.
             for segment in lost:
-                self.forget(segment)
+                self.drop_lost(segment)
             return None, 0.0
         new = None
         if pieces:
@@ -226,10 +226,11 @@ class Upkeep:
                 remedy="incomplete-merge",
             )
 
-    def forget(self, segment: SegmentRef) -> None:
+    def drop_lost(self, segment: SegmentRef) -> None:
         """Take a damaged segment whose loss the user accepted out of the manifest."""
         self._update(
-            manifest=self.state.manifest.without(segment), forgotten=self.state.forgotten + 1
+            manifest=self.state.manifest.without(segment),
+            accepted_losses=self.state.accepted_losses + 1,
         )
 
     def _write(
@@ -263,7 +264,7 @@ class Upkeep:
     def _delete(self) -> None:
         if self.state.branches:
             return  # another run may still need what has expired here
-        names, graves = self.state.manifest.deletable(
+        names, pending_lists = self.state.manifest.deletable(
             epoch=self.epoch,
             now_ms=self.now_ms,
             retain_epochs=self.policy.retain_epochs,
@@ -272,21 +273,21 @@ class Upkeep:
         names = names[:MAX_DELETES]
         if names:
             self.store.delete(names)
-        buried = graves[:1]
-        for grave in buried:
-            self.store.unbury(grave.name)
-        deleted = len(names) + sum(grave.count for grave in buried)
+        spilled = pending_lists[:1]
+        for pending_list in spilled:
+            self.store.delete_pending(pending_list.name)
+        deleted = len(names) + sum(pending_list.count for pending_list in spilled)
         if deleted:
             self.counts["segments_deleted"] = deleted
-            gone = [*names, *(grave.name for grave in buried)]
-            self._update(manifest=self.state.manifest.forgetting(gone))
+            gone = [*names, *(pending_list.name for pending_list in spilled)]
+            self._update(manifest=self.state.manifest.without_pending(gone))
 
-    def _bury(self) -> None:
+    def _spill_pending(self) -> None:
         """Keep the row small while many expired segments wait: name them in objects."""
         while len(self.state.manifest.expired) > MAX_EXPIRED_NAMES:
             some = self.state.manifest.expired[:MAX_DELETES]
-            grave = self.store.bury([entry.name for entry in some])
-            self._update(manifest=self.state.manifest.burying(grave, len(some)))
+            pending_list = self.store.spill_pending([entry.name for entry in some])
+            self._update(manifest=self.state.manifest.spilling(pending_list, len(some)))
 
     def _put(self, bucket: Bucket) -> None:
         self._update(manifest=self.state.manifest.with_bucket(bucket))
@@ -295,20 +296,20 @@ class Upkeep:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
 
 
-def company(depth: int) -> int | None:
+def merge_fan_in(depth: int) -> int | None:
     """How many runs of a size make a merge worth while, in a bucket that grows; None: no number.
 
     The deeper the bucket, the fewer: an ID is rewritten more often then, but is in few segments.
     """
-    return next((runs for limit, runs in MERGE_COMPANY if depth >= limit), None)
+    return next((runs for limit, runs in MERGE_FAN_IN if depth >= limit), None)
 
 
-def smallest_tier(runs: tuple[Run, ...], least: int | None) -> tuple[Run, ...] | None:
+def smallest_tier(runs: tuple[SortedRun, ...], least: int | None) -> tuple[SortedRun, ...] | None:
     """The runs of the smallest size of which there are enough, None where there are not.
 
     Sizes are powers of four of the ID count, so an ID is rewritten about once per size.
     """
-    tiers: defaultdict[int, list[Run]] = defaultdict(list)
+    tiers: defaultdict[int, list[SortedRun]] = defaultdict(list)
     for run in runs:
         tiers[int(math.log(max(ids_in(run), 1), 4))].append(run)
     enough = (tier for tier in sorted(tiers) if least is not None and len(tiers[tier]) >= least)

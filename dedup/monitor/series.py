@@ -119,7 +119,7 @@ SERIES = (
         "segments",
         "gauge",
         "Segments: live, expired and not deleted yet, given up.",
-        {"live": "segments", "pending": "segments_pending", "forgotten": "segments_forgotten"},
+        {"live": "segments", "pending": "segments_pending", "lost": "segments_lost"},
         "state",
     ),
     Series(

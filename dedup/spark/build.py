@@ -32,10 +32,10 @@ from dedup.spark import checks, columns, versions, wire
 from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
 from dedup.spark.idtime import IdTime
 from dedup.spark.metrics import observations, pack_name, pack_observation
+from dedup.spark.mount_probe import mark_start
 from dedup.spark.pack import pack
 from dedup.spark.plan import Plan
 from dedup.spark.shipping import shipped
-from dedup.spark.starts import mark_start
 from dedup.spark.unpack import unpack
 
 if TYPE_CHECKING:

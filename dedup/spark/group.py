@@ -2,7 +2,8 @@
 
 It decodes heads, lets the core judge them, and sends the blobs on untouched with one verdict byte
 per row: filtering is left to unpack, which decodes the rows anyway. Bodies are opened only for
-records that tie in ID and timestamp.
+records that tie in ID and timestamp. Nothing here sets a timeout: what expires does so when the
+shard is next called (invariant 12).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from dedup import faults
-from dedup.catalog.advisory import read_adopted, read_advisory, write_advisory
+from dedup.catalog.backup import read_adopted, read_backup, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
-from dedup.catalog.housekeeping import Visit, look_round
+from dedup.catalog.housekeeping import ShardTask, housekeep
 from dedup.catalog.root import Root
 from dedup.catalog.runs import read_lineage
 from dedup.catalog.store import Attempt, ShardStore
@@ -34,11 +35,11 @@ from dedup.core.state import ShardState
 from dedup.core.upkeep import live_manifest_bytes
 from dedup.machine import wall_clock_ms
 from dedup.spark import wire
-from dedup.spark.inbox import Inbox
 from dedup.spark.metrics import DDL, Stopwatch
 from dedup.spark.plan import Plan
+from dedup.spark.shard_input import ShardInput
 from dedup.spark.task import Layout, Task, layout, warn_of_others
-from dedup.spark.worker import give_back, settle
+from dedup.spark.worker import freeze_gc, release_memory
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
@@ -50,10 +51,10 @@ def dedup_stream(
     plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
     """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
-    settle()
+    freeze_gc()
     yield _judged(plan, key, frames, state)
     faults.point("group.end")
-    give_back()
+    release_memory()
 
 
 def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) -> pd.DataFrame:
@@ -65,7 +66,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     shard = lay.slot_keys.index(int(key[0]))
     store = _store(plan, task, shard)
     watch = Stopwatch()
-    inbox = _inbox(plan, lay, frames)
+    shard_input = _shard_input(plan, lay, frames)
     others = 0
     if has_state:
         base = ShardState.from_bytes(bytes(state.get[0]), hash_key_id=filter_key_id(task.query_id))
@@ -77,13 +78,13 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     watch.lap("read")
     faults.point("group.read")
     base_epoch = base.epoch
-    if tells_news(plan.root, task.query_id, shard, base, task.run_id):
-        faults.point("advisory.put.before")
-        write_advisory(plan.root, task.query_id, shard, base)
-        faults.point("advisory.put.after")
+    if backup_is_due(plan.root, task.query_id, shard, base, task.run_id):
+        faults.point("backup.put.before")
+        write_backup(plan.root, task.query_id, shard, base)
+        faults.point("backup.put.after")
     now_ms = state.getCurrentProcessingTimeMs()
-    visit = Visit(task.query_id, task.run_id, shard, task.epoch, now_ms)
-    base, swept = look_round(plan.root, visit, base, plan.policy)
+    shard_task = ShardTask(task.query_id, task.run_id, shard, task.epoch, now_ms)
+    base, swept = housekeep(plan.root, shard_task, base, plan.policy)
     watch.lap("upkeep")
     epoch = Epoch(
         number=task.epoch,
@@ -93,7 +94,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         shard=shard,
         hash_key=lay.filter_key,
     )
-    outcome = process(base, inbox.records(), plan.policy, store, epoch, watch.lap)
+    outcome = process(base, shard_input.records(), plan.policy, store, epoch, watch.lap)
     faults.point("group.judged")
     row = outcome.state.to_bytes()
     faults.point("group.update.before")
@@ -113,11 +114,11 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "base_epoch": base_epoch,
         "other_queries": others,
     }
-    return _output(plan, inbox, outcome, shard, counts, watch)
+    return _output(plan, shard_input, outcome, shard, counts, watch)
 
 
-def tells_news(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
-    """Whether the shard's advisory copy is to be replaced by this committed state.
+def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
+    """Whether the shard's manifest backup is to be replaced by this committed state.
 
     The micro-batch that made it changed which segments there are, or was the first of its run: the
     copy of a run before may tell of what a checkpoint that was put back undid. A run that has
@@ -127,7 +128,7 @@ def tells_news(root: Root, query_id: str, shard: int, base: ShardState, run_id: 
         return False
     if base.clocks.run_id == run_id:
         return True
-    told = read_advisory(root, query_id, shard)
+    told = read_backup(root, query_id, shard)
     if told is None or told.epoch <= base.epoch:
         return True
     # Of a later micro-batch; where it does not descend from this one, it was undone.
@@ -135,7 +136,7 @@ def tells_news(root: Root, query_id: str, shard: int, base: ShardState, run_id: 
     return (
         line is not None
         and base.epoch >= line.runs[0].began_epoch
-        and not line.made(base.clocks.run_id, base.epoch)
+        and not line.contains(base.clocks.run_id, base.epoch)
     )
 
 
@@ -160,12 +161,12 @@ def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     """One shard of a batch DataFrame: the same rule, in one pass, with nothing kept."""
-    settle()
+    freeze_gc()
     task = Task.current(plan)
     lay = layout(plan, task)
     shard = lay.slot_keys.index(int(key[0]))
     watch = Stopwatch()
-    inbox = _inbox(plan, lay, [frame])
+    shard_input = _shard_input(plan, lay, [frame])
     now_ms = wall_clock_ms()
     epoch = Epoch(
         number=0, run_id=task.run_id, now_ms=now_ms, worker_now_ms=now_ms, shard=shard,
@@ -174,20 +175,20 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     policy: Policy = replace(plan.policy, state_budget_bytes=1 << 62, accept_clock_jump=True)
     watch.lap("read")
     nothing: SegmentStore = None  # type: ignore[assignment]  # no segment is ever named or sealed
-    outcome = process(ShardState(), inbox.records(), policy, nothing, epoch, watch.lap)
-    return _output(plan, inbox, outcome, shard, dict(outcome.counts), watch)
+    outcome = process(ShardState(), shard_input.records(), policy, nothing, epoch, watch.lap)
+    return _output(plan, shard_input, outcome, shard, dict(outcome.counts), watch)
 
 
-def _inbox(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> Inbox:
-    inbox = Inbox(plan, lay.shard_key)
+def _shard_input(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> ShardInput:
+    shard_input = ShardInput(plan, lay.shard_key)
     for frame in frames:
-        inbox.add(frame)
-    return inbox
+        shard_input.add(frame)
+    return shard_input
 
 
 def _output(
     plan: Plan,
-    inbox: Inbox,
+    shard_input: ShardInput,
     outcome: Outcome,
     shard: int,
     counts: dict[str, int],
@@ -196,12 +197,14 @@ def _output(
     """The control row with the counters, then the blobs that have anything to say."""
     goes_on = plan.goes_on
     keys: list[bytes | None] = [None]
-    bodies: list[bytes | None] = [inbox.schema_bytes]
+    bodies: list[bytes | None] = [shard_input.schema_bytes]
     rows = [wire.CONTROL]
     verdicts: list[bytes | None] = [None]
-    needs_keys = inbox.unpack_needs_keys
+    needs_keys = shard_input.unpack_needs_keys
     first = emitted = 0
-    for head, own, body in zip(inbox.heads, inbox.key_blobs, inbox.blobs, strict=True):
+    for head, own, body in zip(
+        shard_input.heads, shard_input.key_blobs, shard_input.blobs, strict=True
+    ):
         judged = outcome.verdicts[first : first + head.num_rows]
         first += head.num_rows
         kept = int(goes_on[judged].sum())
@@ -253,7 +256,7 @@ def _counters(
         "segments": sum(1 for _ in manifest.segments()),
         "buckets": state.live_buckets,
         "segments_pending": manifest.pending,
-        "segments_forgotten": state.forgotten,
+        "segments_lost": state.accepted_losses,
         "filter_state_bytes": sum(piece.nbytes for piece in state.slices.values()),
         "segment_bytes": segment_bytes,
         "sidecar_bytes": sidecar_bytes,

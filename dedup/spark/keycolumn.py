@@ -1,7 +1,7 @@
 """The record ID's column travels once: as the keys, from which its text is made again.
 
 Where the ID is one string column of the user's, bodies go without it. Its key holds it losslessly
-(`dedup.spark.identity`), in 17 bytes instead of 36 where it is a UUID, and travels anyway.
+(`dedup.spark.id_encoding`), in 17 bytes instead of 36 where it is a UUID, and travels anyway.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from dedup import faults, kernel
 from dedup.catalog.certificate import shards_of
-from dedup.core.clocks import NEVER_MS, Heard, check_sources
+from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
 from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.spark import wire
 from dedup.spark.bad_records import null_ids, null_timestamps
-from dedup.spark.identity import encode_ids
+from dedup.spark.id_encoding import encode_ids
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.keycolumn import key_column
 from dedup.spark.metrics import Stopwatch
@@ -25,7 +25,7 @@ from dedup.spark.rowhash import hash_rows
 from dedup.spark.sources import name_sources
 from dedup.spark.task import Layout, Task, layout
 from dedup.spark.versions import check_executor
-from dedup.spark.worker import give_back, settle
+from dedup.spark.worker import freeze_gc, release_memory
 
 #: Rows of a blob, where a shard has that many.
 BLOB_ROWS = 8192
@@ -41,7 +41,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     """Packed rows of one map task: blobs as they fill, control rows at the end."""
     if plan.streaming:
         check_executor()
-    settle()
+    freeze_gc()
     faults.point("pack.begin")
     watch = Stopwatch()
     packer = Packer(plan, layout(plan, Task.current(plan)))
@@ -59,7 +59,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     yield _with_time(control, watch.us["pack"])
     faults.point("pack.end")
     del control, packer
-    give_back()
+    release_memory()
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
@@ -88,7 +88,7 @@ class Packer:
     rows: int = 0
     nbytes: int = 0
     schema: pa.Schema | None = None
-    heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
+    observed: dict[str, tuple[Observed, int]] = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
@@ -113,7 +113,7 @@ class Packer:
         times_ms = self._times(batch, ids.keys, flags)
         head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
         if self.plan.policy.event_time:
-            sources = self._hear(batch, times_ms, flags)
+            sources = self._observe(batch, times_ms, flags)
             if sources is not None:
                 head.append(pa.array(sources))
         count = len(self.layout.slot_keys)
@@ -169,7 +169,7 @@ class Packer:
                 pa.array(self.layout.slot_keys, pa.int32()),
                 pa.array([wire.CONTROL] * count, pa.int32()),
                 pa.nulls(count, pa.binary()),
-                pa.array([wire.write_heard(self.heard)] * count, pa.binary()),
+                pa.array([wire.write_observed(self.observed)] * count, pa.binary()),
                 pa.array([schema] * count, pa.binary()),
             ],
             schema=wire.PACKED_ARROW,
@@ -202,7 +202,7 @@ class Packer:
         times_ms[null | future] = now_ms
         return times_ms
 
-    def _hear(
+    def _observe(
         self, batch: pa.RecordBatch, times_ms: Int64s, flags: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint64] | None:
         """Take note of the batch's clocks; hashes of the rows' source partitions, if any."""
@@ -213,7 +213,7 @@ class Packer:
         trusted_ms = np.where(own, times_ms, NEVER_MS)
         if not self.plan.source_columns:
             if timed.any():
-                self._note("", 0, Heard(int(trusted_ms.max()), int(timed.sum())))
+                self._note("", 0, Observed(int(trusted_ms.max()), int(timed.sum())))
             return None
         columns = [batch.column(name) for name in self.plan.source_columns]
         named = name_sources(columns, self.layout.shard_key)
@@ -224,14 +224,14 @@ class Packer:
             named.names, named.hashes, newest_ms, counts, strict=True
         ):
             if count:
-                self._note(name, int(number), Heard(int(newest), int(count)))
-        check_sources(len(self.heard))
+                self._note(name, int(number), Observed(int(newest), int(count)))
+        check_sources(len(self.observed))
         hashes: npt.NDArray[np.uint64] = named.hashes[named.index]
         return hashes
 
-    def _note(self, name: str, number: int, heard: Heard) -> None:
-        before = self.heard.get(name)
-        self.heard[name] = (before[0].merge(heard) if before else heard, number)
+    def _note(self, name: str, number: int, observed: Observed) -> None:
+        before = self.observed.get(name)
+        self.observed[name] = (before[0].merge(observed) if before else observed, number)
 
 
 def millis(column: pa.Array) -> Int64s:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.spark.identity import encode_ids
+from dedup.spark.id_encoding import encode_ids
 
 UInt64s = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]

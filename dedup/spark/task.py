@@ -23,9 +23,9 @@ from dedup.catalog.others import others_alike, tell_of
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs
 from dedup.errors import CatalogError, StateError
-from dedup.spark.identity import ENCODING
+from dedup.spark.id_encoding import ENCODING
+from dedup.spark.mount_probe import check_start
 from dedup.spark.plan import Plan
-from dedup.spark.starts import check_start
 
 logger = logging.getLogger("dedup")
 

@@ -12,12 +12,12 @@ from dedup.core.metrics import VERDICTS
 from dedup.spark import wire
 from dedup.spark.keycolumn import key_column, restored, without
 from dedup.spark.plan import Plan
-from dedup.spark.worker import give_back, settle
+from dedup.spark.worker import freeze_gc, release_memory
 
 
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """User rows of one partition; a shard's control row comes before its blobs."""
-    settle()
+    freeze_gc()
     faults.point("unpack.begin")
     goes_on = plan.goes_on
     schema: pa.Schema | None = None
@@ -50,4 +50,4 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
             kept = goes_on[judged]
             yield user if kept.all() else user.filter(pa.array(kept))
     faults.point("unpack.end")
-    give_back()
+    release_memory()

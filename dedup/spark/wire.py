@@ -9,7 +9,7 @@ column blob                    control row
 shard  slot key of the shard   the same
 rows   number of user rows     -1
 keys   keys of the record IDs  null
-head   IPC batch of HEAD       JSON: what was heard from each source partition
+head   IPC batch of HEAD       JSON: what was observed of each source partition
 body   IPC batch of user rows  IPC schema message of the user rows
 ====== ======================= =====================================================
 
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from dedup.core.clocks import Heard
+from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 
 PACKED_SCHEMA = "shard int, rows int, keys binary, head binary, body binary"
@@ -116,17 +116,17 @@ def read_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
-def write_heard(heard: Mapping[str, tuple[Heard, int]]) -> bytes:
+def write_observed(observed: Mapping[str, tuple[Observed, int]]) -> bytes:
     """JSON of source partition -> [newest ms, records, hash], sorted."""
     return json.dumps(
-        {name: [h.newest_ms, h.records, number] for name, (h, number) in sorted(heard.items())},
+        {name: [h.newest_ms, h.records, number] for name, (h, number) in sorted(observed.items())},
         separators=(",", ":"),
     ).encode()
 
 
-def read_heard(data: bytes) -> dict[str, tuple[Heard, int]]:
-    """What `write_heard` wrote."""
+def read_observed(data: bytes) -> dict[str, tuple[Observed, int]]:
+    """What `write_observed` wrote."""
     return {
-        name: (Heard(newest_ms, records), number)
+        name: (Observed(newest_ms, records), number)
         for name, (newest_ms, records, number) in json.loads(data).items()
     }

@@ -26,7 +26,7 @@ _known = 0
 _settled_bytes = 0
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Keep the garbage collector from going through what modules hold, again and again.
 
     Spark's worker collects after every task: 20 to 40 ms of CPU with pandas, pyarrow and PySpark
@@ -48,7 +48,7 @@ def settle() -> None:
         _settled_bytes = _resident_bytes()
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return memory that the task has freed to the system, where it is much.
 
     The C library keeps it otherwise: 150 MB in each of several idle workers, after micro-batches

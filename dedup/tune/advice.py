@@ -29,7 +29,7 @@ _LENGTHS_MS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WorkerMemory:
     """Peak memory of one Python worker, measured with `MAX_ROWS` records at most.
 
     Parameters
@@ -44,7 +44,7 @@ class Memory:
     worker_bytes: int
 
 
-def advise(demand: Demand, choice: Choice, memory: Memory | None) -> list[Finding]:
+def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[Finding]:
     """Return what to change and what is well, those that matter most first."""
     return in_order(
         [
@@ -306,7 +306,7 @@ def _cache(best: Candidate) -> Iterator[Finding]:
         )
 
 
-def _memory(memory: Memory | None) -> Iterator[Finding]:
+def _memory(memory: WorkerMemory | None) -> Iterator[Finding]:
     if memory is None:
         return
     measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"

@@ -91,16 +91,16 @@ class CountingStore:
             self.filters.pop(name, None)
         return len(names)
 
-    def bury(self, names: Sequence[str]) -> str:
+    def spill_pending(self, names: Sequence[str]) -> str:
         """Count the object that would name them."""
         self.counts["puts"] += 1
-        return "grave"
+        return "pending_list"
 
-    def unbury(self, grave: str) -> int:
+    def delete_pending(self, pending_list: str) -> int:
         """Count its deletion."""
         self.counts["deletes"] += 1
         return 0
 
-    def forgotten(self, seg: SegmentRef) -> bool:
+    def loss_accepted(self, seg: SegmentRef) -> bool:
         """No loss was ever accepted."""
         return False

@@ -105,7 +105,7 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
     spent_ns: Counter[str] = Counter()
     last_ns = 0
 
-    def lap(stage: str) -> None:
+    def on_stage_end(stage: str) -> None:
         nonlocal last_ns
         now_ns = time.perf_counter_ns()
         spent_ns[stage] += now_ns - last_ns
@@ -113,7 +113,9 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
 
     with scratch_store() as (store, hash_key):
         asked = 0.0
-        for step in drive(load, _BATCHES, keys, lambda n: store, hash_key=hash_key, lap=lap):
+        for step in drive(
+            load, _BATCHES, keys, lambda n: store, hash_key=hash_key, on_stage_end=on_stage_end
+        ):
             done = store.counters.take()
             written = step.counts.get("ids_written", 0)
             if step.number >= _WARM_UP and done.blocks_read and written:

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from dedup import kernel
 from dedup.core.arrival import Verdict
-from dedup.core.clocks import Heard
+from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
+from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentRef, SegmentStore
-from dedup.core.recall import Memory, Question, recall
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
 from dedup.core.state import ShardState
@@ -136,7 +136,7 @@ def drive(
     store_of: Callable[[int], SegmentStore],
     *,
     hash_key: bytes = HASH_KEY,
-    lap: Callable[[str], None] = lambda stage: None,
+    on_stage_end: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Step]:
     """Let one shard judge so many micro-batches, in which it is known what is a repeat.
 
@@ -164,7 +164,7 @@ def drive(
             keys=keys(numbers),
             times_ms=times_ms,
             flags=np.zeros(len(numbers), np.uint8),
-            heard={"": Heard(int(times_ms.max()), len(numbers))},
+            observed={"": Observed(int(times_ms.max()), len(numbers))},
             tie_rank=np.copy,
         )
         now_ms = (number + 1) * load.batch_ms
@@ -172,8 +172,8 @@ def drive(
             number=number, run_id="r", now_ms=now_ms, worker_now_ms=now_ms, shard=0,
             hash_key=hash_key,
         )  # fmt: skip
-        lap("prepare")
-        outcome = process(state, records, load.policy, store_of(number), epoch, lap)
+        on_stage_end("prepare")
+        outcome = process(state, records, load.policy, store_of(number), epoch, on_stage_end)
         state = outcome.state
         passed = numbers[outcome.verdicts == Verdict.UNIQUE]
         # Whichever of an ID's copies in the micro-batch in which it is new.
@@ -335,9 +335,9 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.spread += math.hypot(*(share * predicted_spread(n, z) for share, n, z in filters))
     count = load.new * (step.number + 1)
     unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
-    memory = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
-    trial.asked += memory.negative + memory.false_positive
-    trial.false_positives += memory.false_positive
+    matches = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
+    trial.asked += matches.negative + matches.false_positive
+    trial.false_positives += matches.false_positive
     oldest = max(0, count - load.new * load.batches_per_horizon)
     if load.policy.forgets_at_late:
         late_ms = state.clocks.late_watermark_ms
@@ -358,13 +358,13 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
 
 
-def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: Int64s) -> Memory:
+def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: Int64s) -> Matches:
     """What is remembered of IDs that come now, with timestamps of their own."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    question = Question(keys, hashes, now_ms, now_ms, own_ms, own_ms)
-    return recall(
-        step.state, question, load.policy, store, hash_key=HASH_KEY, lap=lambda stage: None
+    distinct = DistinctIds(keys, hashes, now_ms, now_ms, own_ms, own_ms)
+    return lookup(
+        step.state, distinct, load.policy, store, hash_key=HASH_KEY, on_stage_end=lambda stage: None
     )
 
 
@@ -389,7 +389,7 @@ def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float
         stable = load.policy.stable_timestamps and not bucket.clamped
         if stable and not bucket.start_ms <= now_ms < bucket.end_ms:
             continue
-        for reach in bucket.reaches():
-            segment = reach.segment
+        for coverage in bucket.coverages():
+            segment = coverage.segment
             start, end = segment.part / segment.parts, (segment.part + 1) / segment.parts
-            yield end - max(start, min(end, reach.done / reach.parts)), segment
+            yield end - max(start, min(end, coverage.done / coverage.parts)), segment

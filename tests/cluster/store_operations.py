@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from catalog_support import QUERY, Bench, Content, fixed, knows, write
 
-from dedup.catalog.advisory import check_advisory, read_adopted, read_advisory, write_adopted
-from dedup.catalog.advisory import write_advisory as put_advisory
+from dedup.catalog.accepted_loss import read_accepted_loss
+from dedup.catalog.backup import check_backup, read_adopted, read_backup, write_adopted
+from dedup.catalog.backup import write_backup as put_backup
 from dedup.catalog.certificate import (
     Certificate,
     create_or_check,
@@ -24,14 +25,13 @@ from dedup.catalog.certificate import (
     load_certificate,
     slot_keys,
 )
-from dedup.catalog.graves import read_grave
-from dedup.catalog.housekeeping import Visit, look_round
-from dedup.catalog.inspect import forget, list_catalog, verify_segment
+from dedup.catalog.housekeeping import ShardTask, housekeep
+from dedup.catalog.inspect import accept_loss, list_catalog, verify_segment
 from dedup.catalog.layout import segment_name, shard_path
+from dedup.catalog.pending_lists import read_pending_list
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.store import ShardStore
-from dedup.catalog.tombstone import read_tombstone
 from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
@@ -84,7 +84,7 @@ class World:
     def whole(self) -> bool:
         """Nothing half-written has the name of a segment."""
         files = list_catalog(self.sound, QUERY)
-        segments = [file.says.segment for file in files if file.says.kind == "segment"]
+        segments = [file.parsed.segment for file in files if file.parsed.kind == "segment"]
         return all(verify_segment(self.sound, QUERY, 0, name or "").ok for name in segments)
 
 
@@ -116,9 +116,11 @@ def write_segment(world: World) -> Case:
     return Case(act, (MADE.times_ms.tolist(), True), world.whole)
 
 
-def bury(world: World) -> Case:
+def spill_pending(world: World) -> Case:
     names = [segment_name(1, "run", 1, nth) for nth in range(5)]
-    return Case(lambda: read_grave(world.sound, QUERY, 0, world.store().bury(names)), names)
+    return Case(
+        lambda: read_pending_list(world.sound, QUERY, 0, world.store().spill_pending(names)), names
+    )
 
 
 def create_certificate(world: World) -> Case:
@@ -128,25 +130,25 @@ def create_certificate(world: World) -> Case:
     return Case(act, (CERTIFICATE, CERTIFICATE))
 
 
-def write_advisory(world: World) -> Case:
-    put_advisory(world.sound, QUERY, 0, ShardState(epoch=3))
+def write_backup(world: World) -> Case:
+    put_backup(world.sound, QUERY, 0, ShardState(epoch=3))
 
     def act() -> Any:
-        put_advisory(world.flaky, QUERY, 0, ShardState(epoch=5))
-        return check_advisory(world.sound, QUERY, 0).epoch
+        put_backup(world.flaky, QUERY, 0, ShardState(epoch=5))
+        return check_backup(world.sound, QUERY, 0).epoch
 
     # One that is there is replaced whole, or not at all.
-    return Case(act, 5, lambda: check_advisory(world.sound, QUERY, 0).epoch in (3, 5))
+    return Case(act, 5, lambda: check_backup(world.sound, QUERY, 0).epoch in (3, 5))
 
 
-def write_tombstone(world: World) -> Case:
+def write_accepted_loss(world: World) -> Case:
     create_or_check(world.sound, CERTIFICATE)
     seg = world.written()
 
     def act() -> Any:
-        forget(world.flaky, QUERY, 0, seg.name)
+        accept_loss(world.flaky, QUERY, 0, seg.name)
         # The bucket is noted where the segment can be read.
-        found = read_tombstone(world.sound, QUERY, 0, seg)
+        found = read_accepted_loss(world.sound, QUERY, 0, seg)
         return found and found.segment
 
     return Case(act, seg.name)
@@ -189,11 +191,11 @@ def delete_segment(world: World) -> Case:
     return Case(act, _files(kept), lambda: set(_files(kept)) <= set(world.names()))
 
 
-def unbury(world: World) -> Case:
-    grave = world.bench.store(root=world.sound).bury([world.written().name])
+def delete_pending(world: World) -> Case:
+    pending_list = world.bench.store(root=world.sound).spill_pending([world.written().name])
 
     def act() -> Any:
-        world.store().unbury(grave)
+        world.store().delete_pending(pending_list)
         return world.names()
 
     return Case(act, [], by_listing=True)
@@ -205,7 +207,7 @@ def sweep(world: World) -> Case:
         world.sound.put_bytes(name, NO_SEGMENT)
 
     def act() -> Any:
-        look_round(world.flaky, _visit(), _state("a"), POLICY)
+        housekeep(world.flaky, _visit(), _state("a"), POLICY)
         return [name for name in world.names() if name.endswith(".sst")]
 
     return Case(act, [young], lambda: young in world.names(), by_listing=True)
@@ -219,7 +221,7 @@ def sweep_of_a_copied_checkpoint(world: World) -> Case:
     mark_through(world.sound, QUERY, Run("other", 3), 5)
 
     def act() -> Any:
-        state, deleted = look_round(world.flaky, _visit(), _state("a"), POLICY)
+        state, deleted = housekeep(world.flaky, _visit(), _state("a"), POLICY)
         return state.branches, deleted, orphan in world.names()
 
     return Case(act, (1, 0, True), lambda: orphan in world.names(), by_listing=True)
@@ -274,15 +276,17 @@ def read_what_was_adopted(world: World) -> Case:
 
 
 def read_advice(world: World) -> Case:
-    put_advisory(world.sound, QUERY, 0, ShardState(epoch=3))
-    return Case(lambda: _epoch(read_advisory(world.flaky, QUERY, 0)), 3, by_listing=True)
+    put_backup(world.sound, QUERY, 0, ShardState(epoch=3))
+    return Case(lambda: _epoch(read_backup(world.flaky, QUERY, 0)), 3, by_listing=True)
 
 
 def ask_for_consent(world: World) -> Case:
     create_or_check(world.sound, CERTIFICATE)
     lost, damaged = world.written(), world.written()
-    forget(world.sound, QUERY, 0, lost.name)
-    return Case(lambda: [world.store().forgotten(seg) for seg in (lost, damaged)], [True, False])
+    accept_loss(world.sound, QUERY, 0, lost.name)
+    return Case(
+        lambda: [world.store().loss_accepted(seg) for seg in (lost, damaged)], [True, False]
+    )
 
 
 def read_runs(world: World) -> Case:
@@ -307,8 +311,8 @@ def list_files(world: World) -> Case:
 
 
 WRITES = (
-    write_segment, bury, create_certificate, write_advisory, write_tombstone, begin_run, mark_run,
-    delete_segment, unbury, sweep, sweep_of_a_copied_checkpoint,
+    write_segment, spill_pending, create_certificate, write_backup, write_accepted_loss, begin_run,
+    mark_run, delete_segment, delete_pending, sweep, sweep_of_a_copied_checkpoint,
 )  # fmt: skip
 READS = (
     probe_sidecar, look_up, read_segment, read_certificate, look_for_a_certificate,
@@ -324,8 +328,8 @@ def _epoch(state: ShardState | None) -> int | None:
     return None if state is None else state.epoch
 
 
-def _visit() -> Visit:
-    return Visit(QUERY, "b", 0, 50, time.time_ns() // 1_000_000 + DAY_MS)
+def _visit() -> ShardTask:
+    return ShardTask(QUERY, "b", 0, 50, time.time_ns() // 1_000_000 + DAY_MS)
 
 
 def _state(run_id: str) -> ShardState:

@@ -21,12 +21,12 @@ from harm import Harm, harms, some
 from judge import Outcomes, Wrong
 from world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
 
-from dedup.catalog.advisory import read_adopted, read_advisory
+from dedup.catalog.accepted_loss import read_accepted_loss
+from dedup.catalog.backup import read_adopted, read_backup
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
-from dedup.catalog.graves import read_grave
+from dedup.catalog.pending_lists import read_pending_list
 from dedup.catalog.runs import read_lineage
-from dedup.catalog.tombstone import read_tombstone
 from dedup.core.ports import ABSENT_MS, SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
@@ -125,28 +125,28 @@ def object_cases(world: World, stranger: World) -> list[Case]:
             is_json=True,
         ),
         Case(
-            "tombstone",
+            "accepted_loss",
             at(world.segment_path(0, 0, ".forgotten")),
             theirs(
                 lambda w: w.segment_path(0, 1, ".forgotten"),
                 sibling=world.segment_path(0, 1, ".forgotten"),
             ),
-            lambda: _read_tombstone(world),
+            lambda: _read_accepted_loss(world),
             is_json=True,
         ),
         Case(
-            "grave",
-            at(world.grave_path(0)),
+            "pending_list",
+            at(world.pending_list_path(0)),
             theirs(
-                lambda w: w.grave_path(0),
-                sibling=world.grave_path(0, 1),
-                **{"another shard's": world.grave_path(1)},
+                lambda w: w.pending_list_path(0),
+                sibling=world.pending_list_path(0, 1),
+                **{"another shard's": world.pending_list_path(1)},
             ),
-            lambda: _read_grave(world),
+            lambda: _read_pending_list(world),
             is_json=True,
         ),
         Case(
-            "advisory manifest",
+            "manifest backup",
             at(_in_shard(world, 0, "manifest.json")),
             theirs(
                 lambda w: _in_shard(w, 0, "manifest.json"),
@@ -154,7 +154,7 @@ def object_cases(world: World, stranger: World) -> list[Case]:
                     "another shard's": _in_shard(world, 1, "manifest.json"),
                 },
             ),
-            lambda: _read_advisory(world),
+            lambda: _read_backup(world),
             is_json=True,
         ),
         Case(
@@ -203,25 +203,28 @@ def _read_certificate(world: World) -> str:
     return "harmless"
 
 
-def _read_tombstone(world: World) -> str:
+def _read_accepted_loss(world: World) -> str:
     segment = world.segment(0)
-    found = read_tombstone(world.root, world.query_id, 0, segment)
+    found = read_accepted_loss(world.root, world.query_id, 0, segment)
     if found is None:  # no consent: the query stops and says how to give it
-        need(not world.file(world.segment_path(0, 0, ".forgotten")).exists(), "a missed tombstone")
+        need(
+            not world.file(world.segment_path(0, 0, ".forgotten")).exists(),
+            "a missed accepted loss",
+        )
         return "left out"
     need((found.segment, found.start_ms) == (segment.name, segment.start_ms), found)
     return "harmless"
 
 
-def _read_grave(world: World) -> str:
-    name = world.states[0].manifest.graves[0].name
-    found = read_grave(world.root, world.query_id, 0, name)
-    need(found in ([], world.graves[name]), f"segments to delete: {found}")
+def _read_pending_list(world: World) -> str:
+    name = world.states[0].manifest.pending_lists[0].name
+    found = read_pending_list(world.root, world.query_id, 0, name)
+    need(found in ([], world.pending_lists[name]), f"segments to delete: {found}")
     return "harmless" if found else "left out"
 
 
-def _read_advisory(world: World) -> str:
-    found = read_advisory(world.root, world.query_id, 0)
+def _read_backup(world: World) -> str:
+    found = read_backup(world.root, world.query_id, 0)
     return _same_memory(found, world.states[0]) if found else "left out"
 
 
@@ -264,7 +267,7 @@ class SegmentReader:
             try:
                 ask(store, self.segment, self.made)
             except SegmentDamaged as exc:
-                for part in (self.segment.name, "dedup catalog forget", "Restore this file"):
+                for part in (self.segment.name, "dedup catalog accept-loss", "Restore this file"):
                     need(part in str(exc), f"{exc} does not say {part}")
                 refused = exc
         counters = store.counters

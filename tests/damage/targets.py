@@ -22,14 +22,14 @@ from mutate import mutated, mutated_json
 from world import OTHER_QUERY, RUN, World
 
 from dedup import kernel
-from dedup.catalog.advisory import check_advisory
+from dedup.catalog.accepted_loss import AcceptedLoss
+from dedup.catalog.backup import check_backup
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.graves import check_grave
+from dedup.catalog.pending_lists import check_pending_list
 from dedup.catalog.runs import check_lineage
 from dedup.catalog.segment import SegmentMeta
-from dedup.catalog.tombstone import Tombstone
-from dedup.core.clocks import Heard
+from dedup.core.clocks import Observed
 from dedup.core.filter import HEADER_BYTES, FilterHead, SplitBlockFilter, head_bytes
 from dedup.core.keys import Keys
 from dedup.core.paged import may_hold
@@ -116,7 +116,7 @@ def _state(world: World, stranger: World) -> list[Target]:
         assert found.live_buckets >= 0
         assert found.manifest.ids >= 0
         assert all(
-            reach.parts > reach.done for b in found.manifest.buckets for reach in b.reaches()
+            reach.parts > reach.done for b in found.manifest.buckets for reach in b.coverages()
         )
         return True
 
@@ -225,15 +225,15 @@ def _filters(world: World) -> list[Target]:
 
 def _json(world: World) -> list[Target]:
     query = world.query_id
-    grave = world.states[0].manifest.graves[0].name
+    pending_list = world.states[0].manifest.pending_lists[0].name
 
     def certificate(data: bytes) -> None:
         found = Certificate.from_bytes(data, "/root/catalog.json")
         assert found.to_bytes().strip() == data.strip()
         assert hash(found) is not None
 
-    def tombstone(data: bytes) -> None:
-        assert Tombstone.from_bytes(data).to_bytes() == data
+    def accepted_loss(data: bytes) -> None:
+        assert AcceptedLoss.from_bytes(data).to_bytes() == data
 
     def meta(data: bytes) -> None:
         assert SegmentMeta.from_bytes(data).to_bytes() == data
@@ -253,16 +253,16 @@ def _json(world: World) -> list[Target]:
     seeds: list[tuple[str, bytes, Callable[[bytes], None], Callable[[dict[str, Any]], Any]]] = [
         ("certificate", world.certificate.to_bytes(), certificate, _blake),
         (
-            "tombstone",
-            Tombstone(segment.name, segment.start_ms, segment.end_ms).to_bytes(),
-            tombstone,
+            "accepted_loss",
+            AcceptedLoss(segment.name, segment.start_ms, segment.end_ms).to_bytes(),
+            accepted_loss,
             lambda fields: zlib.crc32(_plain(fields)),
         ),
         (
-            "grave",
-            world.file(world.grave_path(0)).read_bytes(),
-            at(lambda root: check_grave(root, query, 0, grave)),
-            _grave_sum,
+            "pending_list",
+            world.file(world.pending_list_path(0)).read_bytes(),
+            at(lambda root: check_pending_list(root, query, 0, pending_list)),
+            _pending_list_sum,
         ),
         (
             "lineage",
@@ -271,9 +271,9 @@ def _json(world: World) -> list[Target]:
             lambda fields: _digest(json.dumps(fields.get("runs")).encode()),
         ),
         (
-            "advisory manifest",
+            "manifest backup",
             world.file(f"{query}/shard=00000/manifest.json").read_bytes(),
-            at(lambda root: check_advisory(root, query, 0)),
+            at(lambda root: check_backup(root, query, 0)),
             _blake,
         ),
         ("segment metadata", text_meta, meta, lambda fields: None),
@@ -326,7 +326,7 @@ def _blake(fields: dict[str, Any]) -> str:
     return _digest(_plain(fields))
 
 
-def _grave_sum(fields: dict[str, Any]) -> str:
+def _pending_list_sum(fields: dict[str, Any]) -> str:
     place = [fields["place"]] if "place" in fields else []
     return _digest("\n".join([*place, *fields.get("segments", [])]).encode())
 
@@ -449,7 +449,7 @@ def _says(error: Exception, text: str = "") -> None:
 def _wire() -> list[Target]:
     same, mixed = Keys.from_list([b"12345678"] * 5), Keys.from_list([b"", b"a", b"bc", b"def", b""])
     columns = [wire.write_keys(keys).to_pybytes() for keys in (same, mixed)]
-    heard = wire.write_heard({"p": (Heard(5, 2), 77), "": (Heard(-1, 0), 1)})
+    observed = wire.write_observed({"p": (Observed(5, 2), 77), "": (Observed(-1, 0), 1)})
     schema = wire.head_schema(with_sources=True)
     batch = pa.record_batch(
         [pa.array([1, 2, None], pa.int64()), pa.array([0, 1, 2], pa.uint8()),
@@ -478,7 +478,7 @@ def _wire() -> list[Target]:
 
     def told(data: bytes) -> bool:
         try:
-            wire.read_heard(data)
+            wire.read_observed(data)
         except (ValueError, TypeError, AttributeError, RecursionError):
             # Never stored: Spark moves it from pack to group within a micro-batch.
             return False
@@ -486,6 +486,6 @@ def _wire() -> list[Target]:
 
     return [
         Target("wire: keys", lambda rng: mutated(rng, rng.choice(columns), columns), keys),
-        Target("wire: heard", lambda rng: mutated(rng, heard, [heard]), told),
+        Target("wire: observed", lambda rng: mutated(rng, observed, [observed]), told),
         Target("wire: head", lambda rng: mutated(rng, message, [message]), head),
     ]

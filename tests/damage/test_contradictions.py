@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from world import World
 
-from dedup.catalog.advisory import read_adopted
+from dedup.catalog.backup import read_adopted
 from dedup.catalog.layout import shard_path
 from dedup.core import state
 from dedup.core.state import ShardState

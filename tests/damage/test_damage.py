@@ -28,7 +28,7 @@ from judge import Outcomes
 from world import World
 
 from dedup.catalog.adopt import adopt
-from dedup.catalog.advisory import read_adopted
+from dedup.catalog.backup import read_adopted
 from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError

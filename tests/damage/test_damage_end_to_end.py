@@ -140,13 +140,13 @@ def test_another_partitions_state_is_told(
     while again.added < BATCHES + 1:
         again.add_table(tables(BATCHES + 1)[again.added])
     finished[store].added = again.added
-    heard: list[BatchMetrics] = []
-    listener = DedupListener(heard.append)
+    observed: list[BatchMetrics] = []
+    listener = DedupListener(observed.append)
     again.spark.streams.addListener(listener)
     try:
         replayed = again.run()
         deadline = time.monotonic() + 30
-        while not heard and time.monotonic() < deadline:
+        while not observed and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
         again.spark.streams.removeListener(listener)

@@ -20,17 +20,17 @@ NAMES = [
     "filter: bytes", "filter: checksums right", "filter: by pages",
     *(
         f"{kind}: {how}"
-        for kind in ("certificate", "tombstone", "grave", "lineage", "advisory manifest",
+        for kind in ("certificate", "accepted_loss", "pending_list", "lineage", "manifest backup",
                      "segment metadata")
         for how in ("bytes", "checksum right")
     ),
     "kernel: a block, decode", "kernel: a block, find", "kernel: blocks, decode", "kernel: UUIDs",
-    "kernel: columns of keys", "kernel: filter pages", "wire: keys", "wire: heard", "wire: head",
+    "kernel: columns of keys", "kernel: filter pages", "wire: keys", "wire: observed", "wire: head",
 ]  # fmt: skip
 #: Checksums, or comparison with what is written, leave next to nothing to accept.
 REFUSE_ALL = (
     "state row: compressed head", "state row: nested head", "filter: bytes", "certificate: bytes",
-    "tombstone: bytes", "grave: bytes", "advisory manifest: bytes", "lineage: bytes",
+    "accepted loss: bytes", "pending list: bytes", "manifest backup: bytes", "lineage: bytes",
     "segment metadata: bytes",
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 What it may miss, and why that does not matter:
 
 - white space around JSON: nothing reads it;
-- a tombstone that is gone: it is read only where its segment fails, which verify tells;
+- a accepted loss that is gone: it is read only where its segment fails, which verify tells;
 - a lineage that is gone: less is taken for one's own, so less is deleted;
 - a mark of a run or start, whatever its bytes: its name says all.
 """
@@ -29,7 +29,7 @@ from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK
 from dedup.spark.state_reader import Snapshot
 
-MAY_BE_GONE = ("tombstone", "run lineage")
+MAY_BE_GONE = ("accepted_loss", "run lineage")
 SIZES = [
     pytest.param(2, id="few"),
     pytest.param(250, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
@@ -66,7 +66,7 @@ def test_small_objects(
     for case in object_cases(world, stranger):
         name = case.path.relative_to(world.folder).as_posix()
         may_be_gone = case.kind in MAY_BE_GONE or (
-            not known and case.kind in ("grave", "advisory manifest")
+            not known and case.kind in ("pending_list", "manifest backup")
         )
 
         def read(harm: Harm, data: bytes, name: str = name, may_be_gone: bool = may_be_gone) -> str:
@@ -124,7 +124,7 @@ def test_segments_and_sidecars(
 def test_the_command_reports_a_damage_of_every_file(
     tmp_path: Path, per_kind: int, known: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a checkpoint by the advisory manifests; exit code 3 and the name of what is bad."""
+    """Without a checkpoint by the manifest backups; exit code 3 and the name of what is bad."""
     world, stranger = worlds(tmp_path)
     snapshot = Snapshot(world.query_id, world.states) if known else None
     monkeypatch.setattr(catalog, "snapshot", lambda *_: snapshot)
@@ -132,17 +132,17 @@ def test_the_command_reports_a_damage_of_every_file(
     assert command(arguments)[0] == OK
     rng = random.Random(seed)
     for case in (*segment_cases(world, stranger), *object_cases(world, stranger)):
-        # The segment's own tombstone is the user's word that its loss is known.
-        tombstone = world.file(world.segment_path(0, 0, ".forgotten"))
-        consent = tombstone.read_bytes()
+        # The segment's own accepted loss is the user's word that its loss is known.
+        accepted_loss = world.file(world.segment_path(0, 0, ".forgotten"))
+        consent = accepted_loss.read_bytes()
         if "segment" in case.kind or "sidecar" in case.kind:
-            tombstone.unlink()
+            accepted_loss.unlink()
         data = case.path.read_bytes()
         chosen = list(some(data, case.others, rng, 4))
         for harm in rng.sample(chosen, 2) if per_kind == 2 else chosen:
             gone_unseen = harm.data is None and (
                 case.kind in MAY_BE_GONE
-                or (not known and case.kind in ("grave", "advisory manifest"))
+                or (not known and case.kind in ("pending_list", "manifest backup"))
             )
             with harmed(case.path, harm):
                 code, body = command(arguments)
@@ -153,7 +153,7 @@ def test_the_command_reports_a_damage_of_every_file(
                 continue
             assert code == DAMAGE, f"{case.kind}, {harm}: {said}"
             assert name in said, f"{case.kind}, {harm}: {said}"
-        tombstone.write_bytes(consent)
+        accepted_loss.write_bytes(consent)
     assert command(arguments)[0] == OK
 
 
@@ -183,9 +183,9 @@ def command(arguments: list[str]) -> tuple[int, dict[str, object]]:
 
 def test_tables_name_the_object(tmp_path: Path) -> None:
     world: World = worlds(tmp_path)[0]
-    path = world.file(world.grave_path(0))
+    path = world.file(world.pending_list_path(0))
     path.write_bytes(b"{}")
     done = CliRunner().invoke(app, ["catalog", "verify", str(world.folder)])
     assert done.exit_code == DAMAGE
-    assert world.grave_path(0) in done.stdout
+    assert world.pending_list_path(0) in done.stdout
     assert done.stdout.strip().endswith(": damaged")

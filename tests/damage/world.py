@@ -11,7 +11,7 @@ import numpy as np
 from catalog_support import Content, DirectoryFileSystem
 
 from dedup import kernel
-from dedup.catalog.advisory import write_adopted, write_advisory
+from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import (
     Certificate,
@@ -20,8 +20,8 @@ from dedup.catalog.certificate import (
     filter_key_id,
     slot_keys,
 )
-from dedup.catalog.inspect import forget
-from dedup.catalog.layout import GRAVE_SUFFIX, certificate_path, run_path, shard_path
+from dedup.catalog.inspect import accept_loss
+from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import mark_through, write_lineage
 from dedup.catalog.store import Attempt, ShardStore
@@ -32,11 +32,11 @@ from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
-from dedup.core.manifest import Expired, Grave, Manifest
+from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.ports import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
-from dedup.spark.identity import ENCODING
+from dedup.spark.id_encoding import ENCODING
 
 QUERY, OTHER_QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "0d4a1185-0000-4d01-b42d-00cf4fc964ff"
 RUN, OLD_RUN = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
@@ -60,7 +60,7 @@ class World:
     states: dict[int, ShardState] = field(default_factory=dict)
     truth: dict[str, Content] = field(default_factory=dict)
     lineages: dict[str, Lineage] = field(default_factory=dict)
-    graves: dict[str, list[str]] = field(default_factory=dict)
+    pending_lists: dict[str, list[str]] = field(default_factory=dict)
     stores: int = 0
     open_views: OpenViews = field(default_factory=lambda: OpenViews(8))
 
@@ -125,9 +125,9 @@ class World:
     def segment_path(self, shard: int, nth: int = 0, suffix: str = ".sst") -> str:
         return shard_path(self.query_id, shard, self.segment(shard, nth).name + suffix)
 
-    def grave_path(self, shard: int, nth: int = 0) -> str:
-        grave = self.states[shard].manifest.graves[nth].name
-        return shard_path(self.query_id, shard, grave + GRAVE_SUFFIX)
+    def pending_list_path(self, shard: int, nth: int = 0) -> str:
+        pending_list = self.states[shard].manifest.pending_lists[nth].name
+        return shard_path(self.query_id, shard, pending_list + PENDING_LIST_SUFFIX)
 
     def certificate_path(self) -> str:
         return certificate_path(self.query_id)
@@ -152,11 +152,11 @@ class World:
             self.truth[segment.name] = made
             buckets.append(Bucket(start_ms, start_ms + BUCKET_MS, nth == 0, ((segment,),)))
             slices[segment.name] = built
-        graves = []
+        pending_lists = []
         for nth in range(2):
             names = [f"{1:012d}-{OLD_RUN}-{shard}-{10 * nth + i:04d}" for i in range(3)]
-            graves.append(store.bury(names))
-            self.graves[graves[-1]] = names
+            pending_lists.append(store.spill_pending(names))
+            self.pending_lists[pending_lists[-1]] = names
         state = ShardState(
             epoch=EPOCH,
             bucket_ms=BUCKET_MS,
@@ -174,19 +174,19 @@ class World:
             manifest=Manifest(
                 tuple(buckets),
                 (Expired(f"{2:012d}-{RUN}-5-0000", 8, START_MS),),
-                tuple(Grave(grave, 3, 8, START_MS) for grave in graves),
+                tuple(PendingList(pending_list, 3, 8, START_MS) for pending_list in pending_lists),
             ),
             tail=self._tail(shard),
             slices=slices,
-            forgotten=1,
+            accepted_losses=1,
             stray_files=(2, 3),
             run_began=7,
         )
         self.states[shard] = state
-        write_advisory(self.root, self.query_id, shard, state)
+        write_backup(self.root, self.query_id, shard, state)
         write_adopted(self.root, self.query_id, shard, replace(state, epoch=-1))
         for nth in range(2):
-            forget(self.root, self.query_id, shard, self.segment(shard, nth).name)
+            accept_loss(self.root, self.query_id, shard, self.segment(shard, nth).name)
 
     def write(
         self, store: ShardStore, made: Content, start_ms: int

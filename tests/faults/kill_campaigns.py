@@ -31,7 +31,7 @@ _DRIVER = ("sink.",)
 _S3_ONLY = ("upload.before", "upload.after")
 _LOCAL_ONLY = ("publish.synced", "publish.named")
 _SIDE_ONLY = ("sink.side.published",)
-_GRAVES_ONLY = ("grave.put.before", "grave.put.after")
+_PENDING_LISTS_ONLY = ("pending_list.put.before", "pending_list.put.after")
 #: Twice the faults there.
 _SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, "sweep.before", "sweep.after")
 #: A filter is fetched once it has left the state, and the cache is lost.
@@ -78,7 +78,7 @@ class Campaign:
         Catalog on an S3-compatible store in place of a local folder.
     cluster, speculation : bool
         On a standalone cluster of two executors; slow tasks are run twice there.
-    graves, side : bool
+    pending lists, side : bool
         So many segments expire that their names leave the state; duplicates go to a side output.
     kinds : tuple of str
         What armed points do.
@@ -103,7 +103,7 @@ class Campaign:
     s3: bool = False
     cluster: bool = False
     speculation: bool = False
-    graves: bool = False
+    pending_lists: bool = False
     side: bool = False
     cold: bool = False
     kinds: tuple[str, ...] = ("kill",)
@@ -116,7 +116,7 @@ class Campaign:
     @property
     def options(self) -> dict[str, Any]:
         """What the operator is given."""
-        return OPTIONS | (MANY_EXPIRED if self.graves else {})
+        return OPTIONS | (MANY_EXPIRED if self.pending_lists else {})
 
     def settings(self, cluster_url: str | None) -> dict[str, str]:
         """What Spark is given."""
@@ -135,7 +135,7 @@ class Campaign:
         """The points that faults are armed at."""
         left_out = (_LOCAL_ONLY if self.s3 else _S3_ONLY) + _FETCHES_ONLY + BIRTH[1:]
         left_out += () if self.side else _SIDE_ONLY
-        left_out += () if self.graves else _GRAVES_ONLY
+        left_out += () if self.pending_lists else _PENDING_LISTS_ONLY
         return self.points or tuple(name for name in faults.POINTS if name not in left_out)
 
     def kinds_at(self, name: str) -> tuple[str, ...]:
@@ -152,8 +152,14 @@ class Campaign:
 
 
 MIXED = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
-MANY_GRAVES = Campaign(
-    0, batches=32, graves=True, points=_GRAVES_ONLY, per_point=3, visits_between=0, random_kill_s=0
+MANY_PENDING_LISTS = Campaign(
+    0,
+    batches=32,
+    pending_lists=True,
+    points=_PENDING_LISTS_ONLY,
+    per_point=3,
+    visits_between=0,
+    random_kill_s=0,
 )
 #: So many IDs that their filters leave the state; the lost cache makes it fetch them.
 FETCHES = Campaign(
@@ -183,7 +189,7 @@ def campaigns(seed: int) -> Iterator[Campaign]:
     half = len(places) // 2
     for turn, (store, s3) in enumerate(islice(cycle(places), seed % 2 * half, None), start=1):
         usual = Campaign(0, store=store, s3=s3, side=True, cold=s3)
-        of_a_kind = [BIRTHS, BIRTHS, BIRTHS, MANY_GRAVES] + [FETCHES] * s3
+        of_a_kind = [BIRTHS, BIRTHS, BIRTHS, MANY_PENDING_LISTS] + [FETCHES] * s3
         if turn % half == 0:
             of_a_kind += [ON_CLUSTER, TWICE, ZOMBIES]
         for campaign in (usual, *of_a_kind):

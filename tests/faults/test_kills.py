@@ -18,7 +18,7 @@ from dedup import faults
 
 _KILLED = (
     "pack.end", "segment.chunk", "sidecar.put.after", "segment.put.after", "group.update.before",
-    "group.update.after", "group.end", "advisory.put.after", "unpack.end", "sink.published",
+    "group.update.after", "group.end", "backup.put.after", "unpack.end", "sink.published",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 from model_ledger import Ledger
 
-from dedup.core.clocks import NEVER_MS, Heard
+from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.shard import (
@@ -109,20 +109,22 @@ def clock_of(item: Item, policy: Policy) -> str:
     return item.source if policy.source_columns else ""
 
 
-def hear(items: Sequence[Item], policy: Policy, now_ms: int) -> dict[str, Heard]:
+def hear(items: Sequence[Item], policy: Policy, now_ms: int) -> dict[str, Observed]:
     """The clocks of the whole micro-batch, which every shard hears."""
     times_ms, flags = marked(items, policy, now_ms)
-    heard: dict[str, Heard] = {}
+    observed: dict[str, Observed] = {}
     for item, time_ms, flag in zip(items, times_ms.tolist(), flags.tolist(), strict=True):
         if flag & FLAG_UNTIMED:
             continue
         own_ms = NEVER_MS if flag & (FLAG_FUTURE | FLAG_NULL_TIME) else time_ms
-        name, new = clock_of(item, policy), Heard(own_ms, 1)
-        heard[name] = heard[name].merge(new) if name in heard else new
-    return heard
+        name, new = clock_of(item, policy), Observed(own_ms, 1)
+        observed[name] = observed[name].merge(new) if name in observed else new
+    return observed
 
 
-def pack(items: Sequence[Item], policy: Policy, *, now_ms: int, heard: dict[str, Heard]) -> Records:
+def pack(
+    items: Sequence[Item], policy: Policy, *, now_ms: int, observed: dict[str, Observed]
+) -> Records:
     """One shard's records, in the order given."""
     times_ms, flags = marked(items, policy, now_ms)
     ranks = np.array([item.rank for item in items], np.int64)
@@ -130,10 +132,10 @@ def pack(items: Sequence[Item], policy: Policy, *, now_ms: int, heard: dict[str,
         keys=Keys.from_list([item.id or b"" for item in items]),
         times_ms=times_ms,
         flags=flags,
-        heard=heard,
+        observed=observed,
         tie_rank=lambda index: ranks[index],
         sources=np.array([_CLOCKS.index(clock_of(i, policy)) for i in items], np.uint64),
-        source_hashes={name: _CLOCKS.index(name) for name in heard},
+        source_hashes={name: _CLOCKS.index(name) for name in observed},
     )
 
 

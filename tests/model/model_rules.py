@@ -144,7 +144,7 @@ def sole(world: World, rng: Random) -> bool:
             older_than_ms=line.policy.keep_expired_ms, sole=True,
         )  # fmt: skip
     except CatalogError as exc:
-        # A grave that an uncommitted attempt has emptied; the next micro-batch drops its name.
+        # An uncommitted attempt has emptied a pending list; the next micro-batch drops its name.
         if "names expired segments" not in str(exc):
             raise
         world.tally["vacuums refused"] += 1

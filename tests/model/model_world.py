@@ -26,7 +26,7 @@ from model_ledger import Judged
 from dedup.catalog import housekeeping
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
-from dedup.catalog.housekeeping import Visit, look_round
+from dedup.catalog.housekeeping import ShardTask, housekeep
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
@@ -196,7 +196,7 @@ class World:
         rows: tuple[bytes, ...] | None = None,
     ) -> tuple[Commit, list[int]]:
         """One attempt at the next micro-batch, of every shard; return its state and verdicts."""
-        heard = hear(items, line.policy, self.now_ms)
+        observed = hear(items, line.policy, self.now_ms)
         new_rows: list[bytes] = []
         live: set[tuple[int, str]] = set()
         verdicts = [-1] * len(items)
@@ -206,7 +206,7 @@ class World:
                 mine = [i for i in items if crc32(i.id or b"") % self.shards == shard]
                 mine = shuffled(rng, mine)
                 row = (rows or line.base.rows)[shard]
-                state, given = self._attempt_shard(line, shard, row, mine, heard, root)
+                state, given = self._attempt_shard(line, shard, row, mine, observed, root)
                 new_rows.append(state.to_bytes())
                 live |= {(shard, segment.name) for segment in state.manifest.segments()}
                 for item, verdict in zip(mine, given, strict=True):
@@ -221,7 +221,7 @@ class World:
         shard: int,
         row: bytes,
         items: list[Item],
-        heard: dict,
+        observed: dict,
         root: Root | None,
     ) -> tuple[ShardState, list[int]]:
         root = root or Root(self.where)
@@ -236,11 +236,11 @@ class World:
             open_views=self.views,
         )
         base = ShardState.from_bytes(row, hash_key_id=KEY_ID) if row else ShardState()
-        visit = Visit(QUERY, run_id, shard, line.batch, now_ms)
-        base, swept = look_round(root, visit, base, line.policy)
+        shard_task = ShardTask(QUERY, run_id, shard, line.batch, now_ms)
+        base, swept = housekeep(root, shard_task, base, line.policy)
         outcome = process(
             base,
-            pack(items, line.policy, now_ms=now_ms, heard=heard),
+            pack(items, line.policy, now_ms=now_ms, observed=observed),
             line.policy,
             store,
             Epoch(
@@ -332,7 +332,7 @@ class World:
                 continue
             self.tally["deletions audited"] += 1
             assert run_id in line.run_ids, f"{name} is deleted by {line.run_ids}"
-            if suffix != "expired":  # a grave may be younger than what it names
+            if suffix != "expired":  # a pending list may be younger than what it names
                 assert line.batch - epoch > policy.retain_epochs, f"{name} is deleted too soon"
                 last_ms = max(came_ms, line.named_ms.get((shard, stem), came_ms))
                 age_ms = self.now_ms - last_ms

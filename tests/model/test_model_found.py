@@ -97,9 +97,9 @@ def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> Non
 
 
 @pytest.mark.xfail(
-    raises=CatalogError, reason="a grave that is due and gone counts as one that is lost"
+    raises=CatalogError, reason="a pending list that is due and gone counts as one that is lost"
 )
-def test_vacuum_after_a_micro_batch_that_deleted_a_grave_and_died(
+def test_vacuum_after_a_micro_batch_that_deleted_a_pending_list_and_died(
     world: World,
 ) -> None:
     world.set_constant(upkeep, "MAX_EXPIRED_NAMES", 2)
@@ -108,13 +108,15 @@ def test_vacuum_after_a_micro_batch_that_deleted_a_grave_and_died(
     for n in range(100):
         item = Item(b"%d" % n, BEGIN_MS + 10 * n, "p", 1)
         world.now_ms = BEGIN_MS + 10 * n
-        graves = world.state(line.base, 0).manifest.graves
+        pending_lists = world.state(line.base, 0).manifest.pending_lists
         commit, _ = world.attempt(line, [item], Random(1))
-        if any((0, f"{grave.name}.expired") not in world.files for grave in graves):
+        if any(
+            (0, f"{pending_list.name}.expired") not in world.files for pending_list in pending_lists
+        ):
             break  # the attempt dies before its commit
         line.commit(commit)
     else:
-        pytest.fail("no grave was deleted")
+        pytest.fail("no pending list was deleted")
     states = {0: world.state(line.base, 0)}
     plan_vacuum(Root(world.where), QUERY, states, now_ms=world.now_ms, older_than_ms=0, sole=True)
 

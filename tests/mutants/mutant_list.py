@@ -81,7 +81,7 @@ MUTANTS = (
     # --- what is remembered, and where it is looked for
     _mutant(
         "buckets with clamped IDs are skipped",
-        "core/recall.py",
+        "core/lookup.py",
         "if policy.stable_timestamps and not bucket.clamped:",
         "if policy.stable_timestamps:",
         STABLE,
@@ -116,9 +116,9 @@ MUTANTS = (
     ),
     _mutant(
         "only the first half of the filters is asked",
-        "core/recall.py",
-        "        for reach in bucket.reaches():\n",
-        "        for reach in list(bucket.reaches())[::2]:\n",
+        "core/lookup.py",
+        "        for coverage in bucket.coverages():\n",
+        "        for coverage in list(bucket.coverages())[::2]:\n",
         ORACLE,
     ),
     _mutant(
@@ -147,8 +147,8 @@ MUTANTS = (
     _mutant(
         "an age of exactly the horizon is no duplicate",
         "core/arrival.py",
-        "near = np.abs(memory.times_ms - times_ms[entry_record]) <= horizon_ms",
-        "near = np.abs(memory.times_ms - times_ms[entry_record]) < horizon_ms",
+        "near = np.abs(matches.times_ms - times_ms[entry_record]) <= horizon_ms",
+        "near = np.abs(matches.times_ms - times_ms[entry_record]) < horizon_ms",
         TRACES,
     ),
     _mutant(
@@ -224,9 +224,9 @@ MUTANTS = (
     _mutant(
         "a source is idle at once",
         "core/clocks.py",
-        "            and self.others_spoke >= IDLE_BATCHES\n"
-        "            and query_time_ms - self.spoke_at_ms >= idle_timeout_ms\n",
-        "            and self.others_spoke > 0\n",
+        "            and self.silent_batches >= IDLE_BATCHES\n"
+        "            and query_time_ms - self.last_seen_ms >= idle_timeout_ms\n",
+        "            and self.silent_batches > 0\n",
         CLOCKS,
         PARTITIONS,
     ),
@@ -300,19 +300,19 @@ MUTANTS = (
     _mutant(
         "orphans of other runs are swept",
         "catalog/sweep.py",
-        "        and lineage.holds(file.says.run_id)\n",
+        "        and lineage.holds(file.parsed.run_id)\n",
         "",
         SWEEP,
     ),
     _mutant(
         "orphans are swept while Spark can roll back to them",
         "catalog/sweep.py",
-        "        and epoch - file.says.epoch > policy.retain_epochs\n",
+        "        and epoch - file.parsed.epoch > policy.retain_epochs\n",
         "",
         SWEEP,
     ),
     _mutant(
-        "what a grave names is an orphan",
+        "what a pending list names is an orphan",
         "catalog/sweep.py",
         "        known.update(names)\n",
         "",

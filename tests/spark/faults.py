@@ -46,7 +46,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
             raise RuntimeError(f"made to fail at {here}")
 
         lap, put_file = group.Stopwatch.lap, Root.put_file
-        create, advise = task.create_or_check, group.write_advisory
+        create, advise = task.create_or_check, group.write_backup
 
         def put_and_strike(self: Any, name: str, path: Any) -> None:
             put_file(self, name, path)

@@ -134,7 +134,7 @@ def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> N
     assert lost.name in failure.message
     assert f"--segment {lost.name}" in failure.message
 
-    code, body = command("forget", root, "--segment", lost.name)
+    code, body = command("accept-loss", root, "--segment", lost.name)
     assert (code, body["shard"]) == (OK, lost.shard)
     assert command("verify", root)[0] == OK
     after = filled.run().figures.counts
@@ -143,14 +143,14 @@ def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> N
     assert after["duplicate"] == 9000 - lost.ref.count
 
 
-def test_forget_needs_to_know_which(filled: Filled) -> None:
+def test_accept_loss_needs_to_know_which(filled: Filled) -> None:
     root = str(filled.job.output / "_catalog")
     name = "000000000009-elsewhere-3-0000"
-    code, body = command("forget", root, "--segment", name)
+    code, body = command("accept-loss", root, "--segment", name)
     assert code == USAGE
     assert "say which with --query and --shard" in body["message"]
     query = ("--query", filled.known.query_id, "--shard", "0")
-    assert command("forget", root, "--segment", name, *query)[0] == OK
+    assert command("accept-loss", root, "--segment", name, *query)[0] == OK
 
 
 def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support import Query, Run
 from typer.testing import CliRunner
 
 import dedup.spark.build
-from dedup.catalog.advisory import read_adopted
+from dedup.catalog.backup import read_adopted
 from dedup.catalog.layout import segment_name, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs
@@ -168,7 +168,7 @@ def test_what_adopt_refuses(spark: SparkSession, tmp_path: Path) -> None:
         path.write_bytes(b"damage")
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
     assert code == DAMAGE
-    assert "advisory manifest of shard 0 is missing or damaged" in body["message"]
+    assert "manifest backup of shard 0 is missing or damaged" in body["message"]
     for path in (*made.catalog.rglob("manifest.json"), *segments):
         path.unlink()
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))

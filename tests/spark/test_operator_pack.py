@@ -21,7 +21,7 @@ from dedup.catalog.certificate import derive_keys, slot_keys
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
-from dedup.core.clocks import NEVER_MS, Heard
+from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
 from dedup.core.shard import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.errors import DataError, ExecutorError
@@ -280,7 +280,7 @@ def test_nothing_but_nulls_and_nothing_at_all() -> None:
     nothing = packed([])
     assert [row["rows"] for row in nothing] == [wire.CONTROL] * SHARDS
     assert {row["body"] for row in nothing} == {None}
-    assert wire.read_heard(nothing[0]["head"]) == {}
+    assert wire.read_observed(nothing[0]["head"]) == {}
     nulls = rows(9).take(pa.array([2, 2, 5]))
     counts = [row["rows"] for row in packed([nulls]) if row["rows"] != wire.CONTROL]
     assert sum(counts) == 3
@@ -334,13 +334,13 @@ def test_who_needs_a_timestamp(policy: str) -> None:
     if policy == "error":
         expected.remove(timeless)
     assert sorted(flag for head in heads for flag in head) == sorted(expected)
-    heard = wire.read_heard(sent[-1]["head"])
-    assert heard['"p"'][0].records == 2
-    assert heard.keys() - {'"p"'} == ({'"q"'} if policy == "now" else set())
+    observed = wire.read_observed(sent[-1]["head"])
+    assert observed['"p"'][0].records == 2
+    assert observed.keys() - {'"p"'} == ({'"q"'} if policy == "now" else set())
     made = replace(made, source_columns=(), policy=EVENT)
     nothing = batch.filter(pc.is_null(batch["ts"]))
-    heard = wire.read_heard(packed([nothing], made)[-1]["head"])
-    assert heard == ({"": (Heard(NEVER_MS, 1), 0)} if policy == "now" else {})
+    observed = wire.read_observed(packed([nothing], made)[-1]["head"])
+    assert observed == ({"": (Observed(NEVER_MS, 1), 0)} if policy == "now" else {})
 
 
 def test_a_broken_uuid7_and_a_null_one() -> None:
@@ -359,7 +359,7 @@ def test_a_broken_uuid7_and_a_null_one() -> None:
         ]
         broken = FLAG_NULL_TIME | (FLAG_UNTIMED if policy == "emit" else 0)
         assert sorted(flags) == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
-        assert wire.read_heard(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
+        assert wire.read_observed(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
 
 
 def refusal(batch: pa.RecordBatch, **changes: Any) -> str:
@@ -416,22 +416,24 @@ def test_clocks_are_told_per_source_partition() -> None:
     made = plan(source_columns=("flag", "small"))
     # Whoever has neither ID nor time is not heard.
     batch = rows(12).set_column(0, "id", pa.array(map(str, range(12))))
-    (heard, *others) = (
-        wire.read_heard(row["head"]) for row in packed([batch], made) if row["rows"] == wire.CONTROL
+    (observed, *others) = (
+        wire.read_observed(row["head"])
+        for row in packed([batch], made)
+        if row["rows"] == wire.CONTROL
     )
-    assert all(other == heard for other in others)
+    assert all(other == observed for other in others)
     base_ms = int(BASE.timestamp()) * 1000
-    assert heard["[true,0]"][0].newest_ms == base_ms
-    assert heard["[false,7]"][0].newest_ms == base_ms + 7_000
+    assert observed["[true,0]"][0].newest_ms == base_ms
+    assert observed["[false,7]"][0].newest_ms == base_ms + 7_000
     # Null timestamps count as now, which is no clock's word.
-    assert heard["[null,null]"][0].records == 4
-    assert heard["[null,null]"][0].newest_ms < 0
-    assert len({number for _, number in heard.values()}) == len(heard)
-    one = wire.read_heard(packed([batch])[-1]["head"])
+    assert observed["[null,null]"][0].records == 4
+    assert observed["[null,null]"][0].newest_ms < 0
+    assert len({number for _, number in observed.values()}) == len(observed)
+    one = wire.read_observed(packed([batch])[-1]["head"])
     assert one[""][0].newest_ms == base_ms + 10_000
     assert one[""][0].records == 12
     untimed = replace(plan(), policy=Policy(horizon_ms=1, bucket_ms=1), time_column=None)
-    assert wire.read_heard(packed([batch], untimed)[-1]["head"]) == {}
+    assert wire.read_observed(packed([batch], untimed)[-1]["head"]) == {}
 
 
 def test_times_are_floored_to_milliseconds() -> None:

@@ -18,7 +18,7 @@ from memory_store import HASH_KEY, MemoryStore
 from dedup import kernel
 from dedup.core.arrival import Verdict
 from dedup.core.bucket import Bucket
-from dedup.core.clocks import NEVER_MS, Clocks, Heard
+from dedup.core.clocks import NEVER_MS, Clocks, Observed
 from dedup.core.filter import hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
@@ -165,21 +165,23 @@ class Driver:
             flags[times == NEVER_MS] |= FLAG_NULL_TIME
             flags[[is_untimed(rec) for rec in recs]] |= FLAG_UNTIMED
         substituted = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
-        heard: dict[str, Heard] = {}
+        observed: dict[str, Observed] = {}
         for rec, time_ms, untrue in zip(recs, own, substituted, strict=True):
             if self.policy.event_time and is_untimed(rec):
                 continue
-            new = Heard(NEVER_MS if untrue else time_ms, 1)
-            heard[rec.source] = heard[rec.source].merge(new) if rec.source in heard else new
+            new = Observed(NEVER_MS if untrue else time_ms, 1)
+            observed[rec.source] = (
+                observed[rec.source].merge(new) if rec.source in observed else new
+            )
         names = sorted({rec.source for rec in recs})
         return Records(
             keys=Keys.from_list([rec.id or b"" for rec in recs]),
             times_ms=np.where(substituted, self.now_ms, times),
             flags=flags,
-            heard=heard,
+            observed=observed,
             tie_rank=lambda index: index.copy(),
             sources=np.array([names.index(rec.source) for rec in recs], np.uint64),
-            source_hashes={name: names.index(name) for name in heard},
+            source_hashes={name: names.index(name) for name in observed},
         )
 
     def _judge(
@@ -226,7 +228,7 @@ class Driver:
         for bucket in state.manifest.buckets:
             # A closed one may get the last stragglers besides.
             assert bucket.depth <= MAX_OPEN_SEGMENTS
-            self._check_bucket(bucket, exact=not state.forgotten)
+            self._check_bucket(bucket, exact=not state.accepted_losses)
         assert state.tail.nbytes <= max(policy.state_budget_bytes // 2, 16)
         assert clocks.late_watermark_ms >= base.late_watermark_ms
         assert clocks.gc_watermark_ms >= base.gc_watermark_ms
@@ -243,7 +245,7 @@ class Driver:
         """Every ID has exactly one segment that answers for it, and counts are true."""
         answering: Counter[bytes] = Counter()
         held: set[bytes] = set()
-        for reach in bucket.reaches():
+        for reach in bucket.coverages():
             parts, done = reach.parts, reach.done
             keys = Keys.from_list(self.ids_of(reach.segment))
             hashes = kernel.hash64(keys.data, keys.offsets, self.hash_key)

@@ -44,7 +44,7 @@ class MemoryStore:
     damaged: set[str] = field(default_factory=set)
     accepted: set[str] = field(default_factory=set)
     deleted: list[str] = field(default_factory=list)
-    graves: dict[str, list[str]] = field(default_factory=dict)
+    pending_lists: dict[str, list[str]] = field(default_factory=dict)
     lookups: int = 0
     reads: int = 0
     written: int = 0
@@ -101,15 +101,15 @@ class MemoryStore:
         self.deleted += names
         return sum(self.segments.pop(name, None) is not None for name in names)
 
-    def bury(self, names: Sequence[str]) -> str:
-        grave = f"g{len(self.graves):06d}"
-        self.graves[grave] = list(names)
-        return grave
+    def spill_pending(self, names: Sequence[str]) -> str:
+        pending_list = f"g{len(self.pending_lists):06d}"
+        self.pending_lists[pending_list] = list(names)
+        return pending_list
 
-    def unbury(self, grave: str) -> int:
-        return self.delete(self.graves[grave])
+    def delete_pending(self, pending_list: str) -> int:
+        return self.delete(self.pending_lists[pending_list])
 
-    def forgotten(self, seg: SegmentRef) -> bool:
+    def loss_accepted(self, seg: SegmentRef) -> bool:
         return seg.name in self.accepted
 
     def _check(self, seg: SegmentRef) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dedup import kernel
-from dedup.catalog.advisory import read_adopted, write_advisory
+from dedup.catalog.backup import read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import (
     Certificate,
@@ -18,18 +18,18 @@ from dedup.catalog.certificate import (
     shards_of,
     slot_keys,
 )
-from dedup.catalog.housekeeping import Visit, look_round
+from dedup.catalog.housekeeping import ShardTask, housekeep
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core.arrival import Verdict
-from dedup.core.clocks import Heard
+from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.state import ShardState
-from dedup.spark.group import tells_news
-from dedup.spark.identity import ENCODING
+from dedup.spark.group import backup_is_due
+from dedup.spark.id_encoding import ENCODING
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 SHARD_KEY, HASH_KEY = derive_keys(QUERY)
@@ -76,7 +76,7 @@ class QueryDriver:
         self.history[self.epoch] = list(self.rows)
         keys = Keys.from_list([name for name, _ in recs])
         shard_of = shards_of(kernel.hash64(keys.data, keys.offsets, SHARD_KEY), self.shards)
-        heard = {"": Heard(max(at for _, at in recs), len(recs))} if recs else {}
+        observed = {"": Observed(max(at for _, at in recs), len(recs))} if recs else {}
         told = np.full(len(recs), 255, np.uint8)
         for shard in range(self.shards):
             mine = np.flatnonzero(shard_of == shard)
@@ -84,7 +84,7 @@ class QueryDriver:
                 keys=keys.take(mine),
                 times_ms=np.array([recs[n][1] for n in mine], np.int64),
                 flags=np.zeros(len(mine), np.uint8),
-                heard=heard,
+                observed=observed,
                 tie_rank=np.copy,
             )
             told[mine] = self._shard(shard, records, (policies or {}).get(shard, self.policy))
@@ -98,10 +98,10 @@ class QueryDriver:
             if self.rows[shard]
             else read_adopted(self.root, QUERY, shard) or ShardState()
         )
-        if tells_news(self.root, QUERY, shard, base, self.run_id):
-            write_advisory(self.root, QUERY, shard, base)
-        visit = Visit(QUERY, self.run_id, shard, self.epoch, self.now_ms)
-        base, _ = look_round(self.root, visit, base, policy)
+        if backup_is_due(self.root, QUERY, shard, base, self.run_id):
+            write_backup(self.root, QUERY, shard, base)
+        visit = ShardTask(QUERY, self.run_id, shard, self.epoch, self.now_ms)
+        base, _ = housekeep(self.root, visit, base, policy)
         views = OpenViews(8)
         store = ShardStore(
             self.root,

@@ -15,7 +15,7 @@ from test_lost_checkpoint import DAY_MS, POLICY, ROOMY, records
 from typer.testing import CliRunner
 
 from dedup.catalog import inspect as files
-from dedup.catalog.advisory import read_advisory
+from dedup.catalog.backup import read_backup
 from dedup.cli import catalog, catalog_upkeep
 from dedup.cli.app import app
 from dedup.cli.catalog_screen import inspection_lines
@@ -70,7 +70,7 @@ def test_what_was_given_up_is_passed_over(query: QueryDriver) -> None:
     path.unlink()
     with pytest.raises(SegmentDamaged):
         explain(query.root, [name], None)
-    files.forget(query.root, QUERY, 0, seen["where"])
+    files.accept_loss(query.root, QUERY, 0, seen["where"])
     assert explain(query.root, [name], None)["seen"] == []
 
 
@@ -87,7 +87,7 @@ def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> No
     """Each has its own headline, status and exit code."""
     newest = next(name for name, _ in reversed(records(19))).decode()
     forgotten = replace(known(query), states={})
-    for name, states, code, says in (
+    for name, states, code, parsed in (
         (newest, known(query), OK, "remembered"),
         ("never seen", known(query), NOT_FOUND, "not remembered: it was never let through, or is "),
         (in_a_segment(query), None, OK, "remembered"),
@@ -97,7 +97,7 @@ def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> No
     ):
         body = explain(query.root, [name], states)
         headline, *rest = sentences(body)
-        assert headline.startswith(f"id={name}: {says}")
+        assert headline.startswith(f"id={name}: {parsed}")
         assert any("--checkpoint DIR" in line for line in rest) == (states is None)
         assert max(map(len, rest)) <= 80
         assert exit_code(body) == code
@@ -128,7 +128,7 @@ def test_an_inspection_fits_80_columns(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in lines[header + 1 :]] == [
         iso(state.clocks.gc_watermark_ms) for state in made.states().values()
     ]
-    # On a pipe as on a terminal; by the advisory copies each shard has its own micro-batch.
+    # On a pipe as on a terminal; by the manifest backups each shard has its own micro-batch.
     told = CliRunner().invoke(app, ["catalog", "inspect", made.root.url()])
     assert "shard  batch  buckets  segments  expired  in segments          GC watermark\n" in (
         told.stdout
@@ -158,7 +158,7 @@ def expiring(tmp_path: Path) -> QueryDriver:
     for _ in range(30):
         made.now_ms += 60_000
         made.batch([(b"%d-%d" % (made.epoch, n), made.now_ms) for n in range(700)])
-        told = read_advisory(made.root, QUERY, 0)
+        told = read_backup(made.root, QUERY, 0)
         if told is not None and told.manifest.expired:
             return made
     raise AssertionError("nothing expired")

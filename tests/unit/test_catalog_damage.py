@@ -18,7 +18,7 @@ from catalog_support import (
     write,
 )
 
-from dedup.catalog.inspect import forget
+from dedup.catalog.inspect import accept_loss
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
 from dedup.core.ports import SegmentRef
@@ -56,7 +56,7 @@ def test_the_error_names_segment_bucket_file_and_command(bench: Bench) -> None:
         "[2023-11-14T22:13:20.000Z, 2023-11-14T22:23:20.000Z)",
         str(bench.file(seg)),
         "file is missing",
-        f"dedup catalog forget {bench.path}/root --segment {seg.name}",
+        f"dedup catalog accept-loss {bench.path}/root --segment {seg.name}",
     ):
         assert part in text
 
@@ -205,7 +205,7 @@ def test_an_unreachable_root_is_not_called_damage(bench: Bench) -> None:
     for ask in (
         lambda: bench.store(root=root).lookup(seg, made.keys, made.hashes),
         lambda: bench.store(root=root).may_hold(seg, np.sort(made.hashes)),
-        lambda: bench.store(root=root).forgotten(seg),
+        lambda: bench.store(root=root).loss_accepted(seg),
     ):
         with pytest.raises(CatalogError, match="connection refused") as caught:
             ask()
@@ -280,18 +280,18 @@ def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
     assert knows(bench.store(), seg, made)
 
 
-# --- tombstones
+# --- accepted losses
 
 
-def test_a_loss_is_accepted_by_a_tombstone_only(bench: Bench) -> None:
+def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
     made = fixed(500)
     seg = write(bench.store(), made)
     bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
-    assert not bench.store().forgotten(seg)
-    written = forget(bench.root, QUERY, 0, seg.name)
+    assert not bench.store().loss_accepted(seg)
+    written = accept_loss(bench.root, QUERY, 0, seg.name)
     assert (written.start_ms, written.end_ms) == (seg.start_ms, seg.end_ms)
-    assert bench.store().forgotten(seg)
-    assert not bench.store(shard=1).forgotten(seg)
+    assert bench.store().loss_accepted(seg)
+    assert not bench.store(shard=1).loss_accepted(seg)
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
@@ -302,14 +302,14 @@ def test_a_lost_segment_can_be_forgotten_without_its_bucket(bench: Bench, harm: 
         bench.file(seg).unlink()
     else:
         bench.file(seg).write_bytes(b"?")
-    assert forget(bench.root, QUERY, 0, seg.name).start_ms is None
-    assert bench.store().forgotten(seg)
+    assert accept_loss(bench.root, QUERY, 0, seg.name).start_ms is None
+    assert bench.store().loss_accepted(seg)
 
 
-def test_an_unreadable_tombstone_is_no_consent(bench: Bench) -> None:
+def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
     seg = write(bench.store(), fixed(5))
     bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
-    forget(bench.root, QUERY, 0, seg.name)
+    accept_loss(bench.root, QUERY, 0, seg.name)
     file = bench.file(seg, ".forgotten")
     good = file.read_bytes()
     for bad in (
@@ -322,13 +322,13 @@ def test_an_unreadable_tombstone_is_no_consent(bench: Bench) -> None:
         b"{}",
     ):
         file.write_bytes(bad)
-        with pytest.raises(CatalogError, match=f"again: dedup catalog forget .*{seg.name}"):
-            bench.store().forgotten(seg)
+        with pytest.raises(CatalogError, match=f"again: dedup catalog accept-loss .*{seg.name}"):
+            bench.store().loss_accepted(seg)
 
 
-def test_forgetting_needs_a_catalog(bench: Bench) -> None:
+def test_accepting_a_loss_needs_a_catalog(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="holds no catalog of query"):
-        forget(bench.root, QUERY, 0, "000000000007-run-1-0000")
+        accept_loss(bench.root, QUERY, 0, "000000000007-run-1-0000")
 
 
 def test_hashes_are_those_that_lookups_use(bench: Bench) -> None:

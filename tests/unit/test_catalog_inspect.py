@@ -21,7 +21,7 @@ from catalog_support import (
 )
 
 from dedup.catalog.blocks import encode_blocks
-from dedup.catalog.inspect import forget, list_catalog, verify_segment
+from dedup.catalog.inspect import accept_loss, list_catalog, verify_segment
 from dedup.catalog.root import Root
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
@@ -40,7 +40,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     for name in (*runs, adopted, "starts/8a-1"):
         bench.root.put_bytes(name, b"0")
     seg = write(bench.store(shard=2), fixed(10))
-    forget(bench.root, QUERY, 2, seg.name)
+    accept_loss(bench.root, QUERY, 2, seg.name)
     shard = f"{QUERY}/shard=00002"
     for foreign in (
         f"{shard}/notes.txt",
@@ -52,7 +52,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
         bench.root.put_bytes(foreign, b"mine")
     bench.root.put_bytes(f"{shard}/.{seg.name}.sst.1-abcd.tmp", b"half")
     files = {file.name: file for file in list_catalog(bench.root)}
-    kinds = {name: file.says.kind for name, file in files.items()}
+    kinds = {name: file.parsed.kind for name, file in files.items()}
     assert kinds == {
         f"{QUERY}/catalog.json": "certificate",
         **dict.fromkeys(runs, "run"),
@@ -60,7 +60,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
         "starts/8a-1": "start",
         f"{shard}/{seg.name}.sst": "segment",
         f"{shard}/{seg.name}.filter": "sidecar",
-        f"{shard}/{seg.name}.forgotten": "tombstone",
+        f"{shard}/{seg.name}.forgotten": "accepted_loss",
         f"{shard}/.{seg.name}.sst.1-abcd.tmp": "temp",
         f"{shard}/notes.txt": "foreign",
         f"{shard}/x.sst": "foreign",
@@ -68,12 +68,17 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
         "README": "foreign",
         f"{QUERY}/runs/x": "foreign",
     }
-    said = [files[name].says for name in runs]
+    said = [files[name].parsed for name in runs]
     assert [(s.run_id, s.epoch, s.through_epoch) for s in said] == [(RUN, 3, None), (RUN, 3, 17)]
     segment = files[f"{shard}/{seg.name}.sst"]
     assert segment.size_bytes == seg.sst_bytes
-    says = segment.says
-    assert (says.query_id, says.shard, says.segment, says.run_id) == (QUERY, 2, seg.name, RUN)
+    parsed = segment.parsed
+    assert (parsed.query_id, parsed.shard, parsed.segment, parsed.run_id) == (
+        QUERY,
+        2,
+        seg.name,
+        RUN,
+    )
     assert "README" not in {file.name for file in list_catalog(bench.root, QUERY)}
 
 

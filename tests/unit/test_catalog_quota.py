@@ -34,7 +34,9 @@ def bench_on(where: str, disk: Path, other: Path) -> Bench:
 
 
 def named(bench: Bench) -> list[str]:
-    return [file.name for file in list_catalog(bench.root) if file.says.kind in ("segment", "temp")]
+    return [
+        file.name for file in list_catalog(bench.root) if file.parsed.kind in ("segment", "temp")
+    ]
 
 
 @pytest.mark.parametrize("where", ["root", "cache"])

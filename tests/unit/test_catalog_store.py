@@ -338,21 +338,21 @@ def test_query_ids_separate_catalogs_in_one_root(bench: Bench) -> None:
     assert {o.name.split("/")[0] for o in bench.root.list()} == {QUERY}
 
 
-def test_a_grave_names_segments_and_goes_with_them(bench: Bench) -> None:
+def test_a_pending_list_names_segments_and_goes_with_them(bench: Bench) -> None:
     store, made = bench.store(), fixed(20)
     segs = [write(store, made) for _ in range(3)]
-    grave = store.bury([seg.name for seg in segs[:2]])
-    assert bench.store().unbury(grave) == 2
+    pending_list = store.spill_pending([seg.name for seg in segs[:2]])
+    assert bench.store().delete_pending(pending_list) == 2
     left = sorted(path.name for path in bench.file(segs[2]).parent.iterdir())
     assert left == [segs[2].name + ".filter", segs[2].name + ".sst"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 1, "segments": [], "checksum": ""}'])
-def test_a_damaged_grave_deletes_nothing(bench: Bench, damage: bytes) -> None:
+def test_a_damaged_pending_list_deletes_nothing(bench: Bench, damage: bytes) -> None:
     store, made = bench.store(), fixed(20)
     seg = write(store, made)
-    grave = store.bury([seg.name])
-    path = bench.file(seg).with_name(grave + ".expired")
+    pending_list = store.spill_pending([seg.name])
+    path = bench.file(seg).with_name(pending_list + ".expired")
     path.write_bytes(damage or path.read_bytes().replace(b"00", b"01", 1))
-    assert store.unbury(grave) == 0
+    assert store.delete_pending(pending_list) == 0
     assert bench.file(seg).exists()

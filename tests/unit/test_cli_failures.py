@@ -34,10 +34,11 @@ def test_own_error_inside_a_worker() -> None:
     text = _WRAPPED.format(
         "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last)"
         ':\n  File "group.py", line 1, in f\n    raise SegmentDamaged(text)\n'
-        "dedup.errors.SegmentDamaged: segment s1 is gone; run `dedup catalog forget`\n\n\tat java"
+        "dedup.errors.SegmentDamaged: segment s1 is gone; run `dedup catalog accept-loss`\n"
+        "\n\tat java"
     )
     failure = explain(Py4JError(text))
-    assert failure.message == "segment s1 is gone; run `dedup catalog forget`"
+    assert failure.message == "segment s1 is gone; run `dedup catalog accept-loss`"
     assert (failure.exit_code, failure.kind) == (DAMAGE, "SegmentDamaged")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dedup.cli.id_text import id_key
 from dedup.errors import ConfigError
-from dedup.spark.identity import encode_ids
+from dedup.spark.id_encoding import encode_ids
 
 UUID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 

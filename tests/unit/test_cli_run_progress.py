@@ -10,7 +10,7 @@ from dedup.cli.progress import Silent
 from dedup.cli.run_progress import RunProgress
 
 
-class Heard(Silent):
+class Observed(Silent):
     """Keeps what it was told last."""
 
     total_files = -1
@@ -45,7 +45,7 @@ def test_files_that_were_archived_since_are_not_counted(tmp_path: Path) -> None:
     """With as many of them as new files, the line said 0/0."""
     old, begun, new = ([f"/in/{kind}{n}" for n in range(3)] for kind in ("old", "begun", "new"))
     made = checkpoint(tmp_path, old, begun, committed=0)
-    heard = Heard()
+    heard = Observed()
     progress = RunProgress(made, [old[0], *begun, *new], frozenset(), heard)
     progress.look(NothingDone())  # type: ignore[arg-type]
     assert heard.total_files == len(begun) + len(new)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.arrival import Verdict, judge
-from dedup.core.recall import Memory
+from dedup.core.lookup import Matches
 
 I64 = np.int64
 
@@ -17,11 +17,11 @@ def first_of(ids: list[int]) -> np.ndarray:
     return np.array([ids.index(i) for i in ids], I64)
 
 
-def memory_of(ids: list[int], entries: list[tuple[int, int]]) -> Memory:
+def matches_of(ids: list[int], entries: list[tuple[int, int]]) -> Matches:
     """Entries (ID, time) of IDs that occur in the batch, by order of their first records."""
     order = list(dict.fromkeys(ids))
     known = [(order.index(i), time_ms) for i, time_ms in entries if i in order]
-    return Memory(
+    return Matches(
         np.array([index for index, _ in known], I64),
         np.array([time_ms for _, time_ms in known], I64),
     )
@@ -70,7 +70,7 @@ def test_against_a_loop(
     verdicts = judge(
         first_of(ids),
         np.array(times_ms, I64),
-        memory_of(ids, entries),
+        matches_of(ids, entries),
         np.array(droppable, np.bool_),
         horizon_ms,
         tie_rank,
@@ -91,7 +91,7 @@ def judged(
     times_ms: list[int], droppable: list[bool], rank: list[int], horizon_ms: int = 10
 ) -> list[int]:
     n = len(times_ms)
-    nothing = Memory(np.zeros(0, I64), np.zeros(0, I64))
+    nothing = Matches(np.zeros(0, I64), np.zeros(0, I64))
     return judge(
         np.zeros(n, I64),
         np.array(times_ms, I64),

@@ -11,13 +11,13 @@ from core_traces import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.core.clocks import IDLE_BATCHES, MAX_CLOCK_SKEW_MS, NEVER_MS, Clocks, Heard
+from dedup.core.clocks import IDLE_BATCHES, MAX_CLOCK_SKEW_MS, NEVER_MS, Clocks, Observed
 from dedup.core.policy import Policy
 from dedup.errors import ClockError
 
 
-def advance(clocks: Clocks, policy: Policy, now_ms: int, **heard: int) -> Clocks:
-    told = {name: Heard(time_ms, 1) for name, time_ms in heard.items()}
+def advance(clocks: Clocks, policy: Policy, now_ms: int, **observed: int) -> Clocks:
+    told = {name: Observed(time_ms, 1) for name, time_ms in observed.items()}
     return clocks.advance(told, now_ms=now_ms, run_id="run", policy=policy)
 
 
@@ -102,9 +102,9 @@ def test_a_partition_that_speaks_again_starts_its_silence_anew() -> None:
     clocks = advance(Clocks(), policy, 0, quiet=500, busy=500)
     for time_ms in (501, 502):
         clocks = advance(clocks, policy, time_ms, busy=time_ms)
-    assert clocks.sources["quiet"].others_spoke == 2
+    assert clocks.sources["quiet"].silent_batches == 2
     clocks = advance(clocks, policy, 503, quiet=501)
-    assert clocks.sources["quiet"].others_spoke == 0
+    assert clocks.sources["quiet"].silent_batches == 0
     assert clocks.low_watermark_ms == 501
 
 
@@ -139,8 +139,8 @@ def test_without_a_time_out_substituted_times_never_count() -> None:
 
 
 def test_heard_of_several_map_tasks_is_added_up() -> None:
-    assert Heard(5, 2).merge(Heard(9, 1)) == Heard(9, 3)
-    assert Heard(5, 2).merge(Heard(NEVER_MS, 4)) == Heard(5, 6)
+    assert Observed(5, 2).merge(Observed(9, 1)) == Observed(9, 3)
+    assert Observed(5, 2).merge(Observed(NEVER_MS, 4)) == Observed(5, 6)
 
 
 def test_json_round_trip() -> None:
@@ -178,9 +178,9 @@ def test_clock_jumps(now_ms: int, worker_now_ms: int, run_id: str, refused: bool
         check(PROCESSING)
 
 
-heard = st.dictionaries(
+observed = st.dictionaries(
     st.sampled_from("pqr"),
-    st.builds(Heard, st.one_of(st.just(NEVER_MS), st.integers(0, 3_000)), st.just(1)),
+    st.builds(Observed, st.one_of(st.just(NEVER_MS), st.integers(0, 3_000)), st.just(1)),
 )
 
 
@@ -188,7 +188,7 @@ heard = st.dictionaries(
 @given(
     st.lists(
         st.tuples(
-            heard,
+            observed,
             st.integers(0, 3_000),
             st.sampled_from(["a", "b"]),
             st.integers(0, 500),
@@ -200,7 +200,7 @@ heard = st.dictionaries(
     st.booleans(),
 )
 def test_watermarks_never_fall_nor_pass_their_formulas(
-    steps: list[tuple[dict[str, Heard], int, str, int, int, int | None]], event_time: bool
+    steps: list[tuple[dict[str, Observed], int, str, int, int, int | None]], event_time: bool
 ) -> None:
     clocks = Clocks()
     for told, now_ms, run_id, lateness_ms, horizon_ms, idle_ms in steps:

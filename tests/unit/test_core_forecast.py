@@ -73,7 +73,7 @@ def test_the_slowest_source_partitions_first_and_idle_ones_last(most: int) -> No
         sources={
             "fast": SourceClock(900, 10_000_000, 0),
             "slow": SourceClock(100, 10_000_000, 0),
-            "idle": SourceClock(1, 0, 0, others_spoke=99),
+            "idle": SourceClock(1, 0, 0, silent_batches=99),
             "silent from the start": SourceClock(-(1 << 62), 10_000_000, 0),
         },
     )

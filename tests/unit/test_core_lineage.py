@@ -59,4 +59,4 @@ def test_a_full_lineage_forgets_its_oldest_runs_without_taking_them_for_branches
 def test_a_run_at_work_behind_its_successors_first_micro_batch(
     run_id: str, epoch: int, found: Run | None
 ) -> None:
-    assert HISTORY.beyond(run_id, epoch) == found
+    assert HISTORY.outran(run_id, epoch) == found

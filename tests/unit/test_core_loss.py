@@ -75,11 +75,11 @@ def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
     assert driver.named([Rec(X, 6), Rec(Y, 26)]) == ["UNIQUE", "DUPLICATE"]
     assert lost not in names(driver.state.manifest)
     assert kept in names(driver.state.manifest)
-    assert driver.state.forgotten == 1
+    assert driver.state.accepted_losses == 1
     # It is neither waited for nor deleted, and counted once.
     assert lost not in driver.state.manifest.names()
     assert driver.named([Rec(X, 6)]) == ["DUPLICATE"]
-    assert driver.state.forgotten == 1
+    assert driver.state.accepted_losses == 1
 
 
 def test_acceptance_of_another_segment_is_none() -> None:
@@ -126,7 +126,7 @@ def test_a_loss_accepted_while_merging(parts: int) -> None:
     close(driver)
     (segment,) = driver.state.manifest.buckets[0].segments
     assert set(driver.ids_of(segment)) == {b"%d" % n for n in range(parts) if n != 1}
-    assert driver.state.forgotten == 1
+    assert driver.state.accepted_losses == 1
     assert lost not in driver.state.manifest.names()
     assert driver.named([Rec(b"0", 107), Rec(b"1", 107)]) == ["DUPLICATE", "UNIQUE"]
 
@@ -140,4 +140,4 @@ def test_all_of_a_bucket_lost_while_merging() -> None:
     driver.passed = []
     close(driver)
     assert driver.state.manifest.buckets == ()
-    assert driver.state.forgotten == 3
+    assert driver.state.accepted_losses == 3

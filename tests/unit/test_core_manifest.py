@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dedup.core.bucket import Bucket
-from dedup.core.manifest import Expired, Grave, Manifest
+from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.ports import SegmentRef
 from dedup.errors import StateError
 
@@ -89,19 +89,19 @@ def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
 
     def deletable(epoch: int, now_ms: int) -> list[str]:
         waiting = {"epoch": epoch, "now_ms": now_ms, "retain_epochs": 5, "keep_ms": 100}
-        names, graves = expired.deletable(**waiting)
-        assert graves == []
-        buried = expired.burying("grave", 2).deletable(**waiting)
-        assert buried == ([], [Grave("grave", 2, 7, 1_000)] if names else [])
+        names, pending_lists = expired.deletable(**waiting)
+        assert pending_lists == []
+        spilled = expired.spilling("pending_list", 2).deletable(**waiting)
+        assert spilled == ([], [PendingList("pending_list", 2, 7, 1_000)] if names else [])
         return names
 
     assert deletable(12, 1_100) == []
     assert deletable(13, 1_099) == []
     assert deletable(13, 1_100) == ["a", "b"]
     assert deletable(13, 0) == []
-    assert expired.forgetting(["a"]).expired == (Expired("b", 7, 1_000),)
-    assert expired.burying("grave", 2).forgetting(["grave"]).pending == 0
-    one = expired.burying("grave", 1)
+    assert expired.without_pending(["a"]).expired == (Expired("b", 7, 1_000),)
+    assert expired.spilling("pending_list", 2).without_pending(["pending_list"]).pending == 0
+    one = expired.spilling("pending_list", 1)
     assert (one.expired, one.pending) == (expired.expired[1:], 2)
 
 

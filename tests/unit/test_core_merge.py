@@ -18,7 +18,7 @@ from dedup.core.policy import MAX_OPEN_SEGMENTS
 from dedup.core.ports import SegmentRef, hash_range
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
-from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep, company, smallest_tier
+from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep, merge_fan_in, smallest_tier
 from dedup.errors import CatalogError, SegmentDamaged
 
 
@@ -107,7 +107,7 @@ class Load:
         self.deepest = max([self.deepest, *(b.depth for b in self.state.manifest.buckets)])
         gone = [e.name for e in self.state.manifest.expired]
         self.store.delete(gone)
-        self.state = replace(self.state, manifest=self.state.manifest.forgetting(gone))
+        self.state = replace(self.state, manifest=self.state.manifest.without_pending(gone))
 
 
 @pytest.mark.parametrize(("sealed", "segment_ids"), [(4, 8), (4, 32), (4, 200)])
@@ -208,7 +208,7 @@ def test_which_runs_are_merged() -> None:
     assert sizes(None, 5, 5, 5, 5, 5) is None
     assert sizes(2, 60, 5, 50, 5) == [5, 5]
     assert sizes(2, 60, 5, 50) == [60, 50]
-    assert [company(depth) for depth in (0, 9, 10, 12, 14, 99)] == [None, None, 4, 3, 2, 2]
+    assert [merge_fan_in(depth) for depth in (0, 9, 10, 12, 14, 99)] == [None, None, 4, 3, 2, 2]
 
 
 def test_a_shard_that_seals_little_takes_turns() -> None:
@@ -258,7 +258,7 @@ def test_a_loss_accepted_in_the_middle_of_a_merge(which: str) -> None:
     feed_all(driver, range(2_000, 2_030))
     live = {s.name for s in driver.state.manifest.segments()}
     assert live.isdisjoint(names)
-    assert driver.state.forgotten == len(names)
+    assert driver.state.accepted_losses == len(names)
 
 
 def test_a_merge_that_would_lose_an_id_stops_the_query() -> None:
@@ -286,7 +286,7 @@ def test_which_segments_answer_while_a_merge_is_under_way() -> None:
         bucket, on, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
         assert on is bucket.merges[0]
         assert gone == ()
-    answering = {r.segment.name: (r.parts, r.done) for r in bucket.reaches()}
+    answering = {r.segment.name: (r.parts, r.done) for r in bucket.coverages()}
     # The first half is done, so a1 answers for nothing any more.
     assert answering == {"c": (1, 0), "m0": (1, 0), "m1": (1, 0), "a2": (4, 2), "b": (4, 2)}
     assert bucket.depth == 3

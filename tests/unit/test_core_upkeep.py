@@ -332,13 +332,17 @@ def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
         assert len(driver.state.manifest.expired) <= MAX_EXPIRED_NAMES
     manifest = driver.state.manifest
     # No more in each than are deleted in one micro-batch.
-    assert [grave.count for grave in manifest.graves] == [MAX_DELETES] * 4
+    assert [pending_list.count for pending_list in manifest.pending_lists] == [MAX_DELETES] * 4
     assert manifest.pending > MAX_EXPIRED_NAMES + 100
-    held = {name for grave in manifest.graves for name in driver.store.graves[grave.name]}
+    held = {
+        name
+        for pending_list in manifest.pending_lists
+        for name in driver.store.pending_lists[pending_list.name]
+    }
     assert all(name in driver.store.segments for name in held)
     # Half an hour later nothing that Spark could roll back to names them.
     for _ in range(driver.policy.retain_epochs + 5):
         driver.feed([], now_ms=driver.now_ms + 500_000)
         assert driver.count("segments_deleted") <= 2 * MAX_DELETES
-    assert driver.state.manifest.graves == ()
+    assert driver.state.manifest.pending_lists == ()
     assert not any(name in driver.store.segments for name in held)

@@ -15,8 +15,8 @@ STEP_MS = 10_000
 def watched(times_ms: Sequence[int], now_ms: int, heard_ms: int | None = None) -> Watched:
     """A thousand records in each micro-batch."""
     made = [(START_MS + ms, batch(n)) for n, ms in enumerate(times_ms)]
-    heard = None if heard_ms is None else START_MS + heard_ms
-    return Watched.of(QUERY, "orders", made, now_ms=START_MS + now_ms, heard_ms=heard)
+    observed = None if heard_ms is None else START_MS + heard_ms
+    return Watched.of(QUERY, "orders", made, now_ms=START_MS + now_ms, heard_ms=observed)
 
 
 STEADY_MS = [STEP_MS * n for n in range(10)]

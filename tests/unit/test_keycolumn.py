@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dedup.core.keys import Keys
 from dedup.spark import wire, worker
-from dedup.spark.identity import encode_ids
+from dedup.spark.id_encoding import encode_ids
 from dedup.spark.keycolumn import key_column, restored, text_of, without
 from dedup.spark.plan import Plan
 
@@ -133,7 +133,7 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     used = worker._resident_bytes()
     last = held[-1]
     del held
-    worker.give_back()
+    worker.release_memory()
     assert worker._resident_bytes() < used - (200 << 20)
     assert len(last) == 100_000
 

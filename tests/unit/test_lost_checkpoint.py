@@ -10,7 +10,7 @@ import pytest
 from query_driver import QUERY, QueryDriver, Rec
 
 from dedup.catalog.adopt import adopt
-from dedup.catalog.advisory import read_adopted, read_advisory
+from dedup.catalog.backup import read_adopted, read_backup
 from dedup.catalog.root import Root
 from dedup.catalog.runs import list_runs
 from dedup.catalog.vacuum import plan_vacuum
@@ -46,13 +46,13 @@ def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
     """An older checkpoint is put back, seals nothing, and is lost as well."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(12))
-    told = read_advisory(query.root, QUERY, 0)
+    told = read_backup(query.root, QUERY, 0)
     assert told is not None
     assert told.epoch > 6, "the copy tells of micro-batches that are about to be undone"
     query.go_on("run-2", from_epoch=6)
     query.policy = ROOMY
     run(query, range(6, 8))
-    told = read_advisory(query.root, QUERY, 0)
+    told = read_backup(query.root, QUERY, 0)
     assert told is not None
     assert told.epoch == 6
     done = adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
@@ -70,11 +70,11 @@ def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
     run(query, range(15))
     query.go_on("run-2")
     run(query, range(15, 30))
-    told = read_advisory(query.root, QUERY, 0)
+    told = read_backup(query.root, QUERY, 0)
     assert told is not None
     query.go_on("tried", from_epoch=5)
     run(query, range(5, 5 + max(committed, 1)))
-    again = read_advisory(query.root, QUERY, 0)
+    again = read_backup(query.root, QUERY, 0)
     assert again is not None
     assert again.epoch == told.epoch
     with pytest.raises(ConfigError, match=f"up to micro-batch {told.epoch}, say so with --sole"):
@@ -97,7 +97,7 @@ def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, commit
     one_by_one(query, range(30), "run")
     query.go_on("unused", from_epoch=10)
     one_by_one(query, range(10, 10 + committed), "again")
-    told = read_advisory(query.root, QUERY, 0)
+    told = read_backup(query.root, QUERY, 0)
     assert told is not None
     with pytest.raises(ConfigError, match="went on from more than one state"):
         adopt(query.root, QUERY, Root(tmp_path / "new"))
@@ -176,7 +176,7 @@ def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None
     for number in range(40, 75):
         query.now_ms += 60_000
         query.batch(records(number), {1: ROOMY})
-    told = [read_advisory(query.root, QUERY, shard) for shard in range(2)]
+    told = [read_backup(query.root, QUERY, shard) for shard in range(2)]
     clocks = [state.clocks.gc_watermark_ms for state in told if state is not None]
     assert clocks[0] > clocks[1]
     adopt(query.root, QUERY, Root(tmp_path / "two"))
@@ -186,7 +186,7 @@ def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None
         assert adopted.clocks.gc_watermark_ms == clocks[0]
 
 
-def test_a_grave_that_was_emptied_since_is_named_no_more(tmp_path: Path) -> None:
+def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) -> None:
     short = replace(
         POLICY, horizon_ms=600_000, bucket_ms=60_000, lateness_ms=0, keep_expired_ms=600_000,
         retain_epochs=2, state_budget_bytes=8_000,
@@ -196,24 +196,24 @@ def test_a_grave_that_was_emptied_since_is_named_no_more(tmp_path: Path) -> None
         patch.setattr("dedup.core.upkeep.MAX_DELETES", 4)
         query = QueryDriver(tmp_path, short)
         for number in range(60):
-            told = read_advisory(query.root, QUERY, 0)
+            told = read_backup(query.root, QUERY, 0)
             gone = [
-                grave
-                for grave in (told.manifest.graves if told else ())
-                if not list((tmp_path / "root").rglob(f"{grave.name}.expired"))
+                pending_list
+                for pending_list in (told.manifest.pending_lists if told else ())
+                if not list((tmp_path / "root").rglob(f"{pending_list.name}.expired"))
             ]
             if gone:
                 break
             query.now_ms += 60_000
             query.batch([(b"%d-%d" % (number, n), query.now_ms) for n in range(400)])
         else:
-            pytest.fail("no grave was emptied behind the copy's back")
+            pytest.fail("no pending list was emptied behind the copy's back")
     adopt(query.root, QUERY, Root(tmp_path / "new"))
     query.begin_adopted("next")
     query.now_ms += 60_000
     query.batch([])
-    named = {grave.name for grave in query.state().manifest.graves}
-    assert not named & {grave.name for grave in gone}
+    named = {pending_list.name for pending_list in query.state().manifest.pending_lists}
+    assert not named & {pending_list.name for pending_list in gone}
 
 
 def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_pat
     assert refused.value.remedy == "branched-history"
     told = plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=0, sole=True)
     live = {segment.name for segment in query.state().manifest.segments()}
-    assert live & {file.says.segment for file in told.files}, "the word is taken"
+    assert live & {file.parsed.segment for file in told.files}, "the word is taken"
     # With its own checkpoint the same files are no orphans, and no word is needed.
     own = plan_vacuum(query.root, QUERY, query.states(), now_ms=now_ms, older_than_ms=0, sole=False)
-    assert not live & {file.says.segment for file in own.files}
+    assert not live & {file.parsed.segment for file in own.files}
 
 
 def test_a_branch_that_began_before_a_full_lineage_still_counts() -> None:
@@ -270,11 +270,11 @@ def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
 
 def test_which_micro_batches_a_lineage_made() -> None:
     lineage = Lineage((Run("a", 0), Run("b", 5), Run("c", 9)))
-    assert lineage.made("a", 4)
-    assert not lineage.made("a", 5)
-    assert lineage.made("b", 8)
-    assert lineage.made("c", 99)
-    assert not lineage.made("d", 1)
+    assert lineage.contains("a", 4)
+    assert not lineage.contains("a", 5)
+    assert lineage.contains("b", 8)
+    assert lineage.contains("c", 99)
+    assert not lineage.contains("d", 1)
 
 
 def test_the_runs_of_a_quiet_query_are_listed_as_one_line(tmp_path: Path) -> None:

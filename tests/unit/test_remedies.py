@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 import dedup
 import dedup.errors
+from dedup.catalog.accepted_loss import accepted_loss_path
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.root import Root
-from dedup.catalog.tombstone import tombstone_path
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE, explain
 from dedup.cli.remedies import read_page
@@ -243,7 +243,7 @@ def test_a_section() -> None:
     assert done.exit_code == OK
     assert done.stdout.strip() == SECTIONS["damaged-segment"].text
     assert done.stdout.strip() in PAGE
-    assert "dedup catalog forget ROOT --segment NAME" in done.stdout
+    assert "dedup catalog accept-loss ROOT --segment NAME" in done.stdout
     body = json.loads(CliRunner().invoke(app, ["remedies", "clock", "--json"]).stdout)
     assert (body["topic"], body["text"]) == ("clock", SECTIONS["clock"].text)
 
@@ -266,4 +266,4 @@ def test_json_output_has_the_topic(tmp_path: Path) -> None:
     assert done.stderr == f"error: {body['message']}\n{LINK}missing-catalog\n"
     done = CliRunner().invoke(app, ["remedies", "x", "--json"])
     assert "remedy" not in json.loads(done.stdout)
-    assert tombstone_path("q", 0, "s").endswith(".forgotten"), "as damaged-segment has it"
+    assert accepted_loss_path("q", 0, "s").endswith(".forgotten"), "as damaged-segment has it"

@@ -23,7 +23,7 @@ from dedup.core.facts import Facts
 from dedup.core.findings import Finding, Level, Takes
 from dedup.errors import MissingExtraError
 from dedup.tune import candidates, report
-from dedup.tune.advice import Memory, advise
+from dedup.tune.advice import WorkerMemory, advise
 from dedup.tune.candidates import (
     Candidate,
     Choice,
@@ -296,7 +296,7 @@ def test_a_catalog_larger_than_the_cache_is_told() -> None:
 
 
 def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
-    found = advice("memory", demand(shards=2, cores=4), memory=Memory(50_000, 200 << 20))
+    found = advice("memory", demand(shards=2, cores=4), memory=WorkerMemory(50_000, 200 << 20))
     assert "200 MiB for 50,000 records" in found.evidence
     assert "(measured)" in found.evidence
     # A smaller share, followed to the letter, stops a query that runs.
@@ -320,7 +320,7 @@ def test_the_interval_of_micro_batches_is_told_and_whether_it_is_assumed() -> No
 
 
 def test_memory_that_was_scaled_up_is_not_said_to_be_measured() -> None:
-    found = advice("memory", demand(), memory=Memory(4_000_000, 1 << 30))
+    found = advice("memory", demand(), memory=WorkerMemory(4_000_000, 1 << 30))
     assert "for 4,000,000 records" in found.evidence
     assert "(measured with 1,000,000 records)" in found.evidence
 

@@ -10,42 +10,42 @@ import pytest
 
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
-from dedup.spark import starts
+from dedup.spark import mount_probe
 
 
 @pytest.fixture(autouse=True)
 def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_seen", set())
+    monkeypatch.setattr(mount_probe, "_seen", set())
 
 
 def test_a_mark_is_seen_where_it_was_left(tmp_path: Path) -> None:
-    starts.mark_start(Root(tmp_path / "here"), "s1")
-    starts.check_start(Root(tmp_path / "here"), "s1")
+    mount_probe.mark_start(Root(tmp_path / "here"), "s1")
+    mount_probe.check_start(Root(tmp_path / "here"), "s1")
 
 
 def test_another_folder_is_refused_by_name(tmp_path: Path) -> None:
-    starts.mark_start(Root(tmp_path / "here"), "s1")
+    mount_probe.mark_start(Root(tmp_path / "here"), "s1")
     with pytest.raises(CatalogError, match=rf"does not see in {tmp_path}/there .*Mount.*s3://"):
-        starts.check_start(Root(tmp_path / "there"), "s1")
+        mount_probe.check_start(Root(tmp_path / "there"), "s1")
     # As is another start's mark, such as in an old copy of the folder.
     with pytest.raises(CatalogError, match="shared_local"):
-        starts.check_start(Root(tmp_path / "here"), "s2")
+        mount_probe.check_start(Root(tmp_path / "here"), "s2")
 
 
 def test_it_is_looked_for_once_per_process(tmp_path: Path) -> None:
     root = Root(tmp_path)
-    starts.mark_start(root, "s1")
-    starts.check_start(root, "s1")
+    mount_probe.mark_start(root, "s1")
+    mount_probe.check_start(root, "s1")
     (tmp_path / "starts" / "s1").unlink()
-    starts.check_start(root, "s1")
+    mount_probe.check_start(root, "s1")
 
 
 def test_marks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "STARTS_KEPT", 3)
+    monkeypatch.setattr(mount_probe, "STARTS_KEPT", 3)
     root, now_s = Root(tmp_path), time.time()
     # Days ago; of the three beyond the newest, one is too young to go.
     for name, days in (("a", 90), ("b", 60), ("c", 20), ("d", 10), ("e", 5)):
-        starts.mark_start(root, name)
+        mount_probe.mark_start(root, name)
         os.utime(tmp_path / "starts" / name, times=(now_s, now_s - days * 86_400))
-    starts.mark_start(root, "f")
+    mount_probe.mark_start(root, "f")
     assert sorted(path.name for path in (tmp_path / "starts").iterdir()) == ["c", "d", "e", "f"]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
-from dedup.core.bucket import Bucket, Reach
+from dedup.core.bucket import Bucket, Coverage
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore, hash_range
@@ -27,7 +27,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class DistinctIds:
     """The distinct IDs of a micro-batch, and the times at which they occur.
 
     Parameters
@@ -52,13 +52,13 @@ class Question:
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class Matches:
     """The answer: every remembered entry that matters, as (ID, emitted timestamp) pairs.
 
     Parameters
     ----------
     index : int64 array, shape (m,)
-        Positions in the question.
+        Positions among the distinct IDs.
     times_ms : int64 array, shape (m,)
         Emitted timestamps.
     negative, true_positive, false_positive : int
@@ -75,27 +75,27 @@ class Memory:
     lost: list[SegmentRef] = field(default_factory=list)
 
 
-def recall(
+def lookup(
     state: ShardState,
-    question: Question,
+    distinct: DistinctIds,
     policy: Policy,
     store: SegmentStore,
     *,
     hash_key: bytes,
-    lap: Callable[[str], None],
-) -> Memory:
-    """All remembered entries that can settle whether the question's IDs are duplicates.
+    on_stage_end: Callable[[str], None],
+) -> Matches:
+    """All remembered entries that can settle whether the IDs are duplicates.
 
     Entries found cover at least: for every ID, one entry within the horizon of all of its
     records, or else every entry in every bucket that overlaps the horizon round them (with
     stable timestamps: in the buckets of their own and effective times, and in clamped ones).
     """
-    u = len(question)
+    u = len(distinct)
     settled = np.zeros(u, np.bool_)
 
-    def settle(index: Int64s, times_ms: Int64s) -> None:
-        near = np.abs(times_ms - question.first_ms[index]) <= policy.horizon_ms
-        near &= np.abs(times_ms - question.last_ms[index]) <= policy.horizon_ms
+    def mark_settled(index: Int64s, times_ms: Int64s) -> None:
+        near = np.abs(times_ms - distinct.first_ms[index]) <= policy.horizon_ms
+        near &= np.abs(times_ms - distinct.last_ms[index]) <= policy.horizon_ms
         settled[index[near]] = True
 
     tail = state.tail
@@ -103,42 +103,42 @@ def recall(
         tail.keys.data,
         tail.keys.offsets,
         tail.hashes(hash_key),
-        question.keys.data,
-        question.keys.offsets,
-        question.hashes,
+        distinct.keys.data,
+        distinct.keys.offsets,
+        distinct.hashes,
     )
     found_index, found_ms = [index], [tail.times_ms[entry]]
-    settle(index, tail.times_ms[entry])
-    lap("tail")
+    mark_settled(index, tail.times_ms[entry])
+    on_stage_end("tail")
 
     open_ids = np.flatnonzero(~settled)
     if state.manifest.buckets:
         # In hash order every filter and segment is read from its start to its end.
-        in_order = kernel.sort_keys(question.keys.data, question.keys.offsets, question.hashes)
+        in_order = kernel.sort_keys(distinct.keys.data, distinct.keys.offsets, distinct.hashes)
         open_ids = in_order[~settled[in_order]]
     lost: list[SegmentRef] = []
     hits: list[tuple[SegmentRef, Int64s]] = []
-    open_hashes = question.hashes[open_ids]
+    open_hashes = distinct.hashes[open_ids]
     for bucket in reversed(state.manifest.buckets):
-        near = _near(bucket, question, open_ids, policy)
+        near = _near(bucket, distinct, open_ids, policy)
         ids, hashes = (
             (open_ids, open_hashes) if near is None else (open_ids[near], open_hashes[near])
         )
-        for reach in bucket.reaches():
-            some = _answered(reach, hashes)
+        for coverage in bucket.coverages():
+            some = _answered(coverage, hashes)
             if some.start == some.stop:
                 continue
-            mask, gone = _may_hold(state, reach.segment, hashes[some], store)
+            mask, gone = _may_hold(state, coverage.segment, hashes[some], store)
             lost += gone
             if mask is not None and mask.any():
-                hits.append((reach.segment, ids[some][mask]))
-    lap("probe")
+                hits.append((coverage.segment, ids[some][mask]))
+    on_stage_end("probe")
 
     maybe = np.zeros(u, np.bool_)
     confirmed = np.zeros(u, np.bool_)
     # All at once: a gather checks the whole column.
     wanted = [ids for _, ids in hits]
-    keys = question.keys.take(np.concatenate(wanted)) if wanted else Keys.empty()
+    keys = distinct.keys.take(np.concatenate(wanted)) if wanted else Keys.empty()
     end = 0
     for segment, ids in hits:
         start, end = end, end + len(ids)
@@ -149,7 +149,7 @@ def recall(
         asked_keys = Keys(keys.data, keys.offsets[start : end + 1])
         if len(still_open) < len(ids):
             ids, asked_keys = ids[still_open], asked_keys.take(still_open)
-        read = partial(store.lookup, segment, asked_keys, question.hashes[ids])
+        read = partial(store.lookup, segment, asked_keys, distinct.hashes[ids])
         times_ms, gone = read_unless_lost(store, segment, read)
         if times_ms is None:
             lost += gone
@@ -159,9 +159,9 @@ def recall(
         confirmed[ids] = True
         found_index.append(ids)
         found_ms.append(times_ms)
-        settle(ids, times_ms)
-    lap("lookup")
-    return Memory(
+        mark_settled(ids, times_ms)
+    on_stage_end("lookup")
+    return Matches(
         np.concatenate(found_index),
         np.concatenate(found_ms),
         negative=len(open_ids) - int(maybe.sum()),
@@ -172,29 +172,29 @@ def recall(
 
 
 def _near(
-    bucket: Bucket, question: Question, ids: Int64s, policy: Policy
+    bucket: Bucket, distinct: DistinctIds, ids: Int64s, policy: Policy
 ) -> npt.NDArray[np.bool_] | None:
     """Which of the IDs' duplicates the bucket could hold; None for all of them."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
-        own = question.own_last_ms[ids] >= bucket.start_ms
-        own &= question.own_first_ms[ids] <= last_ms
-        effective = question.last_ms[ids] >= bucket.start_ms
-        return own | (effective & (question.first_ms[ids] <= last_ms))
+        own = distinct.own_last_ms[ids] >= bucket.start_ms
+        own &= distinct.own_first_ms[ids] <= last_ms
+        effective = distinct.last_ms[ids] >= bucket.start_ms
+        return own | (effective & (distinct.first_ms[ids] <= last_ms))
     from_ms, to_ms = bucket.start_ms - policy.horizon_ms, last_ms + policy.horizon_ms
-    early = len(question) > 0 and int(question.last_ms.min()) < from_ms
-    if not early and (not len(question) or int(question.first_ms.max()) <= to_ms):
+    early = len(distinct) > 0 and int(distinct.last_ms.min()) < from_ms
+    if not early and (not len(distinct) or int(distinct.first_ms.max()) <= to_ms):
         return None
-    near: npt.NDArray[np.bool_] = question.last_ms[ids] >= from_ms
-    return near & (question.first_ms[ids] <= to_ms)
+    near: npt.NDArray[np.bool_] = distinct.last_ms[ids] >= from_ms
+    return near & (distinct.first_ms[ids] <= to_ms)
 
 
-def _answered(reach: Reach, hashes: npt.NDArray[np.uint64]) -> slice:
+def _answered(coverage: Coverage, hashes: npt.NDArray[np.uint64]) -> slice:
     """Which of the hashes, which never fall, the segment answers for."""
-    within = reach.segment.within(hashes)
-    if not reach.done:
+    within = coverage.segment.within(hashes)
+    if not coverage.done:
         return within
-    start = hash_range(hashes, reach.parts, reach.done).start
+    start = hash_range(hashes, coverage.parts, coverage.done).start
     return slice(max(within.start, start), max(within.stop, start))
 
 
@@ -215,6 +215,6 @@ def read_unless_lost(
     try:
         return read(), []
     except SegmentDamaged:
-        if store.forgotten(segment):
+        if store.loss_accepted(segment):
             return None, [segment]
         raise

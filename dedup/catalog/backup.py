@@ -21,13 +21,13 @@ from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, StateError
 
-ADVISORY_FORMAT = 3
+BACKUP_FORMAT = 3
 
 _FIELDS = frozenset(("format", "query_id", "shard", "state", "checksum"))
 
 
-def write_advisory(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    """Overwrite a shard's advisory copy with a committed state.
+def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
+    """Overwrite a shard's manifest backup with a committed state.
 
     Raises
     ------
@@ -37,15 +37,15 @@ def write_advisory(root: Root, query_id: str, shard: int, state: ShardState) -> 
     root.put_bytes(shard_path(query_id, shard, MANIFEST_FILE), _to_bytes(query_id, shard, state))
 
 
-def read_advisory(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """A shard's advisory copy, None where there is none or it is damaged: it is only advice."""
+def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
+    """A shard's manifest backup, None where there is none or it is damaged: it is only advice."""
     with suppress(ObjectMissing, ValueError):
-        return check_advisory(root, query_id, shard)
+        return check_backup(root, query_id, shard)
     return None
 
 
-def check_advisory(root: Root, query_id: str, shard: int) -> ShardState:
-    """A shard's advisory copy; ObjectMissing where there is none, ValueError where damaged."""
+def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
+    """A shard's manifest backup; ObjectMissing where there is none, ValueError where damaged."""
     name = shard_path(query_id, shard, MANIFEST_FILE)
     return root.read(name, lambda data: _from_bytes(data, query_id, shard))
 
@@ -89,7 +89,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
 def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
     known = replace(state, tail=Tail.empty(), slices={})
     fields: dict[str, Any] = {
-        "format": ADVISORY_FORMAT,
+        "format": BACKUP_FORMAT,
         "query_id": query_id,
         "shard": shard,
         "state": known.head(),
@@ -103,8 +103,8 @@ def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
     fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
     if fields.pop("checksum") != _checksum(fields):
         raise ValueError("its checksum does not match")
-    if (version := fields["format"]) != ADVISORY_FORMAT:
-        raise ValueError(f"format {version!r} is not {ADVISORY_FORMAT}")
+    if (version := fields["format"]) != BACKUP_FORMAT:
+        raise ValueError(f"format {version!r} is not {BACKUP_FORMAT}")
     told = fields["query_id"], fields["shard"]
     if told != (query_id, shard):
         raise ValueError(f"it is that of shard {told[1]!r:.80} of query {told[0]!r:.80}")

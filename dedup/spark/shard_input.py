@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.core.clocks import Heard
+from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.shard import Records
 from dedup.errors import ConfigError
@@ -24,7 +24,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Inbox:
+class ShardInput:
     """A shard's packed rows of one micro-batch, decoded as far as the core needs them."""
 
     plan: Plan
@@ -33,7 +33,7 @@ class Inbox:
     key_blobs: list[bytes] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
-    heard: dict[str, tuple[Heard, int]] = field(default_factory=dict)
+    observed: dict[str, tuple[Observed, int]] = field(default_factory=dict)
     schema_bytes: bytes | None = None
     nbytes: int = 0
 
@@ -49,7 +49,7 @@ class Inbox:
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):
             if count == wire.CONTROL:
-                self._hear(head, body)
+                self._observe(head, body)
                 continue
             self.nbytes += len(keys) + len(head) + len(body)
             if self.nbytes > self.plan.max_shard_batch_bytes:
@@ -66,10 +66,10 @@ class Inbox:
             self.key_blobs.append(keys)
             self.blobs.append(body)
 
-    def _hear(self, head: bytes, body: bytes | None) -> None:
-        for name, (heard, number) in wire.read_heard(head).items():
-            before = self.heard.get(name)
-            self.heard[name] = (before[0].merge(heard) if before else heard, number)
+    def _observe(self, head: bytes, body: bytes | None) -> None:
+        for name, (observed, number) in wire.read_observed(head).items():
+            before = self.observed.get(name)
+            self.observed[name] = (before[0].merge(observed) if before else observed, number)
         if body is not None:
             self.schema_bytes = bytes(body)
 
@@ -88,9 +88,9 @@ class Inbox:
             keys=Keys.concat(self.keys),
             times_ms=_column(heads, "time_ms", np.int64),
             flags=_column(heads, "flags", np.uint8),
-            heard={name: heard for name, (heard, _) in self.heard.items()},
+            observed={name: observed for name, (observed, _) in self.observed.items()},
             sources=sources,
-            source_hashes={name: number for name, (_, number) in self.heard.items()},
+            source_hashes={name: number for name, (_, number) in self.observed.items()},
             tie_rank=self.tie_rank,
         )
 

@@ -12,29 +12,34 @@ from memory_store import HASH_KEY, MemoryStore
 from dedup import kernel
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
+from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
 from dedup.core.ports import BOOL, I64, U64, SegmentRef
-from dedup.core.recall import Memory, Question, recall
 
 
-def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None) -> Memory:
+def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None) -> Matches:
     """Recall IDs, each with the range of its times."""
     keys = Keys.from_list([key for key, _, _ in records])
     first = np.array([low for _, low, _ in records], np.int64)
     last = np.array([high for _, _, high in records], np.int64)
     own_first, own_last = (first, last) if own is None else (np.full_like(first, own),) * 2
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    question = Question(keys, hashes, first, last, own_first, own_last)
+    distinct = DistinctIds(keys, hashes, first, last, own_first, own_last)
     laps: list[str] = []
-    memory = recall(
-        driver.state, question, driver.policy, driver.store, hash_key=HASH_KEY, lap=laps.append
+    matches = lookup(
+        driver.state,
+        distinct,
+        driver.policy,
+        driver.store,
+        hash_key=HASH_KEY,
+        on_stage_end=laps.append,
     )
     assert laps == ["tail", "probe", "lookup"]
-    return memory
+    return matches
 
 
-def pairs(memory: Memory) -> list[tuple[int, int]]:
-    return sorted(zip(memory.index.tolist(), memory.times_ms.tolist(), strict=True))
+def pairs(matches: Matches) -> list[tuple[int, int]]:
+    return sorted(zip(matches.index.tolist(), matches.times_ms.tolist(), strict=True))
 
 
 def driven(*batches: list[Rec], **changes: object) -> Driver:
@@ -48,13 +53,13 @@ def test_an_id_that_the_tail_settles_asks_no_filter() -> None:
     driver = driven([Rec(b"x", 100)])
     driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
     driver.feed([Rec(b"y", 100)])
-    memory = ask(driver, (b"y", 60, 140))
-    assert pairs(memory) == [(0, 100)]
-    assert (memory.negative, memory.true_positive, memory.false_positive) == (0, 0, 0)
+    matches = ask(driver, (b"y", 60, 140))
+    assert pairs(matches) == [(0, 100)]
+    assert (matches.negative, matches.true_positive, matches.false_positive) == (0, 0, 0)
     # Settled for none or one of its records only: the filters are asked.
-    memory = ask(driver, (b"y", 60, 161))
-    assert pairs(memory) == [(0, 100)]
-    assert (memory.negative, memory.true_positive, memory.false_positive) == (1, 0, 0)
+    matches = ask(driver, (b"y", 60, 161))
+    assert pairs(matches) == [(0, 100)]
+    assert (matches.negative, matches.true_positive, matches.false_positive) == (1, 0, 0)
 
 
 def test_all_entries_round_a_range_are_found() -> None:
@@ -104,9 +109,9 @@ def test_filters_only_save_reads() -> None:
     driver = drive(state_budget_bytes=0, lateness_ms=500)
     driver.store = AlwaysMaybe()
     driver.feed([Rec(b"x", 100), Rec(b"z", 150)])
-    memory = ask(driver, (b"x", 100, 100), (b"y", 100, 100))
-    assert pairs(memory) == [(0, 100)]
-    assert (memory.negative, memory.true_positive, memory.false_positive) == (0, 1, 1)
+    matches = ask(driver, (b"x", 100, 100), (b"y", 100, 100))
+    assert pairs(matches) == [(0, 100)]
+    assert (matches.negative, matches.true_positive, matches.false_positive) == (0, 1, 1)
 
 
 class Counting(MemoryStore):
@@ -139,7 +144,7 @@ def test_sidecars_serve_only_where_the_row_has_no_slice(in_state: bool) -> None:
 
 def test_nothing_is_asked_of_an_empty_memory() -> None:
     driver = Driver(Policy(horizon_ms=60, bucket_ms=10, event_time=True))
-    memory = ask(driver, (b"x", NEVER_MS, 0))
-    assert pairs(memory) == []
-    assert memory.negative == 1
+    matches = ask(driver, (b"x", NEVER_MS, 0))
+    assert pairs(matches) == []
+    assert matches.negative == 1
     assert len(ask(driver).index) == 0
