@@ -69,10 +69,11 @@ test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpar
 	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, and the C code with warnings as errors
+lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, and the C code with warnings as errors
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict dedup
+	$(VENV)/bin/lint-imports
 	@mkdir -p build/lint
 	for c in native/*.c; do \
 		$(CC) -std=c11 -O2 -Wall -Wextra -Werror -fPIC -DPy_LIMITED_API=0x030B0000 \
