@@ -1,8 +1,10 @@
-"""Makes the golden checkpoint and catalog that later versions must be able to read.
+"""Makes the golden data that later versions must be able to read.
 
-    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python tests/golden/make_golden.py tests/golden/v2
+    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python tests/golden/make_golden.py tests/golden/v4
 
-Run it only for a new format version, into a new folder; the old ones stay.
+Run it before a format changes, into a new folder; the old ones stay. ``checkpoint`` and ``catalog``
+are those of a query that goes on from there; ``objects`` has a catalog with every kind of object in
+it, and the state rows that belong to it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
 
+TESTS = Path(__file__).resolve().parents[1]
 ROWS, BATCHES = 1500, 6
 HOUR_MS = 3_600_000
 START_MS = 1_767_225_600_000
@@ -69,6 +72,16 @@ def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int
     return max(int(path.name) for path in (target / "checkpoint" / "commits").glob("[0-9]*"))
 
 
+def write_objects(target: Path) -> None:
+    """A catalog with one of every kind of object that we write, and its state rows."""
+    sys.path[:0] = [str(TESTS / "damage"), str(TESTS / "unit")]
+    from world import World
+
+    world = World(target)
+    for shard, state in world.states.items():
+        (target / f"state-{shard}.bin").write_bytes(state.to_bytes())
+
+
 def main() -> None:
     target = Path(sys.argv[1]).resolve()
     shutil.rmtree(target, ignore_errors=True)
@@ -85,6 +98,7 @@ def main() -> None:
         json.dumps({"last_batch": last_batch, "pyspark": spark.version}) + "\n"
     )
     spark.stop()
+    write_objects(target / "objects")
 
 
 if __name__ == "__main__":
