@@ -48,6 +48,15 @@ class DataError(DedupError):
 class CatalogError(DedupError):
     """Storage at the catalog root is missing, damaged or foreign; the text says the remedy."""
 
+    @classmethod
+    def other_version(cls, where: str, why: object) -> CatalogError:
+        """Return the error for an object that another release wrote."""
+        return cls(
+            f"{where} was written by another release: {why}. It is not damaged, and nothing was "
+            "read, changed or lost.",
+            remedy="other-version",
+        )
+
 
 class ObjectMissing(CatalogError):
     """There is no object of this name under the catalog root."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
 
+from dedup.catalog.document import canonical, from_document, to_document
 from dedup.catalog.layout import ACCEPTED_LOSS_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import integer, mapping, name, parse_json
+from dedup.core.parse import OtherVersion, integer, mapping, name
 from dedup.core.ports import SegmentRef
 from dedup.errors import CatalogError
 
-ACCEPTED_LOSS_FORMAT = 1
-_FIELDS = frozenset(("format", "segment", "start_ms", "end_ms", "checksum"))
+ACCEPTED_LOSS_FORMAT = 2
+_FIELDS = frozenset(("segment", "start_ms", "end_ms"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +27,17 @@ class AcceptedLoss:
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON."""
-        fields: dict[str, Any] = {"format": ACCEPTED_LOSS_FORMAT, **asdict(self)}
-        fields["checksum"] = crc32(_canonical(fields))
-        return _canonical(fields) + b"\n"
+        return to_document(asdict(self), version=ACCEPTED_LOSS_FORMAT)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
         """Return what these bytes say; ValueError where damaged or of another format."""
-        fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
-        if fields["format"] != ACCEPTED_LOSS_FORMAT:
-            raise ValueError("it is of another format")
+        _, fields = from_document(data, version=ACCEPTED_LOSS_FORMAT, before={1: _crc32})
+        mapping(fields, needed=_FIELDS, known=_FIELDS)
         bucket = fields["start_ms"], fields["end_ms"]
         if bucket != (None, None):
             bucket = integer(bucket[0]), integer(bucket[1])
-        found = cls(name(fields["segment"]), *bucket)
-        if found.to_bytes() != data:
-            raise ValueError("its checksum does not match")
-        return found
+        return cls(name(fields["segment"]), *bucket)
 
 
 def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:
@@ -59,7 +53,7 @@ def read_accepted_loss(
     Raises
     ------
     CatalogError
-        When it is damaged, of a newer version, or for another segment or bucket.
+        When it is damaged, another release's, or for another segment or bucket.
     """
     path = accepted_loss_path(query_id, shard, seg.name)
     try:
@@ -69,6 +63,8 @@ def read_accepted_loss(
             raise ValueError(f"it speaks of {found}")
     except ObjectMissing:
         return None
+    except OtherVersion as exc:
+        raise CatalogError.other_version(root.url(path), exc) from exc
     except ValueError as exc:
         raise CatalogError(
             f"the accepted loss {root.url(path)} cannot be used for segment {seg.name}: {exc}. If "
@@ -79,5 +75,6 @@ def read_accepted_loss(
     return found
 
 
-def _canonical(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+def _crc32(fields: dict[str, Any]) -> int:
+    """Checksum of format 1."""
+    return crc32(canonical(fields))

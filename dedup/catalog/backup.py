@@ -2,28 +2,26 @@
 
 A shard writes one after a micro-batch that changed its set of segments, once that micro-batch is
 known to be committed; it is the one kind of file that is overwritten. It tells all but the newest
-IDs, those in Spark state. The operator never reads it, and nothing is judged live, or deleted, by
-it; `dedup catalog adopt` turns all of them into what a new checkpoint begins with.
+IDs, those in Spark state. Nothing is judged live, or deleted, by it; the operator reads it only
+before it replaces the backup of another run. `dedup catalog adopt` turns all of them into what a
+new checkpoint begins with.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
+from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, parse, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import mapping, parse_json
+from dedup.core.parse import OtherVersion, mapping
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, StateError
 
 BACKUP_FORMAT = 3
 
-_FIELDS = frozenset(("format", "query_id", "shard", "state", "checksum"))
+_FIELDS = frozenset(("query_id", "shard", "state"))
 
 
 def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -38,10 +36,20 @@ def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> No
 
 
 def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """A shard's manifest backup, None where there is none or it is damaged: it is only advice."""
-    with suppress(ObjectMissing, ValueError):
+    """A shard's manifest backup, None where there is none or it is damaged.
+
+    Raises
+    ------
+    CatalogError
+        If the root cannot be read, or another release wrote the backup.
+    """
+    try:
         return check_backup(root, query_id, shard)
-    return None
+    except OtherVersion as exc:
+        where = root.url(shard_path(query_id, shard, MANIFEST_FILE))
+        raise CatalogError.other_version(where, exc) from exc
+    except (ObjectMissing, ValueError):
+        return None
 
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
@@ -67,8 +75,8 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     Raises
     ------
     CatalogError
-        If it is damaged, another shard's, or missing where other shards have one: beginning with
-        nothing would emit everything again.
+        If it is damaged, another shard's or release's, or missing where other shards have one:
+        beginning with nothing would emit everything again.
     """
     name = shard_path(query_id, shard, ADOPTED_FILE)
     try:
@@ -77,6 +85,8 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
         if not any(parse(found.name).kind == "adopted" for found in root.list(query_id)):
             return None
         why: object = "it is missing, though other shards of this query have one"
+    except OtherVersion as exc:
+        raise CatalogError.other_version(root.url(name), exc) from exc
     except ValueError as exc:
         why = exc
     raise CatalogError(
@@ -88,23 +98,14 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
 
 def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
     known = replace(state, tail=Tail.empty(), slices={})
-    fields: dict[str, Any] = {
-        "format": BACKUP_FORMAT,
-        "query_id": query_id,
-        "shard": shard,
-        "state": known.head(),
-    }
-    fields["checksum"] = _checksum(fields)
-    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
+    fields = {"query_id": query_id, "shard": shard, "state": known.head()}
+    return to_document(fields, version=BACKUP_FORMAT)
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
     """The state; ValueError where these bytes are damaged, or another shard's or query's."""
-    fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
-    if fields.pop("checksum") != _checksum(fields):
-        raise ValueError("its checksum does not match")
-    if (version := fields["format"]) != BACKUP_FORMAT:
-        raise ValueError(f"format {version!r} is not {BACKUP_FORMAT}")
+    _, fields = from_document(data, version=BACKUP_FORMAT)
+    mapping(fields, needed=_FIELDS, known=_FIELDS)
     told = fields["query_id"], fields["shard"]
     if told != (query_id, shard):
         raise ValueError(f"it is that of shard {told[1]!r:.80} of query {told[0]!r:.80}")
@@ -112,8 +113,3 @@ def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
         return ShardState.from_head(fields["state"])
     except StateError as exc:
         raise ValueError(exc.text) from exc
-
-
-def _checksum(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, separators=(",", ":"), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

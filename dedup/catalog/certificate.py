@@ -8,7 +8,6 @@ task compares its own with them.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,11 +15,12 @@ import numpy as np
 
 from dedup import faults
 from dedup.catalog.definition import Definition
+from dedup.catalog.document import checksum, from_document, to_document
 from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.filter import hash_key_id
-from dedup.core.parse import array, integer, mapping, parse_json, text
+from dedup.core.parse import OtherVersion, array, integer, mapping, text
 from dedup.core.ports import I64, U64
 from dedup.errors import CatalogError, ConfigError
 
@@ -77,15 +77,14 @@ class Certificate:
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON: the same bytes from every creator."""
-        fields: dict[str, Any] = {"format": CERTIFICATE_FORMAT, **asdict(self)}
+        fields, version = asdict(self), CERTIFICATE_FORMAT
         if self.id_definitions is None:
-            fields["format"] = _WITHOUT_DEFINITIONS
+            version = _WITHOUT_DEFINITIONS
             for name in _DEFINITIONS:
                 del fields[name]
         # As text, because JSON numbers above 2**53 do not survive every reader.
         fields["hash_key_id"] = f"{self.hash_key_id:016x}"
-        fields["checksum"] = _checksum(fields)
-        return _canonical(fields) + b"\n"
+        return to_document(fields, version=version)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Certificate:
@@ -94,32 +93,29 @@ class Certificate:
         Raises
         ------
         CatalogError
-            When they are damaged, foreign, or of a newer version.
+            When they are damaged, foreign, or of another release's format.
         """
         try:
-            fields = parse_json(data)
-            if not isinstance(fields, dict) or "format" not in fields:
-                raise ValueError("it is no certificate")
-            if fields["format"] not in (_WITHOUT_DEFINITIONS, CERTIFICATE_FORMAT):
-                raise ValueError(f"format {fields['format']!r} is not {CERTIFICATE_FORMAT}")
-            checksum = fields.pop("checksum", None)
-            if checksum != _checksum(fields):
-                raise ValueError("its checksum does not match")
-            found = cls._from_fields(fields)
+            version, fields = from_document(
+                data, version=CERTIFICATE_FORMAT, before={_WITHOUT_DEFINITIONS: checksum}
+            )
+            found = cls._from_fields(version, fields)
             if found.to_bytes().strip() != data.strip():
                 raise ValueError("it is not as it was written")
             return found
+        except OtherVersion as exc:
+            raise CatalogError.other_version(f"the birth certificate {where}", exc) from exc
         except ValueError as exc:
             raise CatalogError(
-                f"the birth certificate {where} cannot be used: {exc}. It was damaged, or written "
-                "by a newer version: restore it from a copy, or use the version that wrote it",
+                f"the birth certificate {where} cannot be used: {exc}. It was damaged, or is "
+                "another program's: restore it from a copy",
                 remedy="damaged-certificate",
             ) from exc
 
     @classmethod
-    def _from_fields(cls, fields: dict[str, Any]) -> Certificate:
-        defined = fields["format"] != _WITHOUT_DEFINITIONS
-        every = (_FIELDS if defined else _FIELDS - _DEFINITIONS) | {"format"}
+    def _from_fields(cls, version: int, fields: dict[str, Any]) -> Certificate:
+        defined = version != _WITHOUT_DEFINITIONS
+        every = _FIELDS if defined else _FIELDS - _DEFINITIONS
         mapping(fields, needed=every, known=every)
         columns = (array(column, 2) for column in array(fields["id_columns"]))
         if type(fields["stable_timestamps"]) is not bool:
@@ -313,11 +309,3 @@ def _rotated(x: int, bits: int) -> int:
 
 def _signed(x: int) -> int:
     return x - (1 << 32) if x >> 31 else x
-
-
-def _canonical(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def _checksum(fields: dict[str, Any]) -> str:
-    return hashlib.blake2b(_canonical(fields), digest_size=16).hexdigest()

@@ -20,6 +20,7 @@ from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment import META_KEY, RocksError, SegmentMeta
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
+from dedup.core.parse import OtherVersion
 from dedup.core.ports import I64, U64, SegmentRef, spread_hashes
 from dedup.errors import FilterDamaged
 
@@ -126,6 +127,8 @@ def verify_segment(
             problems += _content_problems(wanted, meta, keys, found, times_ms, numbers)
         except ObjectMissing:
             problems.append("the segment is missing")
+        except OtherVersion as exc:
+            problems.append(f"the segment was written by another release: {exc}")
         except (RocksError, ValueError) as exc:
             problems.append(f"the segment is damaged: {exc}")
     try:

@@ -21,6 +21,7 @@ from dedup.catalog.pending_lists import check_pending_list
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.runs import check_lineage
 from dedup.core.lineage import Run
+from dedup.core.parse import OtherVersion
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
 
@@ -120,6 +121,8 @@ def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: Catal
 def _damage(consequence: str) -> Iterator[None]:
     try:
         yield
+    except OtherVersion:
+        raise
     except ValueError as exc:
         raise ValueError(f"damaged: {exc}; {consequence}") from exc
 

@@ -7,18 +7,17 @@ hundred they are written as one immutable object, and the manifest holds that ob
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
+from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import array, mapping, name, parse_json
+from dedup.core.parse import OtherVersion, array, mapping, name
+from dedup.errors import CatalogError
 
-PENDING_LIST_FORMAT = 2
-
-_FIELDS = frozenset(("format", "place", "segments", "checksum"))
+PENDING_LIST_FORMAT = 3
+_FIELDS = frozenset(("place", "segments"))
 
 
 def write_pending_list(
@@ -26,25 +25,27 @@ def write_pending_list(
 ) -> None:
     """Write the object, durable on return; CatalogError where the root fails."""
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
-    body = {
-        "format": PENDING_LIST_FORMAT,
-        "place": place,
-        "segments": list(names),
-        "checksum": _checksum([place, *names]),
-    }
-    root.create_bytes(
-        place, json.dumps(body, separators=(",", ":"), sort_keys=True).encode() + b"\n"
-    )
+    fields = {"place": place, "segments": list(names)}
+    root.create_bytes(place, to_document(fields, version=PENDING_LIST_FORMAT))
 
 
 def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
     """Names of the segments; none where the object is missing or damaged.
 
     Nothing is lost by that: the files become orphans, which only a sweep may delete.
+
+    Raises
+    ------
+    CatalogError
+        Where the root cannot be read, or another release wrote the object.
     """
-    with suppress(ObjectMissing, ValueError):
+    try:
         return check_pending_list(root, query_id, shard, pending_list)
-    return []
+    except OtherVersion as exc:
+        where = root.url(shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX))
+        raise CatalogError.other_version(where, exc) from exc
+    except (ObjectMissing, ValueError):
+        return []
 
 
 def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
@@ -55,23 +56,23 @@ def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str)
     ObjectMissing
         Where there is no such object.
     ValueError
-        Where it is damaged, or another pending list's: what it names may still be needed.
+        Where it is damaged, another release's, or another pending list's: what it names may still
+        be needed.
     """
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     return root.read(place, lambda data: _names(data, place))
 
 
 def _names(data: bytes, place: str) -> list[str]:
-    body: dict[str, Any] = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
-    names = [name(segment) for segment in array(body["segments"])]
-    if (version := body["format"]) != PENDING_LIST_FORMAT:
-        raise ValueError(f"format {version!r} is not {PENDING_LIST_FORMAT}")
-    if body["checksum"] != _checksum([str(body["place"]), *names]):
-        raise ValueError("its checksum does not match")
-    if body["place"] != place:
-        raise ValueError(f"it was written as {body['place']}")
+    _, fields = from_document(data, version=PENDING_LIST_FORMAT, before={2: _checksum_of_names})
+    mapping(fields, needed=_FIELDS, known=_FIELDS)
+    names = [name(segment) for segment in array(fields["segments"])]
+    if fields["place"] != place:
+        raise ValueError(f"it was written as {fields['place']}")
     return names
 
 
-def _checksum(names: Sequence[str]) -> str:
+def _checksum_of_names(fields: dict[str, Any]) -> str:
+    """As format 2 has it."""
+    names = [str(fields.get("place")), *map(str, array(fields.get("segments")))]
     return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
+from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Lineage, Run
-from dedup.core.parse import array, integer, mapping, name, parse_json
+from dedup.core.parse import OtherVersion, array, integer, mapping, name
+from dedup.errors import CatalogError
 
-RUN_FORMAT = 1
-_FIELDS = frozenset(("format", "runs", "checksum"))
+RUN_FORMAT = 2
+_FIELDS = frozenset(("runs",))
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
@@ -53,18 +54,30 @@ def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
         When the root cannot be written.
     """
     run = lineage.runs[-1]
-    text = json.dumps(_fields(lineage.runs), separators=(",", ":"), sort_keys=True)
-    root.create_bytes(run_path(query_id, run.run_id, run.began_epoch), text.encode() + b"\n")
+    listed = [[one.run_id, one.began_epoch] for one in lineage.runs]
+    root.create_bytes(
+        run_path(query_id, run.run_id, run.began_epoch),
+        to_document({"runs": listed}, version=RUN_FORMAT),
+    )
 
 
 def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
     """Return the lineage that ends with a run, None where its object is missing or damaged.
 
     Without it nothing is taken for one's own: less is deleted, nothing is lost.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be read, or another release wrote the object.
     """
-    with suppress(ObjectMissing, ValueError):
+    try:
         return check_lineage(root, query_id, run)
-    return None
+    except OtherVersion as exc:
+        where = root.url(run_path(query_id, run.run_id, run.began_epoch))
+        raise CatalogError.other_version(where, exc) from exc
+    except (ObjectMissing, ValueError):
+        return None
 
 
 def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
@@ -74,11 +87,10 @@ def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
 
 
 def _lineage(data: bytes, run: Run) -> Lineage:
-    fields = mapping(parse_json(data), needed=_FIELDS, known=_FIELDS)
+    _, fields = from_document(data, version=RUN_FORMAT, before={1: _checksum_of_runs})
+    mapping(fields, needed=_FIELDS, known=_FIELDS)
     listed = (array(entry, 2) for entry in array(fields["runs"]))
     runs = tuple(Run(name(run_id), integer(began, 0)) for run_id, began in listed)
-    if fields != _fields(runs):
-        raise ValueError("its checksum does not match")
     if runs[-1:] != (Run(run.run_id, run.began_epoch),):
         raise ValueError("it is another run's")
     return Lineage(runs)
@@ -131,7 +143,6 @@ def _folder(query_id: str) -> str:
     return f"{checked_query_id(query_id)}/{RUNS_FOLDER}"
 
 
-def _fields(runs: Sequence[Run]) -> dict[str, Any]:
-    listed = [[run.run_id, run.began_epoch] for run in runs]
-    checksum = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
-    return {"format": RUN_FORMAT, "runs": listed, "checksum": checksum}
+def _checksum_of_runs(fields: dict[str, Any]) -> str:
+    """As format 1 has it."""
+    return hashlib.blake2b(json.dumps(fields.get("runs")).encode(), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ import rocksdict
 from dedup import faults
 from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
 from dedup.core.entries import Entries, merged
-from dedup.core.parse import parse_json
+from dedup.core.parse import OtherVersion, parse_json
 from dedup.core.ports import U64, SegmentPlan, SegmentRef, hash_range, spread_hashes
 from dedup.errors import CatalogError
 
@@ -84,11 +84,21 @@ class SegmentMeta:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentMeta:
-        """Return the metadata; ValueError when these bytes are none that this version reads."""
+        """Return the metadata.
+
+        Raises
+        ------
+        OtherVersion
+            When another release wrote it.
+        ValueError
+            When these bytes are no metadata, or contradict each other.
+        """
         fields: Any = parse_json(data)
         shown = f"metadata {data[:200].decode(errors='replace')}"
-        if not isinstance(fields, dict) or fields.get("format") != SEGMENT_FORMAT:
-            raise ValueError(f"{shown} is of an unknown format")
+        if not isinstance(fields, dict) or type(fields.get("format")) is not int:
+            raise ValueError(f"{shown} is none of a segment")
+        if fields["format"] != SEGMENT_FORMAT:
+            raise OtherVersion(fields["format"], SEGMENT_FORMAT)
         try:
             meta = cls(**fields)
             whole = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)

@@ -31,6 +31,7 @@ from dedup.catalog.segment import (
     rocks_errors,
 )
 from dedup.core.keys import Keys
+from dedup.core.parse import OtherVersion
 from dedup.core.ports import I64, U64, SegmentRef
 from dedup.errors import CatalogError, SegmentDamaged
 
@@ -167,7 +168,7 @@ class Views:
         SegmentDamaged
             When the segment is missing or damaged at the root.
         CatalogError
-            When the root cannot be reached, or the local disk fails.
+            When the root cannot be reached, the local disk fails, or another release wrote it.
         """
         self._counters.lookups += 1
         self._counters.keys_looked_up += len(keys)
@@ -222,6 +223,10 @@ class Views:
                 return self._attempt(seg, path, action, checked=True)
             except _Broken as exc:
                 self._discard(path)
+                if isinstance(exc.__cause__, OtherVersion):
+                    # The file is, byte for byte, what the manifest says.
+                    name = shard_path(self._query_id, self._shard, seg.name + SEGMENT_SUFFIX)
+                    raise CatalogError.other_version(self._root.url(name), exc) from exc
                 if exc.in_content:
                     raise segment_damaged(
                         self._root, self._query_id, self._shard, seg, exc

@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.parse import OtherVersion
 from dedup.core.sizing import MAX_BLOCKS, blocks_for
 from dedup.errors import FilterDamaged
 
@@ -206,8 +207,10 @@ class FilterHead:
         """
         view = memoryview(data)
         _, version, reserved, z, count, key_id, fpr, sums_crc, spare, _ = _header(view)
-        if version != _VERSION or reserved or any(spare):
-            raise damaged(f"version {version} is not one that this release reads ({_VERSION})")
+        if version != _VERSION:
+            raise damaged(str(OtherVersion(version, _VERSION)))
+        if reserved or any(spare):
+            raise damaged("its header has bits that this version leaves empty")
         if not 1 <= z <= MAX_BLOCKS or len(view) < head_bytes(z):
             raise damaged(f"{len(view)} bytes do not fit {z} blocks")
         if key_id != hash_key_id:

@@ -13,6 +13,23 @@ from typing import Any
 _LIMIT = 1 << 62
 
 
+class OtherVersion(ValueError):
+    """What was read is whole, and of a format that this release does not know.
+
+    Parameters
+    ----------
+    found, known : int
+        Its format, and the newest that this release reads.
+    """
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            f"it has format {found}, and this release of rolling-dedup reads format {known}: "
+            "install the release that wrote it, or a newer one"
+        )
+
+
 def parse_json(data: bytes) -> Any:
     """Return the value of JSON text; ValueError for any other bytes."""
     try:

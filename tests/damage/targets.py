@@ -235,6 +235,10 @@ def _json(world: World) -> list[Target]:
     def accepted_loss(data: bytes) -> None:
         assert AcceptedLoss.from_bytes(data).to_bytes() == data
 
+    def old_loss(data: bytes) -> None:
+        found = AcceptedLoss.from_bytes(data)
+        assert found == AcceptedLoss.from_bytes(found.to_bytes())
+
     def meta(data: bytes) -> None:
         assert SegmentMeta.from_bytes(data).to_bytes() == data
 
@@ -256,17 +260,35 @@ def _json(world: World) -> list[Target]:
             "accepted_loss",
             AcceptedLoss(segment.name, segment.start_ms, segment.end_ms).to_bytes(),
             accepted_loss,
+            _blake,
+        ),
+        (
+            "accepted_loss of format 1",
+            _earlier(world.segment_path(0, 0, ".forgotten")),
+            old_loss,
             lambda fields: zlib.crc32(_plain(fields)),
         ),
         (
             "pending_list",
             world.file(world.pending_list_path(0)).read_bytes(),
             at(lambda root: check_pending_list(root, query, 0, pending_list)),
+            _blake,
+        ),
+        (
+            "pending_list of format 2",
+            _earlier(world.pending_list_path(0)),
+            at(lambda root: check_pending_list(root, query, 0, pending_list)),
             _pending_list_sum,
         ),
         (
             "lineage",
             world.file(world.run_path(RUN)).read_bytes(),
+            at(lambda root: check_lineage(root, query, run)),
+            _blake,
+        ),
+        (
+            "lineage of format 1",
+            _earlier(world.run_path(RUN)),
             at(lambda root: check_lineage(root, query, run)),
             lambda fields: _digest(json.dumps(fields.get("runs")).encode()),
         ),
@@ -310,6 +332,11 @@ def _json(world: World) -> list[Target]:
         made += [Target(f"{name}: bytes", raw, check), Target(f"{name}: checksum right", fixed,
                                                               check)]  # fmt: skip
     return made
+
+
+def _earlier(name: str) -> bytes:
+    """The object of this name as the release before wrote it."""
+    return (Path(__file__).parents[1] / "golden/v3/objects/root" / name).read_bytes()
 
 
 def _plain(value: Any) -> bytes:

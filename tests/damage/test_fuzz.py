@@ -20,8 +20,9 @@ NAMES = [
     "filter: bytes", "filter: checksums right", "filter: by pages",
     *(
         f"{kind}: {how}"
-        for kind in ("certificate", "accepted_loss", "pending_list", "lineage", "manifest backup",
-                     "segment metadata")
+        for kind in ("certificate", "accepted_loss", "accepted_loss of format 1", "pending_list",
+                     "pending_list of format 2", "lineage", "lineage of format 1",
+                     "manifest backup", "segment metadata")
         for how in ("bytes", "checksum right")
     ),
     "kernel: a block, decode", "kernel: a block, find", "kernel: blocks, decode", "kernel: UUIDs",
@@ -30,7 +31,7 @@ NAMES = [
 #: Checksums, or comparison with what is written, leave next to nothing to accept.
 REFUSE_ALL = (
     "state row: compressed head", "state row: nested head", "filter: bytes", "certificate: bytes",
-    "accepted loss: bytes", "pending list: bytes", "manifest backup: bytes", "lineage: bytes",
+    "accepted_loss: bytes", "pending_list: bytes", "manifest backup: bytes", "lineage: bytes",
     "segment metadata: bytes",
 )  # fmt: skip
 

@@ -4,7 +4,8 @@
 
 Run it before a format changes, into a new folder; the old ones stay. ``checkpoint`` and ``catalog``
 are those of a query that goes on from there; ``objects`` has a catalog with every kind of object in
-it, and the state rows that belong to it.
+it, and the state rows that belong to it. With ``--objects`` behind the folder that is all: where
+the state row has not changed.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ def write_objects(target: Path) -> None:
 def main() -> None:
     target = Path(sys.argv[1]).resolve()
     shutil.rmtree(target, ignore_errors=True)
+    write_objects(target / "objects")
+    if "--objects" in sys.argv:
+        return
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.shuffle.partitions", "2")
@@ -98,7 +102,6 @@ def main() -> None:
         json.dumps({"last_batch": last_batch, "pyspark": spark.version}) + "\n"
     )
     spark.stop()
-    write_objects(target / "objects")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dedup.catalog.root import Root
 from dedup.spark.state_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-VERSIONS = sorted(path.name for path in GOLDEN.glob("v*"))
+VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("v*/checkpoint"))
 
 
 def recipe() -> ModuleType:
@@ -46,8 +46,8 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copied
 
 
-def test_there_is_one() -> None:
-    assert VERSIONS == ["v2"]
+def test_there_are_some() -> None:
+    assert VERSIONS == ["v2", "v3"]
 
 
 def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:

@@ -315,7 +315,7 @@ def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
     for bad in (
         b"",
         good[:-10],
-        good.replace(b'"format":1', b'"format":2'),
+        good.replace(b'"format":2', b'"format":3'),
         good.replace(str(seg.start_ms).encode(), str(seg.start_ms + 1).encode()),
         good.replace(b"-0000", b"-0001"),
         b"[]",

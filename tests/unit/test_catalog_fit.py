@@ -20,6 +20,7 @@ from dedup.catalog.certificate import (
     slot_keys,
 )
 from dedup.catalog.definition import Definition, change_token, encoded_kind
+from dedup.catalog.document import to_document
 from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError
@@ -223,12 +224,10 @@ def test_certificates_come_back_from_their_bytes(ids: list[Definition], time: De
     ],
 )
 def test_definitions_that_make_no_sense_stop_the_query(tmp_path: Path, broken: dict) -> None:
-    from dedup.catalog.certificate import _canonical, _checksum
-
     fields = json.loads(BORN.to_bytes()) | broken
+    version = fields.pop("format")
     del fields["checksum"]
-    fields["checksum"] = _checksum(fields)
     root = Root(tmp_path)
-    root.put_bytes(f"{QUERY}/catalog.json", _canonical(fields) + b"\n")
+    root.put_bytes(f"{QUERY}/catalog.json", to_document(fields, version=version))
     with pytest.raises(CatalogError, match="cannot be used"):
         load_certificate(root, QUERY)

@@ -1,0 +1,221 @@
+"""Bytes of every documented format are read; those of others are named, never called damaged."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from catalog_support import QUERY, RUN, Bench, fixed, write
+
+from dedup.catalog import accepted_loss, pending_lists, runs
+from dedup.catalog import backup as backups
+from dedup.catalog import certificate as certificates
+from dedup.catalog import segment as segments
+from dedup.catalog.accepted_loss import accepted_loss_path, read_accepted_loss
+from dedup.catalog.adopt import adopt
+from dedup.catalog.backup import check_backup, read_adopted, read_backup
+from dedup.catalog.certificate import certificate_of, filter_key_id
+from dedup.catalog.document import from_document, to_document
+from dedup.catalog.inspect import list_catalog, verify_segment
+from dedup.catalog.layout import certificate_path, run_path, segment_name, shard_path
+from dedup.catalog.objects import verify_objects
+from dedup.catalog.pending_lists import check_pending_list, read_pending_list
+from dedup.catalog.root import Root
+from dedup.catalog.runs import check_lineage, list_runs, read_lineage
+from dedup.core import filter as filters
+from dedup.core.lineage import Run
+from dedup.core.parse import OtherVersion
+from dedup.core.ports import SegmentRef
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError, SegmentDamaged
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WITH_OBJECTS = sorted(path.parent.name for path in GOLDEN.glob("v*/objects"))
+SEGMENT = segment_name(1, RUN, 1, 0)
+REF = SegmentRef(SEGMENT, 0, 10, 1, 1, 1, 1, 1)
+
+
+@pytest.fixture(params=WITH_OBJECTS)
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Root, dict[int, ShardState]]:
+    """A catalog with every kind of object, as an earlier release wrote it, and its states."""
+    made = tmp_path / "objects"
+    shutil.copytree(GOLDEN / request.param / "objects", made)
+    states = {
+        shard: ShardState.from_bytes(
+            (made / f"state-{shard}.bin").read_bytes(), hash_key_id=filter_key_id(QUERY)
+        )
+        for shard in (0, 1)
+    }
+    return Root(str(made / "root")), states
+
+
+def test_golden_objects_are_of_every_kind(objects: tuple[Root, dict[int, ShardState]]) -> None:
+    root, _ = objects
+    kinds = {file.parsed.kind for file in list_catalog(root, QUERY)}
+    assert kinds == {
+        "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "manifest", "adopted",
+        "run",
+    }  # fmt: skip
+
+
+def test_golden_objects_are_read(objects: tuple[Root, dict[int, ShardState]]) -> None:
+    root, states = objects
+    assert verify_objects(root, QUERY, states) == []
+    assert certificate_of(root, QUERY).shards == len(states)
+    (old, new) = list_runs(root, QUERY)
+    assert check_lineage(root, QUERY, new).runs == (Run(old.run_id, 0), Run(new.run_id, 7))
+    for shard, state in states.items():
+        assert len(state.tail) == 20
+        assert set(state.slices) == {segment.name for segment in state.manifest.segments()}
+        assert check_backup(root, QUERY, shard).head() == {**state.head(), "slices": []}
+        adopted = read_adopted(root, QUERY, shard)
+        assert adopted is not None
+        assert adopted.epoch == -1
+        for listed in state.manifest.pending_lists:
+            assert len(check_pending_list(root, QUERY, shard, listed.name)) == listed.count
+        for segment in state.manifest.segments():
+            assert read_accepted_loss(root, QUERY, shard, segment) is not None
+            report = verify_segment(root, QUERY, shard, segment.name, segment)
+            assert report.ok, report.problems
+            assert report.count == segment.count
+
+
+def test_the_first_backups_are_of_a_format_that_no_release_reads() -> None:
+    """Written by no release: `adopt` says so, and does not speak of damage."""
+    catalog = GOLDEN / "v2" / "catalog"
+    (query,) = (path.name for path in catalog.iterdir())
+    with pytest.raises(CatalogError, match=r"has format 1, .* reads format 3") as refused:
+        adopt(Root(str(catalog)), query, Root("/nonexistent/checkpoint"))
+    assert refused.value.remedy == "other-version"
+    assert "damaged or missing" not in refused.value.text
+
+
+def test_the_page_names_the_versions_that_are_written() -> None:
+    page = (Path(segments.__file__).parent / "FORMATS.md").read_text()
+    table = page.partition("| object | written |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \|", table, re.MULTILINE))
+    assert {kind: int(version) for kind, version in rows.items()} == {
+        "segment (its metadata)": segments.SEGMENT_FORMAT,
+        "block in a segment": 1,
+        "filter sidecar": filters._VERSION,
+        "birth certificate": certificates.CERTIFICATE_FORMAT,
+        "pending list": pending_lists.PENDING_LIST_FORMAT,
+        "run": runs.RUN_FORMAT,
+        "manifest backup, what was adopted": backups.BACKUP_FORMAT,
+        "accepted loss": accepted_loss.ACCEPTED_LOSS_FORMAT,
+    }
+
+
+READERS: dict[str, tuple[str, Callable[[Root], object]]] = {
+    "certificate": (certificate_path(QUERY), lambda root: certificate_of(root, QUERY)),
+    "pending list": (
+        shard_path(QUERY, 0, f"{SEGMENT}.expired"),
+        lambda root: read_pending_list(root, QUERY, 0, SEGMENT),
+    ),
+    "accepted loss": (
+        accepted_loss_path(QUERY, 0, SEGMENT),
+        lambda root: read_accepted_loss(root, QUERY, 0, REF),
+    ),
+    "backup": (
+        shard_path(QUERY, 0, "manifest.json"),
+        lambda root: read_backup(root, QUERY, 0),
+    ),
+    "adopted": (
+        shard_path(QUERY, 0, "adopted.json"),
+        lambda root: read_adopted(root, QUERY, 0),
+    ),
+    "lineage": (run_path(QUERY, RUN, 3), lambda root: read_lineage(root, QUERY, Run(RUN, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_object_of_a_later_format_is_named(tmp_path: Path, kind: str) -> None:
+    root = Root(str(tmp_path))
+    name, read = READERS[kind]
+    root.put_bytes(name, to_document({"what": "nobody knows"}, version=99))
+    with pytest.raises(CatalogError, match=r"has format 99, .* reads format") as refused:
+        read(root)
+    assert root.url(name) in refused.value.text
+    assert refused.value.remedy == "other-version"
+    problems = [p.problem for p in verify_objects(root, QUERY) if p.name == name]
+    assert len(problems) == 1
+    assert "has format 99" in problems[0]
+    assert "damaged:" not in problems[0]
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_format_number_that_was_damaged_is_damage(tmp_path: Path, kind: str) -> None:
+    root = Root(str(tmp_path))
+    name, read = READERS[kind]
+    data = to_document({"what": "nobody knows"}, version=99)
+    root.put_bytes(name, data.replace(b"99", b"98"))
+    with suppress(CatalogError):
+        assert not read(root)
+    (problem,) = (p.problem for p in verify_objects(root, QUERY) if p.name == name)
+    assert "checksum does not match" in problem
+
+
+def test_documents_are_read_back() -> None:
+    data = to_document({"b": [1, "\u00e9"], "a": None}, version=2)
+    assert data.endswith(b"\n")
+    assert data.isascii()
+    assert from_document(data, version=2) == (2, {"b": [1, "\u00e9"], "a": None})
+    with pytest.raises(OtherVersion):
+        from_document(data, version=1)
+
+
+@pytest.mark.parametrize("data", [b"[]", b"{}", b"7", b'{"format": 1}', b'{"format": true}', b"x"])
+def test_what_is_no_document_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        from_document(data, version=1)
+    assert not isinstance(refused.value, OtherVersion)
+
+
+def later_metadata(meta: segments.SegmentMeta) -> bytes:
+    fields: dict[str, Any] = {"format": segments.SEGMENT_FORMAT + 1, "name": meta.name}
+    return json.dumps(fields).encode()
+
+
+def test_a_segment_of_a_later_format_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, made = Bench(tmp_path), fixed(50)
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.SegmentMeta, "to_bytes", later_metadata)
+        seg = write(bench.store(), made)
+    with pytest.raises(CatalogError, match="written by another release: it has format 3") as said:
+        bench.store().lookup(seg, made.keys, made.hashes)
+    assert not isinstance(said.value, SegmentDamaged)
+    assert said.value.remedy == "other-version"
+    report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
+    assert [p for p in report.problems if "damaged" in p] == []
+    assert "the segment was written by another release: it has format 3" in report.problems[0]
+
+
+def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, made = Bench(tmp_path), fixed(50)
+    with monkeypatch.context() as patch:
+        patch.setattr(filters, "_VERSION", 3)
+        seg = write(bench.store(), made)
+    store = bench.store()
+    order = np.argsort(made.hashes)
+    assert store.may_hold(seg, made.hashes[order]).all()
+    assert store.counters.filters_rebuilt == 1
+    report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
+    assert any("it has format 3, and this release" in problem for problem in report.problems)
+
+
+def test_without_a_later_format_nothing_is_wrong(tmp_path: Path) -> None:
+    """What the two tests above see comes from their patches alone."""
+    bench = Bench(tmp_path)
+    seg = write(bench.store(), fixed(50))
+    assert verify_segment(bench.root, QUERY, 0, seg.name, seg).ok
