@@ -98,6 +98,13 @@ def test_options_table_names_real_options() -> None:
     assert named <= set(signature(dedup_by_id).parameters)
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)(.*?)\)", README.read_text()))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (README.parent / link).exists()
+PAGES = [
+    README,
+    *(path for room in ("dedup", "benchmarks") for path in (README.parent / room).rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(README.parent)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!http)(.*?)\)", page.read_text()):
+        assert not link.partition("#")[0] or (page.parent / link.partition("#")[0]).exists(), link
