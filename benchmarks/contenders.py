@@ -13,11 +13,11 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from benchmarks.harness import TUNED_ROCKSDB, Pipeline
 from dedup import dedup_by_id
 from dedup.core.metrics import COLUMNS, TEXTS
-from dedup.spark import wire
-from dedup.spark.build import prepare
-from dedup.spark.group import OUTPUT_SCHEMA, STATE_SCHEMA
-from dedup.spark.pack import pack
-from dedup.spark.unpack import unpack
+from dedup.spark.driver.build import prepare
+from dedup.spark.executor import wire
+from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA
+from dedup.spark.executor.pack import pack
+from dedup.spark.executor.unpack import unpack
 
 HORIZON = "7 days"
 

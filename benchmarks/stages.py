@@ -29,7 +29,7 @@ from benchmarks.contenders import operator
 from benchmarks.cpu import Cpu
 from benchmarks.events import Events
 from benchmarks.harness import Pipeline, data_folder, machine, parser, session
-from dedup.spark import build
+from dedup.spark.driver import build
 
 #: Parts of ``durationMs`` in the order in which they happen.
 DRIVER = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from dedup import faults, kernel
-from dedup.catalog.accepted_loss import read_accepted_loss
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.catalog.counters import Counters
+from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.layout import (
     PENDING_LIST_SUFFIX,
     SEGMENT_SUFFIX,
@@ -19,7 +19,7 @@ from dedup.catalog.layout import (
     segment_name,
     shard_path,
 )
-from dedup.catalog.pending_lists import read_pending_list, write_pending_list
+from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.root import Root
 from dedup.catalog.segment import write_segment_file
 from dedup.catalog.sidecars import Sidecars

@@ -19,7 +19,7 @@ from dedup.cli.failures import DAMAGE, NOT_FOUND, OK
 from dedup.cli.help_screen import App
 
 if TYPE_CHECKING:
-    from dedup.spark.state_reader import Snapshot
+    from dedup.spark.driver.state_reader import Snapshot
 
 catalog_app = App(help="Look into a catalog, verify it, clean it up, go on after a loss.")
 

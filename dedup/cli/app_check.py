@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from dedup.checks.findings import Finding
 from dedup.cli.ending import finish
-from dedup.core.findings import Finding
 
 
 def check(

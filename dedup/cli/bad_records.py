@@ -20,7 +20,7 @@ from dedup.cli.run_options import RunOptions
 from dedup.cli.source import CORRUPT, InputColumns, columns_to_read, named_column, read_settings
 from dedup.cli.text_blocks import is_true
 from dedup.errors import DataError, DedupError, StateError
-from dedup.spark.file_log import FileLog
+from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

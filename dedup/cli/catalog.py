@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.contact import reach
-from dedup.catalog.inspect import CatalogFile, SegmentReport, list_catalog, verify_segment
-from dedup.catalog.inspect import accept_loss as write_accepted_loss
-from dedup.catalog.objects import ObjectProblem, verify_objects
+from dedup.catalog.repair.inspect import CatalogFile, SegmentReport, list_catalog, verify_segment
+from dedup.catalog.repair.inspect import accept_loss as write_accepted_loss
+from dedup.catalog.repair.objects import ObjectProblem, verify_objects
 from dedup.catalog.root import Root
 from dedup.cli.catalog_memory import EXPIRED, ORPHAN, QueryMemory, Segment, memory_of, segments_of
 from dedup.cli.figures import iso
@@ -21,7 +21,7 @@ from dedup.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dedup.spark.state_reader import Snapshot
+    from dedup.spark.driver.state_reader import Snapshot
 
 
 #: Files that only the catalog of a query has.
@@ -204,7 +204,7 @@ def accept_loss(
 
 
 def _read(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
-    from dedup.spark.state_reader import read_snapshot
+    from dedup.spark.driver.state_reader import read_snapshot
 
     return read_snapshot(spark, checkpoint, root)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dedup.catalog.backup import read_backup
 from dedup.catalog.certificate import load_certificate
-from dedup.catalog.inspect import CatalogFile
-from dedup.catalog.pending_lists import read_pending_list
+from dedup.catalog.gc.pending_lists import read_pending_list
+from dedup.catalog.repair.backup import read_backup
+from dedup.catalog.repair.inspect import CatalogFile
 from dedup.catalog.root import Root
 from dedup.cli.figures import iso
 from dedup.core.clocks import NEVER_MS
@@ -18,7 +18,7 @@ from dedup.core.clocks import NEVER_MS
 if TYPE_CHECKING:
     from dedup.core.manifest import Manifest
     from dedup.core.ports import SegmentRef
-    from dedup.spark.state_reader import Snapshot
+    from dedup.spark.driver.state_reader import Snapshot
 
 #: What becomes of a segment; only the manifest in Spark state tells for certain.
 LIVE, EXPIRED, ORPHAN = "live", "expired", "orphan"

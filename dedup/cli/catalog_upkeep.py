@@ -6,9 +6,9 @@ import uuid
 from dataclasses import asdict
 from typing import Any
 
-from dedup.catalog.adopt import adopt as adopt_catalog
+from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
+from dedup.catalog.repair.adopt import adopt as adopt_catalog
 from dedup.catalog.root import Root
-from dedup.catalog.vacuum import carry_out, plan_vacuum
 from dedup.cli.catalog import only_query, open_root, snapshot
 from dedup.core.duration import duration_ms
 from dedup.machine import wall_clock_ms

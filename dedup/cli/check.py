@@ -11,19 +11,19 @@ from typing import Any
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
+from dedup.checks.facts import Facts, cores_of, retention, whole
+from dedup.checks.findings import Finding, Level
+from dedup.checks.rules import advise
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
-from dedup.core.advice import advise
 from dedup.core.duration import duration_ms
-from dedup.core.facts import Facts, cores_of, retention, whole
-from dedup.core.findings import Finding, Level
 from dedup.core.policy import default_lateness_ms, late_rule
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
-from dedup.spark.checkpoint_log import CheckpointLog, read_checkpoint
+from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}

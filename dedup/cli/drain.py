@@ -22,7 +22,7 @@ from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 from dedup.sinks.staged import StagedFiles
-from dedup.spark.file_log import FileLog
+from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dedup import kernel
-from dedup.catalog.backup import read_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, certificate_of, derive_keys, shards_of
+from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
@@ -27,7 +27,7 @@ from dedup.core.state import ShardState
 from dedup.errors import ConfigError, SegmentDamaged
 
 if TYPE_CHECKING:
-    from dedup.spark.state_reader import Snapshot
+    from dedup.spark.driver.state_reader import Snapshot
 
 
 #: What is said of an ID, and the exit code.

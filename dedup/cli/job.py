@@ -185,8 +185,8 @@ def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame
     DedupError
         What the query would stop with in its first micro-batch, where that can be known before.
     """
-    from dedup.spark.going_on import check_going_on
-    from dedup.spark.operator import dedup_by_id
+    from dedup.spark.driver.going_on import check_going_on
+    from dedup.spark.driver.operator import dedup_by_id
 
     options = job.options
     chosen: dict[str, Any] = {

@@ -14,7 +14,7 @@ from typing import Any, Self
 from dedup.cli.run_options import DEFAULTS, RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.staged import published_batches
-from dedup.spark.file_log import last_number
+from dedup.spark.driver.file_log import last_number
 
 RECORD = "_dedup.json"
 LOG = "_dedup.log"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dedup.cli.input_files import Stamp, stamp_of
 from dedup.errors import DataError
-from dedup.spark.file_log import FileLog
+from dedup.spark.driver.file_log import FileLog
 
 NAME = "_dedup.files"
 #: So many are named.

@@ -30,7 +30,7 @@ from dedup.cli.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
-from dedup.spark.file_log import FileLog
+from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

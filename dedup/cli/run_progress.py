@@ -12,7 +12,7 @@ from dedup.cli.bad_records import METRIC
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Reporter
 from dedup.core.metrics import BatchMetrics, check_together
-from dedup.spark.file_log import FileLog
+from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

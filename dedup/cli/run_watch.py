@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEve
 
 from dedup.cli.new_columns import Note
 from dedup.cli.run_options import RunOptions
-from dedup.spark.listener import DedupListener
+from dedup.spark.driver.listener import DedupListener
 
 #: Spark tells of a query's end on a thread of its own.
 _END_S = 5.0

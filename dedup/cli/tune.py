@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dedup.checks.findings import Finding
 from dedup.cli import tune_screen as words
 from dedup.cli.failures import DAMAGE, OK
 from dedup.core.duration import duration_ms
-from dedup.core.findings import Finding
 from dedup.core.policy import MIN_BUDGET_BYTES, MIN_FPR, default_lateness_ms, late_rule
 from dedup.errors import ConfigError, FilterDamaged
 from dedup.kernel import PATH

@@ -76,9 +76,9 @@ def read_sample(
 def _read(spark: SparkSession, job: Job) -> Sample:
     from pyspark.sql import functions as fn
 
-    from dedup.spark.columns import Columns, check_id_type, check_time_type
+    from dedup.spark.driver.columns import Columns, check_id_type, check_time_type
+    from dedup.spark.executor.pack import millis
     from dedup.spark.id_encoding import encode_ids
-    from dedup.spark.pack import millis
 
     run, schema = job.options, schema_of(spark, job)
     reader = spark.read.format(job.files.file_format).schema(schema)

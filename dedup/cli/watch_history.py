@@ -9,7 +9,7 @@ from rich.text import Text
 from dedup.cli.figures import iso, size
 from dedup.core.duration import span
 from dedup.core.metrics import STAGES
-from dedup.core.watched import Step, Watched
+from dedup.monitor.watched import Step, Watched
 
 #: Rows of the table at most, and lines that it is worth its head for.
 _ROWS, _LEAST_ROWS = 30, 3

@@ -26,11 +26,11 @@ from dedup.cli.watch_screen import (
     waiting,
     worst,
 )
-from dedup.core.watched import Watched
 from dedup.errors import ConfigError
 from dedup.machine import wall_clock_ms
 from dedup.monitor.log_folder import LogFolder
 from dedup.monitor.query_log import QueryLog
+from dedup.monitor.watched import Watched
 
 #: Gives every query as it is now, and why that is not news, None where it is.
 Look = Callable[[], tuple[list[Watched], str | None]]

@@ -10,9 +10,9 @@ from rich.text import Text
 from dedup.cli.figures import iso, size
 from dedup.cli.watch_history import history, took
 from dedup.core.duration import span
-from dedup.core.health import Status
 from dedup.core.metrics import BatchMetrics
-from dedup.core.watched import Watched
+from dedup.monitor.health import Status
+from dedup.monitor.watched import Watched
 
 #: From the least to the most that someone has to look at it, with exit code and colour.
 STATUSES = {

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dedup.core.forecast import MAX_NAME
-from dedup.core.health import ENDED, Status
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.machine import wall_clock_ms
+from dedup.monitor.health import ENDED, Status
 from dedup.monitor.series import (
     CHECKPOINT_BEGUN,
     CLOCK,

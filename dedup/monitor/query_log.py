@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dedup.core.health import ENDED
 from dedup.core.metrics import BatchMetrics
-from dedup.core.watched import Watched
+from dedup.monitor.health import ENDED
 from dedup.monitor.metrics_log import FORMAT
+from dedup.monitor.watched import Watched
 
 
 @dataclass

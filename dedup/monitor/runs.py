@@ -6,12 +6,12 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from dedup.core.health import HISTORY
 from dedup.core.metrics import BatchMetrics
-from dedup.core.watched import Watched
+from dedup.monitor.health import HISTORY
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.monitor.query_log import QueryLog
 from dedup.monitor.series import MAX_QUERIES
+from dedup.monitor.watched import Watched
 
 if TYPE_CHECKING:
     from dedup.monitor.prometheus import Exporter

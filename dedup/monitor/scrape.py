@@ -14,10 +14,9 @@ from http.client import HTTPException, IncompleteRead
 from typing import Any
 
 from dedup.core.forecast import BANDS
-from dedup.core.health import ENDED, HISTORY, Health, Status
 from dedup.core.metrics import MAXIMA, STAGES, SUMS, VERDICTS, BatchMetrics
-from dedup.core.watched import Watched
 from dedup.errors import ConfigError, MissingExtraError
+from dedup.monitor.health import ENDED, HISTORY, Health, Status
 from dedup.monitor.series import (
     CHECKPOINT_BEGUN,
     CLOCK,
@@ -32,6 +31,7 @@ from dedup.monitor.series import (
     SERIES,
     STATUS,
 )
+from dedup.monitor.watched import Watched
 
 try:
     from prometheus_client.parser import text_string_to_metric_families

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dedup.core.forecast import BANDS, SLOWEST_SOURCES
-from dedup.core.health import Status
 from dedup.core.metrics import STAGES, VERDICTS, BatchMetrics
+from dedup.monitor.health import Status
 
 PREFIX = "dedup_"
 _MS, _US = 1e-3, 1e-6

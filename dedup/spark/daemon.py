@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 #: What the three passes run.
-_LOADED = ("dedup.spark.pack", "dedup.spark.group", "dedup.spark.unpack")
+_LOADED = ("dedup.spark.executor.pack", "dedup.spark.executor.group", "dedup.spark.executor.unpack")
 #: Spark's own, for the process that takes over: the search path cannot travel in the environment,
 #: where programs that a task starts would find it.
 _INSTEAD = "import sys; sys.path[:] = {!r}; from pyspark.daemon import manager; manager()"

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.core.advice_memory import SHARE_BYTES, workers_bytes
-from dedup.core.advice_speed import PER_CORE_MAX
+from dedup.checks.findings import Finding, Level, Takes, in_order
+from dedup.checks.memory_rules import SHARE_BYTES, workers_bytes
+from dedup.checks.speed_rules import PER_CORE_MAX
 from dedup.core.duration import format_ms, span
-from dedup.core.findings import Finding, Level, Takes, in_order
 from dedup.core.sizing import interval
 from dedup.tune.candidates import WORTH, Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand, Repeats

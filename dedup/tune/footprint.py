@@ -48,7 +48,7 @@ def _peak_of_this_process() -> int:
 def _judge(rows: int, key_bytes: int) -> None:
     # What a worker of Spark has loaded when the group function begins.
     with suppress(ImportError):
-        import dedup.spark.group  # noqa: F401
+        import dedup.spark.executor.group  # noqa: F401
     policy = Policy(horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True)
     load = Load(rows=max(2, rows), batch_ms=_HOUR_MS, policy=policy)
     with scratch_store() as (store, hash_key):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from dedup.core.findings import Finding
+from dedup.checks.findings import Finding
 from dedup.errors import MissingExtraError
 
 _TEMPLATE = "report.html"

@@ -15,9 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from catalog_support import QUERY, Bench, Content, fixed, knows, write
 
-from dedup.catalog.accepted_loss import read_accepted_loss
-from dedup.catalog.backup import check_backup, read_adopted, read_backup, write_adopted
-from dedup.catalog.backup import write_backup as put_backup
 from dedup.catalog.certificate import (
     Certificate,
     create_or_check,
@@ -25,12 +22,15 @@ from dedup.catalog.certificate import (
     load_certificate,
     slot_keys,
 )
-from dedup.catalog.housekeeping import ShardTask, housekeep
-from dedup.catalog.inspect import accept_loss, list_catalog, verify_segment
+from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc.pending_lists import read_pending_list
+from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.layout import segment_name, shard_path
-from dedup.catalog.pending_lists import read_pending_list
+from dedup.catalog.repair.accepted_loss import read_accepted_loss
+from dedup.catalog.repair.backup import check_backup, read_adopted, read_backup, write_adopted
+from dedup.catalog.repair.backup import write_backup as put_backup
+from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
 from dedup.catalog.root import Root
-from dedup.catalog.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.store import ShardStore
 from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys

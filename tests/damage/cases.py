@@ -21,16 +21,16 @@ from harm import Harm, harms, some
 from judge import Outcomes, Wrong
 from world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
 
-from dedup.catalog.accepted_loss import read_accepted_loss
-from dedup.catalog.backup import read_adopted, read_backup
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
-from dedup.catalog.pending_lists import read_pending_list
-from dedup.catalog.runs import read_lineage
+from dedup.catalog.gc.pending_lists import read_pending_list
+from dedup.catalog.gc.runs import read_lineage
+from dedup.catalog.repair.accepted_loss import read_accepted_loss
+from dedup.catalog.repair.backup import read_adopted, read_backup
 from dedup.core.ports import ABSENT_MS, SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
-from dedup.spark import task
+from dedup.spark.executor import task
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from mutate import mutated, mutated_json
 from world import OTHER_QUERY, RUN, World
 
 from dedup import kernel
-from dedup.catalog.accepted_loss import AcceptedLoss
-from dedup.catalog.backup import check_backup
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.pending_lists import check_pending_list
-from dedup.catalog.runs import check_lineage
+from dedup.catalog.gc.pending_lists import check_pending_list
+from dedup.catalog.gc.runs import check_lineage
+from dedup.catalog.repair.accepted_loss import AcceptedLoss
+from dedup.catalog.repair.backup import check_backup
 from dedup.catalog.segment import SegmentMeta
 from dedup.core.clocks import Observed
 from dedup.core.filter import HEADER_BYTES, FilterHead, SplitBlockFilter, head_bytes
@@ -36,7 +36,7 @@ from dedup.core.paged import may_hold
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, FilterDamaged, StateError
-from dedup.spark import wire
+from dedup.spark.executor import wire
 
 #: So many of the inputs are compared between the C extension and numpy.
 COMPARED = 16

@@ -27,8 +27,8 @@ from harm import Harm, harms, some
 from judge import Outcomes
 from world import World
 
-from dedup.catalog.adopt import adopt
-from dedup.catalog.backup import read_adopted
+from dedup.catalog.repair.adopt import adopt
+from dedup.catalog.repair.backup import read_adopted
 from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError

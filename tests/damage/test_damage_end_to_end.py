@@ -31,9 +31,9 @@ from test_operator_replay import STORES
 from dedup import BatchMetrics, DedupListener
 from dedup.catalog.layout import parse
 from dedup.cli.failures import explain
-from dedup.core.health import Status
 from dedup.core.metrics import check_together
 from dedup.errors import CatalogError, DedupError, StateError
+from dedup.monitor.health import Status
 
 
 def _spark_fixtures() -> object:

@@ -22,12 +22,12 @@ from judge import Outcomes, Wrong
 from typer.testing import CliRunner
 from world import RUN, World
 
-from dedup.catalog.inspect import verify_segment
-from dedup.catalog.objects import verify_objects
+from dedup.catalog.repair.inspect import verify_segment
+from dedup.catalog.repair.objects import verify_objects
 from dedup.cli import catalog
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK
-from dedup.spark.state_reader import Snapshot
+from dedup.spark.driver.state_reader import Snapshot
 
 MAY_BE_GONE = ("accepted_loss", "run lineage")
 SIZES = [

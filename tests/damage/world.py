@@ -11,7 +11,6 @@ import numpy as np
 from catalog_support import Content, DirectoryFileSystem
 
 from dedup import kernel
-from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import (
     Certificate,
@@ -20,10 +19,11 @@ from dedup.catalog.certificate import (
     filter_key_id,
     slot_keys,
 )
-from dedup.catalog.inspect import accept_loss
+from dedup.catalog.gc.runs import mark_through, write_lineage
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
+from dedup.catalog.repair.backup import write_adopted, write_backup
+from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
-from dedup.catalog.runs import mark_through, write_lineage
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core.bucket import Bucket

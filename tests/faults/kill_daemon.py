@@ -12,9 +12,9 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import dedup.catalog.store
-import dedup.spark.group
-import dedup.spark.pack
-import dedup.spark.unpack  # noqa: F401
+import dedup.spark.executor.group
+import dedup.spark.executor.pack
+import dedup.spark.executor.unpack  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -16,8 +16,8 @@ from model_crash import Crash, MortalRoot
 from model_items import SOURCES, Item
 from model_world import KEY_ID, World
 
+from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.root import Root
-from dedup.catalog.vacuum import carry_out, plan_vacuum
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged, StateError
 

@@ -1,6 +1,6 @@
 """The world of the model: one catalog on files and RocksDB, and the checkpoints that use it.
 
-Micro-batches run as in dedup.spark.group: base state from bytes, a look round, the verdicts, the
+Micro-batches run as in dedup.spark.executor.group: base state from bytes, housekeeping, verdicts,
 state row. After every attempt the catalog's folder is compared with what may be missing there.
 """
 
@@ -23,10 +23,10 @@ from model_checkpoint import BIRTH, Checkpoint, Commit, Zombie, draw_policy
 from model_items import Item, hear, make_items, marked, pack, shuffled
 from model_ledger import Judged
 
-from dedup.catalog import housekeeping
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import filter_key_id
-from dedup.catalog.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc import housekeeping
+from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews

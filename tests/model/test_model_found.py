@@ -15,9 +15,9 @@ from model_items import Item
 from model_world import BEGIN_MS, World
 from walk import FAST_FOLDER
 
-from dedup.catalog import housekeeping
+from dedup.catalog.gc import housekeeping
+from dedup.catalog.gc.vacuum import plan_vacuum
 from dedup.catalog.root import Root
-from dedup.catalog.vacuum import plan_vacuum
 from dedup.core import upkeep
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.catalog.definition import Definition
-from dedup.spark.columns import Columns
+from dedup.spark.driver.columns import Columns
 
 #: A Column and its definition; over a DataFrame of `support.SCHEMA`, in the session zone UTC.
 N = ("n", "bigint")

@@ -30,7 +30,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
         from unittest.mock import patch
 
         from dedup.catalog.root import Root
-        from dedup.spark import group, task
+        from dedup.spark.executor import group, task
 
         chosen = points.get(task.Task.current(plan).epoch)
 

@@ -13,10 +13,10 @@ from support import Query, trace
 from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id
+from dedup.checks.findings import Finding, Level
 from dedup.cli.app_check import check
-from dedup.core.findings import Finding, Level
-from dedup.spark.check_query import _sources
-from dedup.spark.checkpoint_log import read_checkpoint
+from dedup.spark.driver.check_query import _sources
+from dedup.spark.driver.checkpoint_log import read_checkpoint
 
 app = typer.Typer()
 app.command()(check)

@@ -15,7 +15,7 @@ from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.explain import exit_code, explain
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
-from dedup.spark.state_reader import read_snapshot
+from dedup.spark.driver.state_reader import read_snapshot
 
 
 def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from pyspark.logger import PySparkLogger
 from spark_support import FileDrop, Job
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
+from dedup.checks.memory_rules import SHARE_BYTES
 from dedup.cli import tune_sample
 from dedup.cli.catalog import open_root, snapshot
-from dedup.core.advice_memory import SHARE_BYTES
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
-from dedup.spark.operator import dedup_by_id
+from dedup.spark.driver.operator import dedup_by_id
 from dedup.tune.demand import Demand, Sizing, of_states
 from dedup.tune.sample import of_sample, without_future
 

@@ -14,16 +14,16 @@ from small_state import HORIZON_S, OPTIONS, query, tables
 from support import Query, Run
 from typer.testing import CliRunner
 
-import dedup.spark.build
-from dedup.catalog.backup import read_adopted
+import dedup.spark.driver.build
+from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import segment_name, shard_path
+from dedup.catalog.repair.backup import read_adopted
 from dedup.catalog.root import Root
-from dedup.catalog.runs import list_runs
 from dedup.cli import catalog_upkeep
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
-from dedup.spark.state_reader import read_snapshot
+from dedup.spark.driver.state_reader import read_snapshot
 
 
 def command(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -122,12 +122,12 @@ def test_a_micro_batch_that_was_never_committed_is_not_adopted(
     made.add_table(given[4])
 
     def broken(plan: Any, key: Any, frames: Any, state: Any) -> Any:
-        from dedup.spark import group
+        from dedup.spark.executor import group
 
         yield from group.dedup_stream(plan, key, frames, state)
         raise RuntimeError("made to fail for good")
 
-    monkeypatch.setattr(dedup.spark.build, "dedup_stream", broken)
+    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", broken)
     with pytest.raises(StreamingQueryException, match="made to fail for good"):
         made.run()
     monkeypatch.undo()

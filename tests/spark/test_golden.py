@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup.catalog.inspect import verify_segment
+from dedup.catalog.repair.inspect import verify_segment
 from dedup.catalog.root import Root
-from dedup.spark.state_reader import read_snapshot
+from dedup.spark.driver.state_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("v*/checkpoint"))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from support import BASE, Query, trace
 
-import dedup.spark.build
+import dedup.spark.driver.build
 from dedup import time_from_id
 
 
@@ -158,13 +158,13 @@ def test_clock_jumps_stop_processing_time(
     def a_year_back(plan: Any, key: Any, frames: Any, state: Any) -> Any:
         from unittest.mock import patch
 
-        from dedup.spark import group
+        from dedup.spark.executor import group
 
         now_ms = group.wall_clock_ms() - 365 * 86_400_000
         with patch.object(group, "wall_clock_ms", lambda: now_ms):
             yield from group.dedup_stream(plan, key, frames, state)
 
-    monkeypatch.setattr(dedup.spark.build, "dedup_stream", a_year_back)
+    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", a_year_back)
     query = Query(spark, tmp_path, {"horizon": "1 day", "verdict": "verdict"}).add("a@0", "a@1")
     with pytest.raises(
         StreamingQueryException,

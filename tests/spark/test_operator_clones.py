@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from small_state import HORIZON_S, LATENESS_S, query, tables, total
 from support import Query, Run
 
-import dedup.spark.build
+import dedup.spark.driver.build
 from dedup.catalog.layout import SEGMENT_SUFFIX, SIDECAR_SUFFIX, shard_path
 from dedup.catalog.root import Root
-from dedup.spark.state_reader import read_snapshot
+from dedup.spark.driver.state_reader import read_snapshot
 
 
 def clone(made: Query, folder: Path) -> Query:
@@ -89,7 +89,7 @@ def test_orphans_are_deleted_once_nothing_can_name_them(
     marks = tmp_path / "marks"
     marks.mkdir()
     points = dict(enumerate(POINTS))
-    monkeypatch.setattr(dedup.spark.build, "dedup_stream", failing(points, marks))
+    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", failing(points, marks))
     made = query(spark, tmp_path / "query", given[: len(POINTS) + 4])
     run = made.run()
     assert {path.name for path in marks.iterdir()} == set(POINTS)

@@ -25,11 +25,11 @@ from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
 from dedup.core.shard import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.errors import DataError, ExecutorError
-from dedup.spark import pack, wire
-from dedup.spark.keycolumn import key_column, restored, without
-from dedup.spark.pack import Packer
+from dedup.spark.executor import pack, wire
+from dedup.spark.executor.keycolumn import key_column, restored, without
+from dedup.spark.executor.pack import Packer
+from dedup.spark.executor.task import Layout
 from dedup.spark.plan import Plan
-from dedup.spark.task import Layout
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SHARDS = 3

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from small_state import HORIZON_S, LATENESS_S, query, tables, total
 from support import Query, Run, finish, forget_commits, roll_back, row_set
 
-import dedup.spark.build
+import dedup.spark.driver.build
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_tasks_that_fail_once_at_every_point(
     marks = tmp_path / "marks"
     marks.mkdir()
     points = dict(enumerate(POINTS))
-    monkeypatch.setattr(dedup.spark.build, "dedup_stream", failing(points, marks))
+    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", failing(points, marks))
     # Large enough that every shard writes a segment in every micro-batch, whatever its share.
     given = tables(len(points) + 1, rows=1600)
     made = query(spark, tmp_path, given[:-1])
@@ -108,12 +108,12 @@ def test_a_task_that_fails_for_good_stops_the_query(
     made.add_table(given[2])
 
     def broken(plan: Any, key: Any, frames: Any, state: Any) -> Any:
-        from dedup.spark import group
+        from dedup.spark.executor import group
 
         yield from group.dedup_stream(plan, key, frames, state)
         raise RuntimeError("made to fail for good")
 
-    monkeypatch.setattr(dedup.spark.build, "dedup_stream", broken)
+    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", broken)
     with pytest.raises(StreamingQueryException, match="made to fail for good"):
         made.run()
     monkeypatch.undo()

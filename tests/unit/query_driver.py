@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from dedup import kernel
-from dedup.catalog.backup import read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import (
     Certificate,
@@ -18,7 +17,8 @@ from dedup.catalog.certificate import (
     shards_of,
     slot_keys,
 )
-from dedup.catalog.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.repair.backup import read_adopted, write_backup
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
@@ -28,7 +28,7 @@ from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.state import ShardState
-from dedup.spark.group import backup_is_due
+from dedup.spark.executor.group import backup_is_due
 from dedup.spark.id_encoding import ENCODING
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"

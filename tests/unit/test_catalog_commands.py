@@ -14,8 +14,8 @@ from query_driver import QUERY, QueryDriver
 from test_lost_checkpoint import DAY_MS, POLICY, ROOMY, records
 from typer.testing import CliRunner
 
-from dedup.catalog import inspect as files
-from dedup.catalog.backup import read_backup
+from dedup.catalog.repair import inspect as files
+from dedup.catalog.repair.backup import read_backup
 from dedup.cli import catalog, catalog_upkeep
 from dedup.cli.app import app
 from dedup.cli.catalog_screen import inspection_lines
@@ -26,7 +26,7 @@ from dedup.cli.id_text import id_key
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.machine import wall_clock_ms
-from dedup.spark.state_reader import Snapshot
+from dedup.spark.driver.state_reader import Snapshot
 
 
 def encoded(text: str) -> bytes:

@@ -18,7 +18,7 @@ from catalog_support import (
     write,
 )
 
-from dedup.catalog.inspect import accept_loss
+from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
 from dedup.core.ports import SegmentRef

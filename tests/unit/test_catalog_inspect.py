@@ -21,7 +21,7 @@ from catalog_support import (
 )
 
 from dedup.catalog.blocks import encode_blocks
-from dedup.catalog.inspect import accept_loss, list_catalog, verify_segment
+from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
 from dedup.catalog.root import Root
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys

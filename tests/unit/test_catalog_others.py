@@ -10,11 +10,11 @@ import pytest
 from metrics_support import batch
 
 from dedup.catalog.certificate import Certificate, create_or_check, filter_key_id, slot_keys
-from dedup.catalog.others import Other, others_alike
+from dedup.catalog.repair.others import Other, others_alike
 from dedup.catalog.root import Root
 from dedup.cli.watch_screen import screen
-from dedup.core.watched import Watched
-from dedup.spark.task import warn_of_others
+from dedup.monitor.watched import Watched
+from dedup.spark.executor.task import warn_of_others
 
 OWN, LAST, EARLIER = "own", "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "earlier"
 DAY_S = 86_400

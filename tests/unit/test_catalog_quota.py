@@ -12,7 +12,7 @@ import pytest
 from catalog_support import Bench, answers_or_refuses, fixed, knows, write
 from small_disk import small_disk, take_inodes
 
-from dedup.catalog.inspect import list_catalog
+from dedup.catalog.repair.inspect import list_catalog
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 

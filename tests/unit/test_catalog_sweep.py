@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from catalog_support import QUERY, Bench, fixed, hashes_of  # noqa: F401
 
-from dedup.catalog import housekeeping
-from dedup.catalog.housekeeping import LOOK_STRIDE, ShardTask, housekeep
+from dedup.catalog.gc import housekeeping
+from dedup.catalog.gc.housekeeping import LOOK_STRIDE, ShardTask, housekeep
+from dedup.catalog.gc.pending_lists import write_pending_list
+from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
+from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.layout import run_path, segment_name, shard_path
-from dedup.catalog.pending_lists import write_pending_list
 from dedup.catalog.root import Root
-from dedup.catalog.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
-from dedup.catalog.vacuum import carry_out, plan_vacuum
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList

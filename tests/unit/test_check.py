@@ -16,15 +16,15 @@ from typer.testing import CliRunner, Result
 
 from dedup.catalog.certificate import Certificate, create_or_check, filter_key_id, slot_keys
 from dedup.catalog.root import Root
+from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
+from dedup.checks.findings import Finding, Level, Takes
 from dedup.cli.app_check import check
 from dedup.cli.check import _of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.output_folder import Record
 from dedup.cli.run_options import RunOptions
-from dedup.core.facts import FOREVER_MS, OTHER, Facts, retention
-from dedup.core.findings import Finding, Level, Takes
 from dedup.monitor.metrics_log import MetricsLog
-from dedup.spark.checkpoint_log import read_checkpoint
+from dedup.spark.driver.checkpoint_log import read_checkpoint
 
 app = typer.Typer()
 app.command()(check)
@@ -574,6 +574,6 @@ def test_markup_in_a_finding_is_text() -> None:
 def test_the_options_of_kafka_name_its_topics(
     options: dict[str, str], topics: tuple[str, ...], partitions: int | None
 ) -> None:
-    from dedup.spark.check_query import _topics
+    from dedup.spark.driver.check_query import _topics
 
     assert _topics(options) == (topics, partitions)

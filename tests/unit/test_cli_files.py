@@ -23,7 +23,7 @@ from dedup.cli.output_folder import (
 from dedup.cli.rewritten import NAME, FilesAsRead, warning
 from dedup.cli.run_options import RunOptions
 from dedup.errors import ConfigError, DedupError
-from dedup.spark.file_log import FileLog, files_taken
+from dedup.spark.driver.file_log import FileLog, files_taken
 
 
 def options_for(folder: Path, *names: str, **options: object) -> RunOptions:

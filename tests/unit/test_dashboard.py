@@ -14,7 +14,7 @@ import yaml
 
 import dedup.monitor
 from dedup.core.forecast import SLOWEST_SOURCES
-from dedup.core.health import HISTORY, LEAST_EVIDENCE, WINDOW, Status
+from dedup.monitor.health import HISTORY, LEAST_EVIDENCE, WINDOW, Status
 from dedup.monitor.metrics_log import FILE_BYTES, FILES
 from dedup.monitor.series import (
     CLOCK,

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.core.keys import Keys
-from dedup.spark import wire, worker
+from dedup.spark.executor import wire, worker
+from dedup.spark.executor.keycolumn import key_column, restored, text_of, without
 from dedup.spark.id_encoding import encode_ids
-from dedup.spark.keycolumn import key_column, restored, text_of, without
 from dedup.spark.plan import Plan
 
 UUIDS = st.integers(0, 2**128 - 1).map(lambda number: str(UUID(int=number)))

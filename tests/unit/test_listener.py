@@ -12,7 +12,7 @@ from metrics_support import QUERY, RUN, batch
 from dedup import DedupListener
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
-from dedup.spark import listener as listener_module
+from dedup.spark.driver import listener as listener_module
 
 
 @pytest.mark.parametrize("port", [70_000, -1, "9464", True, 9464.0])

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from query_driver import QUERY, QueryDriver, Rec
 
-from dedup.catalog.adopt import adopt
-from dedup.catalog.backup import read_adopted, read_backup
+from dedup.catalog.gc.runs import list_runs
+from dedup.catalog.gc.vacuum import plan_vacuum
+from dedup.catalog.repair.adopt import adopt
+from dedup.catalog.repair.backup import read_adopted, read_backup
 from dedup.catalog.root import Root
-from dedup.catalog.runs import list_runs
-from dedup.catalog.vacuum import plan_vacuum
 from dedup.core.lineage import MAX_RUNS, Lineage, Run
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from metrics_support import QUERY, RUN, START_MS, batch
 
-from dedup.core.health import TOLD_SILENCE_MS
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import log_folder
+from dedup.monitor.health import TOLD_SILENCE_MS
 from dedup.monitor.log_folder import LogFolder, _read, read_logs
 from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
 from dedup.monitor.query_log import QueryLog

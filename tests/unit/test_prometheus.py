@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
-from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import scrape
+from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.prometheus import Exporter, serve
 from dedup.monitor.runs import Runs
 from dedup.monitor.scrape import Endpoint

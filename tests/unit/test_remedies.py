@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import dedup
 import dedup.errors
-from dedup.catalog.accepted_loss import accepted_loss_path
 from dedup.catalog.certificate import Certificate
+from dedup.catalog.repair.accepted_loss import accepted_loss_path
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE, explain
@@ -66,7 +66,7 @@ def _is_text(node: ast.AST) -> bool:
 
 def test_every_topic_has_a_section_and_every_section_is_used() -> None:
     found = used()
-    assert "spark/shipping.py" in found["executor-package"]
+    assert "spark/driver/shipping.py" in found["executor-package"]
     assert len(found) >= 12
     assert set(found) == set(SECTIONS), found
 

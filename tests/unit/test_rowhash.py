@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dedup.spark.rowhash import hash_rows
+from dedup.spark.executor.rowhash import hash_rows
 
 KEY = bytes(range(16))
 MAP = pa.map_(pa.string(), pa.int32())

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from metrics_support import HOUR_MS, QUERY, RUN, START_MS, batch
 
-from dedup.core.health import HISTORY, Status
-from dedup.core.watched import Watched
+from dedup.monitor.health import HISTORY, Status
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 from dedup.monitor.runs import Runs
 from dedup.monitor.series import MAX_QUERIES
+from dedup.monitor.watched import Watched
 
 
 def told(runs: Runs, now_ms: int = START_MS) -> tuple[Status, str]:

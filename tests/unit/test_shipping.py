@@ -17,7 +17,7 @@ import dedup
 from dedup.cli.failures import explain
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, ExecutorError
-from dedup.spark.shipping import shipped
+from dedup.spark.driver.shipping import shipped
 
 
 class Counted:

@@ -16,11 +16,11 @@ import pytest
 from tune_support import COSTS, candidate, demand
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
+from dedup.checks.facts import Facts
+from dedup.checks.findings import Finding, Level, Takes
+from dedup.checks.rules import advise as check_rules
 from dedup.cli import tune_screen as words
 from dedup.cli.tune import Result, page
-from dedup.core.advice import advise as check_rules
-from dedup.core.facts import Facts
-from dedup.core.findings import Finding, Level, Takes
 from dedup.errors import MissingExtraError
 from dedup.tune import candidates, report
 from dedup.tune.advice import WorkerMemory, advise

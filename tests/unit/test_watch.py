@@ -27,11 +27,11 @@ from typer.testing import CliRunner
 from dedup.cli import watch_query
 from dedup.cli.app import app
 from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
-from dedup.core.health import WINDOW, Status
 from dedup.core.metrics import STAGES, BatchMetrics
-from dedup.core.watched import Watched
 from dedup.errors import ConfigError
+from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
+from dedup.monitor.watched import Watched
 
 STEP_MS = 10_000
 

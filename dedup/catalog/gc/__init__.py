@@ -1,0 +1,1 @@
+"""What may be deleted at a catalog root, and who may delete it."""

@@ -1,0 +1,102 @@
+"""Files of a shard that its manifest does not name, and which of them may be deleted.
+
+An orphan is what an attempt left behind that did not win: its process was killed, its task was
+retried, its micro-batch was rolled back. Foreign files are counted and never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dedup.catalog.gc.pending_lists import read_pending_list
+from dedup.catalog.layout import shard_path
+from dedup.catalog.repair.inspect import CatalogFile, list_catalog
+from dedup.catalog.root import Root
+from dedup.core.lineage import Lineage, Run
+from dedup.core.manifest import Manifest
+from dedup.core.policy import Policy
+
+#: Files deleted per shard and sweep.
+MAX_SWEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What lies in a shard's folder without being named.
+
+    Parameters
+    ----------
+    orphans : tuple of CatalogFile
+        Files of segments, sidecars and pending lists.
+    foreign : int
+        Files that are not of this library.
+    complete : bool
+        False where a pending list could not be read, so that some orphans may be expired segments.
+    """
+
+    orphans: tuple[CatalogFile, ...]
+    foreign: int
+    complete: bool
+
+
+def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
+    """Return what the manifest does not name in a shard's folder.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be read.
+    """
+    known, complete = manifest.names(), True
+    for pending_list in manifest.pending_lists:
+        names = read_pending_list(root, query_id, shard, pending_list.name)
+        complete &= len(names) == pending_list.count
+        known.update(names)
+    files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
+    orphans = tuple(
+        file
+        for file in files
+        if file.parsed.kind in ("segment", "sidecar", "pending_list")
+        and file.parsed.segment not in known
+    )
+    # A segment whose loss was accepted is the user's to delete.
+    forgotten = {file.parsed.segment for file in files if file.parsed.kind == "accepted_loss"}
+    orphans = tuple(file for file in orphans if file.parsed.segment not in forgotten)
+    return Stray(orphans, sum(file.parsed.kind == "foreign" for file in files), complete)
+
+
+def written_past_successor(
+    orphans: Iterable[CatalogFile], lineage: Lineage
+) -> list[tuple[Run, int]]:
+    """Return runs of the lineage that went on elsewhere, with the newest micro-batch they wrote in.
+
+    What they wrote behind the first micro-batch of their successor is no orphan of theirs.
+    """
+    newest: dict[Run, int] = {}
+    for file in orphans:
+        if file.parsed.run_id is not None and file.parsed.epoch is not None:
+            run = lineage.outran(file.parsed.run_id, file.parsed.epoch)
+            if run is not None:
+                newest[run] = max(file.parsed.epoch, newest.get(run, 0))
+    return list(newest.items())
+
+
+def sweepable(
+    orphans: Iterable[CatalogFile], lineage: Lineage, policy: Policy, *, epoch: int, now_ms: int
+) -> list[str]:
+    """Return the names of the orphans that no state can name, now or after a rollback.
+
+    They were written by a run of the shard's own lineage, in a micro-batch that Spark can no longer
+    roll back to, and are older than `keep_expired` by the storage's clock.
+    """
+    return [
+        file.name
+        for file in orphans
+        if file.parsed.run_id is not None
+        and lineage.holds(file.parsed.run_id)
+        and file.parsed.epoch is not None
+        and epoch - file.parsed.epoch > policy.retain_epochs
+        and file.modified_ms is not None
+        and now_ms - file.modified_ms >= policy.keep_expired_ms
+    ][:MAX_SWEPT]

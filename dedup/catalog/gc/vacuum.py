@@ -1,0 +1,155 @@
+"""Cleaning up a catalog from outside: orphans, half-written files, runs that are no more.
+
+The operator sweeps what its own lineage left. The rest needs a person's word: files of starts that
+failed before their first micro-batch, and everything once a checkpoint was copied or put back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
+from dedup.catalog.gc.sweep import find_stray, written_past_successor
+from dedup.catalog.repair.inspect import CatalogFile, list_catalog
+from dedup.catalog.root import Root
+from dedup.core.lineage import Lineage, Run
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What may go.
+
+    Parameters
+    ----------
+    files : tuple of CatalogFile
+        Orphans and half-written files, old enough.
+    young : int
+        Those that are not, and stay.
+    foreign : tuple of CatalogFile
+        Files that are not of this library; they stay.
+    branches : tuple of Run
+        Runs that went on from a state of this checkpoint's history, and are forgotten.
+    lineage : Lineage
+        Runs that the checkpoint descends from.
+    """
+
+    files: tuple[CatalogFile, ...]
+    young: int
+    foreign: tuple[CatalogFile, ...]
+    branches: tuple[Run, ...]
+    lineage: Lineage
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files that go."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def plan_vacuum(
+    root: Root,
+    query_id: str,
+    states: dict[int, ShardState],
+    *,
+    now_ms: int,
+    older_than_ms: int,
+    sole: bool,
+) -> Plan:
+    """Return what may be deleted of a query's files, going by the manifests of its checkpoint.
+
+    Parameters
+    ----------
+    root : Root
+    query_id : str
+    states : dict of shard to ShardState
+        As of the last committed micro-batch.
+    now_ms, older_than_ms : int
+        What is younger may belong to a micro-batch under way.
+    sole : bool
+        The user's word that no other checkpoint of this query is in use.
+
+    Raises
+    ------
+    ConfigError
+        When other runs went on from this history, and the word is not given.
+    CatalogError
+        When an object that names expired segments cannot be read, or the root cannot.
+    """
+    lineage = _lineage(root, query_id, states)
+    known = list_runs(root, query_id)
+    if len(lineage.runs) > 1 and not lineage.listed_in(known) and not sole:
+        raise ConfigError(
+            f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
+            f"micro-batch of query {query_id}: other runs from its history would be missed as "
+            "well. List again; if the trace is lost, and no other checkpoint of this query is in "
+            "use, say so with --sole.",
+            remedy="branched-history",
+        )
+    branches = lineage.branches(known)
+    if branches and not sole:
+        names = ", ".join(f"{run.run_id} (from micro-batch {run.began_epoch})" for run in branches)
+        raise ConfigError(
+            f"query {query_id} was also started from another state of its history: {names}. A "
+            "checkpoint was copied or put back; what is an orphan here may be alive there. If no "
+            "other checkpoint of this query is in use, say so with --sole.",
+            remedy="branched-history",
+        )
+    orphans: list[CatalogFile] = []
+    for shard, state in states.items():
+        stray = find_stray(root, query_id, shard, state.manifest)
+        if not stray.complete:
+            raise CatalogError(
+                f"shard {shard}: an object that names expired segments is missing or damaged; "
+                "what it named cannot be told from orphans. If the query was stopped while it "
+                "deleted, let it do one more micro-batch; else restore it from a copy",
+                remedy="damaged-pending-list",
+            )
+        orphans += stray.orphans
+    elsewhere = written_past_successor(orphans, lineage)
+    if elsewhere and not sole:
+        names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in elsewhere)
+        raise ConfigError(
+            f"query {query_id} went on behind the state of this checkpoint: {names}. It is a copy, "
+            "or was put back; what is an orphan here may be alive there. If no other checkpoint "
+            "of this query is in use, say so with --sole.",
+            remedy="branched-history",
+        )
+    files = list_catalog(root, query_id)
+    orphans += [file for file in files if file.parsed.kind == "temp"]
+    # Of branches that are over: no micro-batch under way wrote them, whatever their age.
+    past = Lineage(lineage.runs[:-1])
+    old = tuple(
+        file
+        for file in orphans
+        if _old(file, now_ms, older_than_ms) or (sole and written_past_successor([file], past))
+    )
+    foreign = tuple(file for file in files if file.parsed.kind == "foreign")
+    return Plan(old, len(orphans) - len(old), foreign, branches, lineage)
+
+
+def carry_out(root: Root, query_id: str, plan: Plan) -> int:
+    """Delete what the plan names; return how many files were there.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be written; some may be deleted then.
+    """
+    deleted = root.delete(file.name for file in plan.files)
+    drop_runs(root, query_id, plan.branches, plan.lineage)
+    return deleted
+
+
+def _lineage(root: Root, query_id: str, states: dict[int, ShardState]) -> Lineage:
+    """The lineage of the checkpoint: as if a run began after its last micro-batch."""
+    newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
+    after = Run("", newest.epoch + 1)
+    if not newest.clocks.run_id:
+        return Lineage((after,))
+    owner = Run(newest.clocks.run_id, newest.run_began)
+    return (read_lineage(root, query_id, owner) or Lineage((owner,))).followed_by(after)
+
+
+def _old(file: CatalogFile, now_ms: int, older_than_ms: int) -> bool:
+    return file.modified_ms is not None and now_ms - file.modified_ms >= older_than_ms

@@ -1,0 +1,1 @@
+"""`dedup check`: what is known of a query, and rules that judge it before it bites."""

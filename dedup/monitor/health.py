@@ -1,0 +1,275 @@
+"""How a query's forgetting keeps up: a verdict over its last micro-batches.
+
+Nobody sets a threshold: what counts is how the lag behaved over a window, as in Burrow's consumer
+lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from dedup.core.duration import span
+from dedup.monitor.trend import growth
+
+#: Micro-batches that are looked at, at least; more, where they took less than a minute.
+WINDOW, WINDOW_MS = 10, 60_000
+#: Micro-batches that are enough for a window of a minute, kept by who feeds `judge`.
+HISTORY = 100
+#: With fewer than these nothing is said of a lag; a trend takes seven that rise.
+LEAST_EVIDENCE = 5
+#: One micro-batch may take long, without a word: less silence than this says nothing.
+LEAST_SILENCE_MS = 600_000
+#: Nor less than this where nobody knows yet how far apart micro-batches are.
+UNKNOWN_SILENCE_MS = 3_600_000
+#: From here on an unusual silence is told: the driver may be gone. An idle query speaks more often.
+TOLD_SILENCE_MS = 180_000
+
+
+#: Clocks that differ by less than this are the same.
+CLOCK_SKEW_MS = 60_000
+
+#: Why a run ended that did not fail.
+ENDED = "the run has ended"
+
+
+class Status(StrEnum):
+    """What is said of a query."""
+
+    OK = "OK"
+    #: The GC watermark moves, and falls behind.
+    LAGGING = "LAGGING"
+    #: New records come, and the GC watermark stands.
+    STALLED = "STALLED"
+    #: The query failed, or no run of it goes on and none is due, or it is unusually silent.
+    STOPPED = "STOPPED"
+    #: It went back, or a shard did: state files or a checkpoint were put back, or a copy goes on.
+    REWOUND = "REWOUND"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one micro-batch showed; times in milliseconds since the epoch, None before the first.
+
+    Parameters
+    ----------
+    at_ms : int
+        When it was heard of, by the clock of who listens.
+    batch_id : int
+    newest_ms, low_watermark_ms, gc_watermark_ms : int or None
+        The newest timestamp and the watermarks after it.
+    source : str or None
+        The source partition that holds the watermarks.
+    epochs_apart : int
+        How far the shards' states are apart, in micro-batches.
+    begins : bool
+        It is the first micro-batch of a checkpoint, which may have adopted a catalog.
+    run_id : str
+        Tells runs apart.
+    """
+
+    at_ms: int
+    batch_id: int
+    newest_ms: int | None
+    low_watermark_ms: int | None
+    gc_watermark_ms: int | None
+    source: str | None = None
+    epochs_apart: int = 0
+    begins: bool = False
+    run_id: str = ""
+
+    @property
+    def lag_ms(self) -> int | None:
+        """How far the GC watermark is behind the newest timestamp."""
+        if self.newest_ms is None or self.gc_watermark_ms is None:
+            return None
+        return self.newest_ms - self.gc_watermark_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A verdict, why, and on how many of the window's micro-batches it rests."""
+
+    status: Status
+    reason: str
+    evidence: int
+    window: int = WINDOW
+
+
+def judge(
+    samples: Sequence[Sample],
+    *,
+    now_ms: int,
+    heard_ms: int | None = None,
+    ended: str | None = None,
+    alive: bool = False,
+) -> Health:
+    """Return the verdict on a query.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        Its micro-batches in the order in which they were heard of, the last `HISTORY` or more.
+    now_ms : int
+        The listener's clock.
+    heard_ms : int, optional
+        Last sign of life, be it without a micro-batch; default: the last sample.
+    ended : str, optional
+        Why the last run ended, where it did: `ENDED` where it did not fail.
+    alive : bool
+        Whether who tells of the query knows that it runs now: then silence is no stop.
+    """
+    last = _window(samples)
+    status, reason = _judge(last, samples, now_ms, heard_ms, ended, alive=alive)
+    return Health(status, reason, min(len(last), WINDOW))
+
+
+def _window(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """The last ones, as many as it takes, of one checkpoint."""
+    first = len(samples)
+    while first and not (
+        len(samples) - first >= WINDOW and samples[-1].at_ms - samples[first].at_ms >= WINDOW_MS
+    ):
+        first -= 1
+        if samples[first].begins:
+            break
+    return tuple(samples[first:])
+
+
+def _judge(
+    last: tuple[Sample, ...],
+    samples: Sequence[Sample],
+    now_ms: int,
+    heard_ms: int | None,
+    ended: str | None,
+    *,
+    alive: bool,
+) -> tuple[Status, str]:
+    back = _forgot(samples) or _went_back(last)
+    if back is not None:
+        return Status.REWOUND, back
+    # A job that is run again and again ends each time: that alone is no news.
+    pause_ms = _pause_ms(samples) if ended == ENDED else None
+    if ended is not None and pause_ms is None:
+        return Status.STOPPED, ended
+    if not last and heard_ms is None:
+        return Status.STOPPED, "no micro-batch was heard of"
+    silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
+    if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
+        return Status.STOPPED, f"silent for {span(silent_ms)}"
+    status, reason = _of_window(last, samples)
+    if pause_ms is not None:
+        return status, f"between two runs; {reason}"
+    return status, reason + _quiet(last, now_ms, silent_ms)
+
+
+def _quiet(last: tuple[Sample, ...], now_ms: int, silent_ms: int) -> str:
+    """What is unusual of the time since the last micro-batch, for people."""
+    unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
+    if silent_ms > unusual_ms:
+        return f"; nothing heard for {span(silent_ms)}"
+    if silent_ms < -CLOCK_SKEW_MS:
+        return f"; its clock is {span(-silent_ms)} ahead of this one"
+    if last and now_ms - last[-1].at_ms > unusual_ms:
+        return f"; no micro-batch for {span(now_ms - last[-1].at_ms)}"
+    return ""
+
+
+def _pause_ms(samples: Sequence[Sample]) -> int | None:
+    """The longest pause between two runs; None where only one is known."""
+    pauses = (b.at_ms - a.at_ms for a, b in pairwise(samples) if a.run_id != b.run_id)
+    return max(pauses, default=None)
+
+
+def _of_window(last: tuple[Sample, ...], samples: Sequence[Sample]) -> tuple[Status, str]:
+    if len(last) < LEAST_EVIDENCE:
+        return Status.OK, "no fault so far; its lag is judged from five micro-batches on"
+    if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
+        return Status.OK, "no fault so far; its lag is judged once a minute has passed"
+    return _lag(last, _of_checkpoint(samples)[-HISTORY:])
+
+
+def _patience_ms(last: tuple[Sample, ...]) -> int:
+    """The silence that is usual: that of the whole window, and twice the longest in it."""
+    if len(last) < 2:
+        return UNKNOWN_SILENCE_MS
+    window_ms = last[-1].at_ms - last[0].at_ms
+    return max(window_ms, 2 * _longest_pause_ms(last), LEAST_SILENCE_MS)
+
+
+def _longest_pause_ms(last: tuple[Sample, ...]) -> int:
+    return max((after.at_ms - before.at_ms for before, after in pairwise(last)), default=0)
+
+
+def _forgot(samples: Sequence[Sample]) -> str | None:
+    for sample in _of_checkpoint(samples):
+        if sample.epochs_apart:
+            return (
+                f"in micro-batch {sample.batch_id} the state of a shard was older than that of "
+                "others: dedup remedies damaged-state"
+            )
+    return None
+
+
+def _went_back(last: tuple[Sample, ...]) -> str | None:
+    for before, after in pairwise(last):
+        if after.batch_id <= before.batch_id:
+            return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"
+        old_ms, new_ms = before.gc_watermark_ms, after.gc_watermark_ms
+        if old_ms is not None and new_ms is not None and new_ms < old_ms:
+            return f"the GC watermark went back in micro-batch {after.batch_id}"
+    return None
+
+
+def _of_checkpoint(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The samples since the checkpoint began, as far as they are known."""
+    begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
+    return samples[begun:]
+
+
+def _lag(last: tuple[Sample, ...], known: Sequence[Sample]) -> tuple[Status, str]:
+    first, newest = last[0], last[-1]
+    if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
+        return Status.OK, "no newer timestamps"
+    held = f", held by source partition {newest.source}" if newest.source else ""
+    # A longer horizon lets the GC watermark stand, and the low one goes on.
+    if _marks(first) == _marks(newest) and _stands_unusually(known):
+        ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
+        return Status.STALLED, (
+            f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
+        )
+    more = _growth(known, len(last), [one.lag_ms for one in known])
+    if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
+        return Status.LAGGING, f"it falls behind the newest timestamp, by {more}{held}"
+    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in known]
+    if (more := _growth(known, len(last), behind)) is not None:
+        return Status.LAGGING, (
+            f"the newest timestamp falls behind the clock, by {more}: "
+            "records come faster than they are judged, or the source is slow"
+        )
+    return Status.OK, "the GC watermark keeps up"
+
+
+def _marks(sample: Sample) -> tuple[int | None, int | None]:
+    return sample.gc_watermark_ms, sample.low_watermark_ms
+
+
+def _stands_unusually(known: Sequence[Sample]) -> bool:
+    """Whether the watermarks stand for more than twice as long as they ever did before.
+
+    A source partition that speaks every five minutes lets them stand so long each time.
+    """
+    moved = [b.at_ms for a, b in pairwise(known) if _marks(a) != _marks(b)]
+    usual_ms = max((b - a for a, b in pairwise(moved)), default=0)
+    return known[-1].at_ms - (moved or [known[0].at_ms])[-1] > 2 * usual_ms
+
+
+def _growth(known: Sequence[Sample], newest: int, lags_ms: Sequence[int | None]) -> str | None:
+    """By how much a lag grew, and in what time; None where it does not."""
+    told = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
+    if len(told) < len(known):
+        return None
+    grown = growth([one.at_ms for one in known], told, newest)
+    return None if grown is None else f"{span(grown[0])} in {span(grown[1])}"

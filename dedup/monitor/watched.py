@@ -1,0 +1,255 @@
+"""What `dedup watch` shows of a query: its health, the lines of time, its pace, rates and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from dedup.core.forecast import BANDS
+from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
+from dedup.monitor.health import HISTORY, WINDOW, Health, Sample, judge
+
+#: Rates do not reach back across a pause of so many medians.
+LONG_PAUSE = 10
+#: Counted in each micro-batch and shown per second.
+RATES = (
+    "records_in", "unique", "duplicate", "late", "null_id", "untimed", "catalog_reads",
+    "bytes_written",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A micro-batch in the row of those before it.
+
+    Parameters
+    ----------
+    at_ms : int
+        When it was heard of.
+    batch : BatchMetrics
+    took_ms : int or None
+        How long it took; None where that is not told.
+    every_ms : int or None
+        From the start of the one before to its own; None for the first of a run.
+    """
+
+    at_ms: int
+    batch: BatchMetrics
+    took_ms: int | None
+    every_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long micro-batches take and how often one starts, in milliseconds; None: not known.
+
+    Spark does not tell a query's trigger, so `every_ms` is measured: the median over the window,
+    as `usual_ms` is of durations.
+    """
+
+    took_ms: int | None
+    usual_ms: int | None
+    every_ms: int | None
+
+    @property
+    def back_to_back(self) -> bool:
+        """Whether the next micro-batch starts as soon as one is done."""
+        return bool(self.usual_ms and self.every_ms and self.every_ms < 1.1 * self.usual_ms)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One query at one moment.
+
+    Parameters
+    ----------
+    query_id, name : str, str or None
+    now_ms : int
+        The moment, by the clock of who watches.
+    health : Health
+    batches : tuple of (int, BatchMetrics)
+        The window: when each micro-batch was heard of, and what it did.
+    heard_ms : int or None
+        Last sign of life, be it without a micro-batch.
+    unreadable : int
+        Lines of its metrics log that are none.
+    history : tuple of (int, BatchMetrics)
+        As `batches`, further back.
+    """
+
+    query_id: str
+    name: str | None
+    now_ms: int
+    health: Health
+    batches: tuple[tuple[int, BatchMetrics], ...]
+    heard_ms: int | None = None
+    unreadable: int = 0
+    history: tuple[tuple[int, BatchMetrics], ...] = ()
+
+    @staticmethod
+    def of(
+        query_id: str,
+        name: str | None,
+        batches: Sequence[tuple[int, BatchMetrics]],
+        *,
+        now_ms: int,
+        heard_ms: int | None = None,
+        ended: str | None = None,
+        alive: bool = False,
+        unreadable: int = 0,
+    ) -> Watched:
+        """The query, given all micro-batches that are known of it, oldest first."""
+        window = tuple(batches[-WINDOW:])
+        samples = [sample(at_ms, batch) for at_ms, batch in batches]
+        health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
+        if heard_ms is None and batches:
+            heard_ms = batches[-1][0]
+        history = tuple(batches[-HISTORY:])
+        return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable, history)
+
+    @property
+    def last(self) -> BatchMetrics | None:
+        """The newest micro-batch."""
+        return self.batches[-1][1] if self.batches else None
+
+    def rates(self) -> dict[str, float | None]:
+        """Counts per second since the window's last long pause; None while that is one micro-batch.
+
+        Up to the last micro-batch, or to now where the next one is overdue: an idle query's rates
+        fall.
+        """
+        pauses_ms = [after[0] - before[0] for before, after in pairwise(self.batches)]
+        long_ms = LONG_PAUSE * median(pauses_ms) if pauses_ms else 0
+        first = max((n for n, ms in enumerate(pauses_ms, 1) if ms > long_ms), default=0)
+        batches = self.batches[first:]
+        if len(batches) < 2:
+            return dict.fromkeys(RATES)
+        begin_ms, end_ms = batches[0][0], batches[-1][0]
+        if self.now_ms - end_ms > 2 * max(pauses_ms[first:]):
+            end_ms = self.now_ms
+        if end_ms <= begin_ms:
+            return dict.fromkeys(RATES)
+        # The first one only begins the time.
+        return {
+            name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
+            for name in RATES
+        }
+
+    def steps(self) -> list[Step]:
+        """The micro-batches that are known, the oldest first."""
+        found: list[Step] = []
+        before: Step | None = None
+        for at_ms, batch in self.history:
+            # An endpoint may have told of several at once.
+            passed = 0 if before is None else batch.batch_id - before.batch.batch_id
+            every_ms = None
+            if before is not None and passed > 0 and batch.run_id == before.batch.run_id:
+                starts_ms = at_ms - batch.batch_ms - (before.at_ms - before.batch.batch_ms)
+                every_ms = max(0, starts_ms) // passed
+            before = Step(at_ms, batch, batch.batch_ms or None, every_ms)
+            found.append(before)
+        return found
+
+    def pace(self) -> Pace:
+        """How long micro-batches take, and how often one starts."""
+        recent = self.steps()[-WINDOW:]
+        return Pace(
+            recent[-1].took_ms if recent else None,
+            _median([step.took_ms for step in recent]),
+            _median([step.every_ms for step in recent]),
+        )
+
+    def stage_ms(self) -> dict[str, float]:
+        """Time of tasks in each stage per micro-batch of the window, in milliseconds."""
+        of = max(1, len(self.batches))
+        return {
+            stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
+            for stage in STAGES
+        }
+
+    def filter_fpr(self) -> float | None:
+        """The false-positive rate that the filters had over the window."""
+        wrong = sum(batch.filter_false_positive for _, batch in self.batches)
+        asked = wrong + sum(batch.filter_negative for _, batch in self.batches)
+        return wrong / asked if asked else None
+
+    def gaps(self) -> dict[str, int | None]:
+        """Milliseconds between the clock, the newest timestamp and the watermarks.
+
+        ``source``: the clock against the newest timestamp. ``watermark``: the newest timestamp
+        against the low watermark, which waits for the slowest source partition. ``kept``: the low
+        watermark against the GC watermark, of which lateness and horizon are asked for; ``excess``
+        is the rest.
+        """
+        last = self.last
+        if last is None:
+            return dict.fromkeys(("source", "watermark", "kept", "excess"))
+        kept = difference_ms(last.low_watermark_ms, last.gc_watermark_ms)
+        asked = last.horizon_ms + last.lateness_ms
+        return {
+            "source": difference_ms(self.now_ms, last.newest_ms),
+            "watermark": difference_ms(last.newest_ms, last.low_watermark_ms),
+            "kept": kept,
+            "excess": None if kept is None else kept - asked,
+        }
+
+    def expiry(self) -> list[tuple[int, int, int]]:
+        """How far the GC watermark has to go (ms), and the IDs and bytes that leave by then."""
+        last = self.last
+        if last is None:
+            return []
+        return [
+            (last.horizon_ms * (band + 1) // BANDS, ids, size)
+            for band, (ids, size) in enumerate(last.expiring)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for scripts."""
+        last = self.last
+        body: dict[str, Any] = {
+            "query_id": self.query_id,
+            "name": self.name,
+            "status": str(self.health.status),
+            "reason": self.health.reason,
+            "evidence": self.health.evidence,
+            "window": self.health.window,
+            "at_ms": self.now_ms,
+            "heard_ms": self.heard_ms,
+            "last_batch_ms": self.batches[-1][0] if self.batches else None,
+            "gaps_ms": self.gaps(),
+            "per_second": self.rates(),
+            "filter_fpr": self.filter_fpr(),
+            "unreadable": self.unreadable,
+        }
+        if last is not None:
+            body["pace"] = asdict(self.pace())
+            body["stage_ms"] = self.stage_ms()
+            body["expiry"] = [
+                {"within_ms": within_ms, "ids": ids, "bytes": size}
+                for within_ms, ids, size in self.expiry()
+            ]
+            body["last"] = last.to_json()
+        return body
+
+
+def sample(at_ms: int, batch: BatchMetrics) -> Sample:
+    """A micro-batch as the verdict takes it."""
+    return Sample(
+        at_ms,
+        batch.batch_id,
+        batch.newest_ms,
+        batch.low_watermark_ms,
+        batch.gc_watermark_ms,
+        batch.gc_source or None,
+        batch.epochs_apart,
+        batch.begins,
+        batch.run_id,
+    )
+
+
+def _median(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(median(known)) if known else None

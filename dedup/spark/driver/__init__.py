@@ -1,0 +1,1 @@
+"""What runs on the driver: options, checks before the start, the plan, listener."""

@@ -1,0 +1,186 @@
+"""`check_query`: a query's options and settings looked over before it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup.checks.facts import Facts, Source, cores_of, retention
+from dedup.checks.findings import Finding
+from dedup.checks.rules import advise
+from dedup.machine import machine_bytes
+from dedup.spark.driver.build import Operator
+from dedup.spark.driver.checks import local_cores
+from dedup.spark.driver.going_on import check_going_on
+from dedup.spark.driver.kafka_topics import ask_brokers
+
+_RELATIONS = ("StreamingRelation", "StreamingRelationV2")
+
+
+def check_query(
+    df: DataFrame,
+    operator: Operator,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    kafka_retention: str | timedelta | None = None,
+) -> list[Finding]:
+    """What breaks the guarantee or costs speed in a query that is about to start.
+
+    ``check_query(events, dedup_by_id(...))`` says of each setting whether it is right, and if not,
+    what to change. It starts nothing, and writes nothing. With `checkpoint` it also refuses, before
+    the start, what would stop the query in its first micro-batch: another ID, timestamp or number
+    of shards than it was born with, or a catalog that is not there. Some other settings stay those
+    of a query's first start; ``dedup check CHECKPOINT`` knows these.
+
+    Parameters
+    ----------
+    df : DataFrame
+        The stream that the operator is to be applied to.
+    operator : Operator
+        What `dedup_by_id` returned.
+    checkpoint : str or PathLike, optional
+        What the query's option ``checkpointLocation`` will name: a local path, or a URI that
+        `pyarrow.fs` knows.
+    kafka_retention : str or timedelta, optional
+        How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
+        ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
+
+    Returns
+    -------
+    list of Finding
+        Those that matter most first. Each has `level`, `rule`, `evidence` and, where something is
+        to be changed, `change` and `takes`.
+
+    Raises
+    ------
+    ConfigError
+        If `kafka_retention` cannot be read, or the query does not fit its checkpoint.
+    CatalogError
+        If the checkpoint has a memory whose catalog is missing or damaged.
+
+    Notes
+    -----
+    On Spark Connect the sources' options are unknown, and findings say so.
+    """
+    spark = df.sparkSession
+    options, policy = operator.options, operator.options.policy()
+    settings = _Settings(spark)
+    cores = cores_of(settings, local_cores(spark))
+    retention_ms = None
+    if kafka_retention is not None:
+        retention_ms = retention(kafka_retention, option="kafka_retention")
+    sources = _sources(df)
+    if sources is not None:
+        sources, asked_ms = _asked(spark, sources)
+        retention_ms = retention_ms or asked_ms
+    place = None if options.root is None else options.root.local_path("catalog.json")
+    facts = Facts(
+        settings=settings,
+        complete=True,
+        spark_version=spark.version,
+        cores=cores,
+        machine_bytes=machine_bytes(),
+        shards=options.shards or _partitions(settings),
+        max_shard_batch_bytes=options.max_shard_batch_bytes,
+        sources=sources,
+        kafka_retention_ms=retention_ms,
+        horizon_ms=policy.horizon_ms,
+        lateness_ms=policy.lateness_ms,
+        late=policy.late,
+        event_time=policy.event_time,
+        by_source=bool(options.source_partition),
+        shared_local=options.shared_local,
+        catalog_local=None if place is None else str(place.parent),
+    )
+    findings = advise(facts)
+    if checkpoint is not None:
+        findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
+    return findings
+
+
+def _asked(
+    spark: SparkSession, sources: tuple[Source, ...]
+) -> tuple[tuple[Source, ...], int | None]:
+    """The sources with what Kafka's brokers say of them, and the longest retention."""
+    known, kept_ms = [], []
+    for source in sources:
+        told = ask_brokers(spark, source.options, source.topics) if source.kind == "kafka" else None
+        if told is not None:
+            partitions = source.partitions or told.partitions
+            source = replace(source, topics=told.names, partitions=partitions)
+            kept_ms.append(told.retention_ms)
+        known.append(source)
+    return tuple(known), max(kept_ms, default=None)
+
+
+class _Settings(Mapping[str, str]):
+    """The session's settings, those of the cluster among them, with Spark's defaults."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            value = self._spark.conf.get(name)
+        except Exception:  # Connect and classic raise different classes
+            raise KeyError(name) from None
+        if value is None:
+            raise KeyError(name)
+        return str(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _partitions(settings: Mapping[str, str]) -> int:
+    return int(settings.get("spark.sql.shuffle.partitions", "200"))
+
+
+def _sources(df: DataFrame) -> tuple[Source, ...] | None:
+    """The stream's sources with their options, from the plan in the JVM; None where there is none.
+
+    The plan is no public interface: where it is another one than expected, nothing is known.
+    """
+    try:
+        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+        plans = [leaves.apply(n) for n in range(leaves.size())]
+        found = [p for p in plans if p.getClass().getSimpleName() in _RELATIONS]
+        return tuple(_source(plan) for plan in found) or None
+    except Exception:  # Connect, or another Spark
+        return None
+
+
+def _source(plan: Any) -> Source:
+    name = str(plan.sourceName())
+    if plan.getClass().getSimpleName() == "StreamingRelationV2":
+        entries = plan.extraOptions().asCaseSensitiveMap().entrySet()
+        options = {str(e.getKey()).lower(): str(e.getValue()) for e in entries}
+    else:
+        pairs = plan.dataSource().options().iterator()
+        options = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            options[str(pair._1()).lower()] = str(pair._2())
+    if name.startswith("FileSource"):
+        return Source(kind="file", options=options, complete=True)
+    topics, partitions = _topics(options) if name == "kafka" else ((), None)
+    return Source(kind=name, options=options, complete=True, topics=topics, partitions=partitions)
+
+
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], int | None]:
+    """The topics that Kafka's options name, and how many partitions where they say."""
+    if "subscribe" in options:
+        return tuple(topic.strip() for topic in options["subscribe"].split(",")), None
+    if "assign" in options:
+        assigned = json.loads(options["assign"])
+        return tuple(assigned), sum(len(partitions) for partitions in assigned.values())
+    return (), None

@@ -1,0 +1,287 @@
+"""What Spark's own logs in a checkpoint tell of a query, read without Spark.
+
+======================== ==============================================================
+file                     content
+======================== ==============================================================
+metadata                 JSON: the query's ID
+offsets/N                version; JSON with the settings that stay; a line per source
+commits/N                version; JSON, with ``stateUniqueIds`` in state format 2
+state/O/_metadata/...    version; JSON: the operator's name and its number of partitions
+======================== ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from dedup.checks.facts import OTHER, Source
+from dedup.errors import ConfigError, StateError
+from dedup.spark.driver.file_log import files_taken
+
+T = TypeVar("T")
+
+#: What parsing raises where a file is not as Spark writes it.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+_OPERATOR = "applyInPandasWithState"
+#: Of each source the newest so many micro-batches are looked at.
+_RECENT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLog:
+    """A query as of the last micro-batch that was planned.
+
+    Parameters
+    ----------
+    query_id : str
+    batch_id : int or None
+        None before the first; then nothing else is known.
+    committed : bool
+        Whether any micro-batch was finished.
+    pinned : dict of str to str, or None
+        Settings that Spark keeps for ever.
+    sources : tuple of Source, or None
+    state_partitions : int or None
+    checkpoint_format : int or None
+    """
+
+    query_id: str
+    batch_id: int | None = None
+    committed: bool = False
+    pinned: dict[str, str] | None = None
+    sources: tuple[Source, ...] | None = None
+    state_partitions: int | None = None
+    checkpoint_format: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Offsets:
+    """One entry of the offset log: settings, and each source's offset as text."""
+
+    conf: dict[str, str]
+    sources: dict[str, str]
+
+
+@overload
+def read_checkpoint(where: str) -> CheckpointLog: ...
+@overload
+def read_checkpoint(where: str, *, missing_ok: bool) -> CheckpointLog | None: ...
+def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | None:
+    """Read a checkpoint's logs.
+
+    Parameters
+    ----------
+    where : str
+        A local path, or a URI that pyarrow knows.
+    missing_ok : bool
+        Return None where there is no checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        If there is no checkpoint, or it is that of a query without this operator, or it cannot
+        be reached.
+    StateError
+        If a log that a restart needs is damaged.
+    """
+    folder = _Folder.at(where)
+    if folder.read("metadata") is None:
+        if missing_ok:
+            return None
+        raise ConfigError(
+            f"{where} holds no checkpoint of a streaming query: there is no file `metadata` in it. "
+            "Give what the query's option `checkpointLocation` names, or the OUTPUT of `dedup run`."
+        )
+    query_id = _parsed(folder, "metadata", lambda text: str(json.loads(text)["id"]))
+    batches = folder.numbers("offsets")[-_RECENT:]
+    if not batches:
+        return CheckpointLog(query_id=query_id)
+    newest = _parsed(folder, f"offsets/{batches[-1]}", _offsets)
+    log = {batches[-1]: newest.sources}
+    for number in batches[:-1]:
+        with suppress(*_UNREADABLE):  # it only tells sizes
+            log[number] = _offsets(folder.read(f"offsets/{number}") or "").sources
+    return CheckpointLog(
+        query_id=query_id,
+        batch_id=batches[-1],
+        committed=bool(folder.numbers("commits")),
+        pinned=newest.conf,
+        sources=tuple(_sources(folder, log, batches[-1])),
+        state_partitions=_state_partitions(folder, where),
+        checkpoint_format=_checkpoint_format(folder),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    fs: pafs.FileSystem
+    path: str
+    where: str
+    local: Path | None = None
+
+    @classmethod
+    def at(cls, where: str) -> _Folder:
+        if "://" not in where:
+            local = Path(where).expanduser().absolute()
+            return cls(pafs.LocalFileSystem(), str(local), where, local)
+        try:
+            fs, path = pafs.FileSystem.from_uri(where)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise ConfigError(
+                f"{where} cannot be read: {_line(error)}. Give a local path, a URI that pyarrow "
+                "knows (s3://, not s3a://), or a copy of the folder."
+            ) from None
+        return cls(fs, path, where)
+
+    def read(self, name: str) -> str | None:
+        """A file's text, None where there is none."""
+        try:
+            with self.fs.open_input_stream(f"{self.path}/{name}", compression=None) as stream:
+                return bytes(stream.read()).decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(f"{self.where}/{name} cannot be read: {_line(error)}.") from None
+
+    def names(self, folder: str) -> list[str]:
+        """What lies in a folder; nothing where there is none."""
+        try:
+            selector = pafs.FileSelector(f"{self.path}/{folder}", allow_not_found=True)
+            return [info.base_name for info in self.fs.get_file_info(selector)]
+        except NotADirectoryError:
+            return []
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(f"{self.where}/{folder} cannot be read: {_line(error)}.") from None
+
+    def numbers(self, folder: str) -> list[int]:
+        """The entries of one of Spark's logs, in order."""
+        return sorted(int(n) for n in self.names(folder) if n.isascii() and n.isdigit())
+
+
+def _parsed(folder: _Folder, name: str, parse: Callable[[str], T]) -> T:
+    text = folder.read(name) or ""
+    try:
+        return parse(text)
+    except _UNREADABLE:
+        raise StateError(
+            f"{folder.where}/{name} is damaged: it is cut short, or Spark did not write it. The "
+            "query cannot be started from it: restore the checkpoint from a copy (with its "
+            "catalog).",
+            remedy="damaged-state",
+        ) from None
+
+
+def _offsets(text: str) -> _Offsets:
+    version, about, *lines = text.split("\n")
+    if version not in ("v1", "v2"):
+        raise ValueError(version)
+    conf = {str(name): str(value) for name, value in json.loads(about)["conf"].items()}
+    if version == "v2":
+        named = dict(line.split(":", 1) for line in lines if line)
+    else:
+        named = {str(n): line for n, line in enumerate(lines) if line}
+    if not named:
+        raise ValueError("no source")
+    for line in named.values():
+        if line.startswith("{"):
+            json.loads(line)
+    return _Offsets(conf, named)
+
+
+def _sources(folder: _Folder, log: dict[int, dict[str, str]], last: int) -> Iterator[Source]:
+    for number, (key, text) in enumerate(log[last].items()):
+        # A source that has not told anything yet is known by an earlier entry, if at all.
+        told = [entry[key] for _, entry in sorted(log.items()) if entry.get(key, "-") != "-"]
+        value = _json(told[-1] if told else text)
+        topics = _kafka(value)
+        if topics is not None:
+            yield Source(
+                kind="kafka",
+                topics=tuple(topics),
+                partitions=sum(len(partitions) for partitions in topics.values()),
+                batch_max=_largest(log, key),
+            )
+        elif isinstance(value, dict) and value.keys() == {"logOffset"}:
+            counts = files_taken(folder.local) if folder.local and number == 0 else {}
+            yield Source(kind="file", batch_max=max(counts.values(), default=None))
+        else:
+            yield Source(kind=OTHER)
+
+
+def _largest(log: dict[int, dict[str, str]], key: str) -> int | None:
+    """Records of the largest micro-batch of Kafka: from one offset to the next."""
+    sizes = []
+    for (n, before), (m, after) in pairwise(sorted(log.items())):
+        start, end = (_kafka(_json(entry.get(key, "-"))) for entry in (before, after))
+        if m == n + 1 and start is not None and end is not None:
+            sizes.append(
+                sum(
+                    max(0, offset - start.get(topic, {}).get(partition, offset))
+                    for topic, partitions in end.items()
+                    for partition, offset in partitions.items()
+                )
+            )
+    return max(sizes, default=None)
+
+
+def _kafka(value: Any) -> dict[str, dict[str, int]] | None:
+    """Topic to partition to offset, None where it is no offset of Kafka."""
+    if not isinstance(value, dict) or not value:
+        return None
+    for partitions in value.values():
+        if not isinstance(partitions, dict) or not partitions:
+            return None
+        for partition, offset in partitions.items():
+            if not partition.isdigit() or type(offset) is not int:
+                return None
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _state_partitions(folder: _Folder, where: str) -> int | None:
+    operators = []
+    for number in folder.numbers("state"):
+        text = folder.read(f"state/{number}/_metadata/metadata")
+        try:
+            about = json.loads((text or "").split("\n")[1])
+            name = about["operatorInfo"]["operatorName"]
+            operators.append(name)
+            if name == _OPERATOR:
+                return int(about["stateStoreInfo"][0]["numPartitions"])
+        except _UNREADABLE:
+            return None
+    if operators:
+        raise ConfigError(
+            f"{where} is the checkpoint of a query without dedup_by_id; its operators with state "
+            f"are: {', '.join(operators)}."
+        )
+    return None
+
+
+def _checkpoint_format(folder: _Folder) -> int | None:
+    commits = folder.numbers("commits")
+    if not commits:
+        return None
+    about = _json((folder.read(f"commits/{commits[-1]}") or "").partition("\n")[2])
+    if not isinstance(about, dict):
+        return None
+    return 2 if about.get("stateUniqueIds") else 1
+
+
+def _line(error: BaseException) -> str:
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__

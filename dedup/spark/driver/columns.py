@@ -1,0 +1,301 @@
+"""Resolving the user's columns on the driver, and refusing what cannot work by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.catalog.definition import Definition
+from dedup.errors import ConfigError
+from dedup.spark.driver.expression import Expression, column_text, mentioned, read_expression
+from dedup.spark.driver.planned import check_row_by_row, steps
+from dedup.spark.plan import HELPER_PREFIX
+
+_FIXED_WIDTH = (
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.BooleanType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.DecimalType,
+    T.DayTimeIntervalType,
+    T.BinaryType,
+)
+#: Types that Spark's Arrow functions refuse, and the cast that carries them.
+_NOT_CARRIED = {
+    "interval": "CAST(col AS STRING) and back with make_interval",
+    "void": "CAST(col AS STRING)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A column the operator works with: where it is in pack's input, its name, type and making."""
+
+    column: str
+    name: str
+    kind: T.DataType
+    definition: Definition
+    is_constant: bool = False
+
+
+@dataclass(slots=True)
+class Columns:
+    """The user's columns plus helper columns for what was given as an expression."""
+
+    df: DataFrame
+    case_sensitive: bool
+    time_zone: str = "UTC"
+    ansi: str = "true"
+    helpers: list[Column] = field(default_factory=list)
+    _steps: Counter[str] | None = None
+
+    @property
+    def steps(self) -> Counter[str]:
+        """The steps of the plan so far; on Spark Connect it takes a round trip to learn them."""
+        if self._steps is None:
+            self._steps = steps(self.df)
+        return self._steps
+
+    def resolve(self, given: str | Column, option: str) -> Resolved:
+        """The column that an option names.
+
+        Raises
+        ------
+        ConfigError
+            If there is none of that name, with the nearest names; for an expression that is not
+            one lasting value of each row.
+        """
+        if isinstance(given, str):
+            name = self._plain(given)
+            if name is not None:
+                return self._column(name, name)
+            if "." not in given:
+                raise ConfigError(missing_column(given, self.df.columns, option))
+            given = F.col(given)
+        elif not isinstance(given, Column):
+            raise ConfigError(
+                f"{option}={given!r} is neither a column name nor a Column "
+                f"(it is a {type(given).__name__})."
+            )
+        return self._expression(given, option)
+
+    def _plain(self, given: str) -> str | None:
+        name = given[1:-1] if given[:1] == given[-1:] == "`" and len(given) > 2 else given
+        if name in self.df.columns:
+            return name
+        if not self.case_sensitive:
+            return next((c for c in self.df.columns if c.lower() == name.lower()), None)
+        return None
+
+    def _expression(self, given: Column, option: str) -> Resolved:
+        try:
+            selected = self.df.select(given)
+            fields = selected.schema.fields
+        except Exception as error:
+            raise ConfigError(
+                f"{option} cannot be resolved against the columns {self.df.columns}: "
+                f"{_first_line(error)}"
+            ) from error
+        if len(fields) != 1:
+            raise ConfigError(
+                f"{option} makes {len(fields)} columns of one; give an expression of one value."
+            )
+        (only,) = fields
+        expression = read_expression(given, self.df, case_sensitive=self.case_sensitive)
+        if expression.is_order:
+            raise ConfigError(
+                f"{option}={only.name!r} is a sort order, not a value; what is smaller comes "
+                "first. For the other way round negate it, such as -F.col('n')."
+            )
+        check_row_by_row(selected, self.steps, expression, option)
+        for name in self.df.columns:
+            # An alias makes no other value.
+            if expression.text == self._reference(name):
+                return self._column(name, only.name)
+        definition = self._definition(expression, only.dataType)
+        return Resolved(
+            self.add(given), only.name, only.dataType, definition, is_constant=not definition.inputs
+        )
+
+    def _column(self, name: str, shown: str) -> Resolved:
+        kind = self.df.schema[name].dataType
+        definition = Definition(expression=self._reference(name), kind=kind.simpleString())
+        return Resolved(self._carried(name), shown, kind, definition)
+
+    def _reference(self, name: str) -> str:
+        return column_text([name if self.case_sensitive else name.lower()])
+
+    def _definition(self, expression: Expression, kind: T.DataType) -> Definition:
+        read = self.df.select(*map(F.col, expression.columns)).schema.fields
+        inputs = dict(
+            zip(expression.columns, (f.dataType.simpleString() for f in read), strict=True)
+        )
+        for text in expression.sql:
+            for name in mentioned(text, self.df.columns):
+                inputs[self._reference(name)] = self.df.schema[name].dataType.simpleString()
+        kinds = [kind.simpleString(), *inputs.values()]
+        return Definition(
+            expression=expression.text,
+            kind=kind.simpleString(),
+            inputs=tuple(sorted(inputs.items())),
+            time_zone=self.time_zone if expression.depends_on_zone(kinds) else "",
+            ansi=self.ansi if expression.depends_on_ansi else "",
+        )
+
+    def add(self, expression: Column) -> str:
+        """A helper column for an expression of our own; its name."""
+        helper = f"{HELPER_PREFIX}{len(self.helpers)}"
+        self.helpers.append(expression.alias(helper))
+        return helper
+
+    def input(self) -> DataFrame:
+        """The user's columns, then the helpers, under names that pack may be given."""
+        frame = self.df.select("*", *self.helpers)
+        names = [self._carried(name) for name in self.df.columns]
+        if names == self.df.columns:
+            return frame
+        return frame.toDF(*names, *frame.columns[len(names) :])
+
+    def _carried(self, name: str) -> str:
+        # mapInArrow looks its columns up by name, takes a dot for a field of a struct, and a star
+        # for all columns.
+        if "." in name or "`" in name or name == "*":
+            return f"{HELPER_PREFIX}column_{self.df.columns.index(name)}"
+        return name
+
+
+def _first_line(error: Exception) -> str:
+    """What Spark says, without the plan and the JVM's stack that may follow."""
+    return str(error).strip().partition("\n")[0]
+
+
+def missing_column(given: str, existing: Sequence[str], option: str) -> str:
+    """Text of the error for a column that is not there."""
+    near = difflib.get_close_matches(given, existing, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
+
+
+def check_id_type(resolved: Resolved, what: str = "ID") -> None:
+    """Refuse a column of an ID or source partition whose type has no byte identity."""
+    if what == "ID" and resolved.is_constant:
+        raise ConfigError(
+            f"ID column {resolved.definition.expression} reads no column of the record, so all "
+            "records would be copies of one. F.col('name') is a column, F.lit('name') is a text."
+        )
+    kind = resolved.kind
+    text = kind.simpleString()
+    if isinstance(kind, T.StringType):
+        collation = getattr(kind, "collation", "UTF8_BINARY")
+        if collation not in ("UTF8_BINARY", None):
+            raise ConfigError(
+                f"{what} column {resolved.name!r} has collation {collation}, in which different "
+                f"bytes can be equal. Say which: F.col({resolved.name!r}).cast('string') compares "
+                "bytes, F.lower(...) of that ignores case."
+            )
+        return
+    if isinstance(kind, _FIXED_WIDTH) or text.startswith("time("):
+        return
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        reason = "NaN and -0.0 have several byte forms; cast it to decimal or string"
+    elif isinstance(kind, (T.ArrayType, T.MapType, T.StructType)):
+        reason = "it is nested; name its fields instead, or F.to_json(...) of it"
+    else:
+        reason = "the type has no byte identity; cast it to string or binary"
+    raise ConfigError(f"{what} column {resolved.name!r} is {text}: {reason}.")
+
+
+def check_time_type(resolved: Resolved) -> None:
+    """Refuse a timestamp column of another type."""
+    if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
+        return
+    name = repr(resolved.name)
+    if isinstance(resolved.kind, T.StringType):
+        way = f"F.to_timestamp({name}) parses text, with its pattern as a second argument"
+    elif isinstance(resolved.kind, T.DateType):
+        way = f"F.col({name}).cast('timestamp') is the beginning of the day"
+    elif isinstance(resolved.kind, T.NumericType):
+        way = (
+            f"F.timestamp_millis({name}) if it counts milliseconds since 1970, "
+            f"F.timestamp_seconds({name}) if it counts seconds"
+        )
+    else:
+        way = "give a column that holds the record's time"
+    raise ConfigError(
+        f"timestamp column {resolved.name!r} is {resolved.kind.simpleString()}; a timestamp is "
+        f"needed: {way}."
+    )
+
+
+def check_order_type(resolved: Resolved) -> None:
+    """Refuse an order column whose values have no order."""
+    if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
+        resolved.kind.simpleString() == "variant"
+    ):
+        raise ConfigError(
+            f"order_by column {resolved.name!r} is {resolved.kind.simpleString()}, which has no "
+            "order; name the fields to order by."
+        )
+
+
+def check_carried(schema: T.StructType, *, case_sensitive: bool) -> None:
+    """Refuse columns that Spark cannot hand to an Arrow function, by name, with the cast to use.
+
+    Raises
+    ------
+    ConfigError
+        For calendar and year-month intervals, void, duplicate and reserved column names.
+    """
+    _check_names(schema.names if case_sensitive else [n.lower() for n in schema.names], "columns")
+    for name in schema.names:
+        if name.lower().startswith(HELPER_PREFIX):
+            raise ConfigError(f"Column {name!r}: names beginning {HELPER_PREFIX!r} are reserved.")
+    for path, kind in _leaves(schema.fields):
+        text = kind.simpleString()
+        if text.startswith(("interval year", "interval month")):
+            cast = f"CAST({path} AS STRING), or F.months_between"
+        elif text in _NOT_CARRIED:
+            cast = _NOT_CARRIED[text].replace("col", path)
+        else:
+            continue
+        raise ConfigError(
+            f"Column {path!r} is {text}, which Spark cannot hand to Python. Use {cast}, or drop it."
+        )
+
+
+def _check_names(names: Sequence[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(
+                f"Two {what} are named {name!r}; Spark cannot hand them to Python. Rename one."
+            )
+        seen.add(name)
+
+
+def _leaves(fields: Iterable[T.StructField], prefix: str = "") -> Iterator[tuple[str, T.DataType]]:
+    for f in fields:
+        yield from _leaves_of(f.dataType, prefix + f.name)
+
+
+def _leaves_of(kind: T.DataType, path: str) -> Iterator[tuple[str, T.DataType]]:
+    if isinstance(kind, T.StructType):
+        _check_names(kind.names, f"fields of {path!r}")
+        yield from _leaves(kind.fields, path + ".")
+    elif isinstance(kind, T.ArrayType):
+        yield from _leaves_of(kind.elementType, path + "[]")
+    elif isinstance(kind, T.MapType):
+        yield from _leaves_of(kind.keyType, path + ".key")
+        yield from _leaves_of(kind.valueType, path + ".value")
+    else:
+        yield path, kind

@@ -1,0 +1,109 @@
+"""How functions and plan travel to executors: with the version they need, checked before they load.
+
+Cloudpickle stores what an installed module defines by name. An executor without the package then
+fails while it reads its task, where nobody can tell it what to say. So they travel as bytes inside
+a function that needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyspark import cloudpickle
+
+import dedup
+from dedup.errors import ConfigError
+
+T = TypeVar("T")
+
+#: What this process has unpickled, by the digest of its bytes.
+_loaded: dict[bytes, Any] = {}
+#: A process that serves more queries than this loads them again.
+_LOADED_MAX = 32
+
+
+def shipped(value: T) -> Callable[[], T]:
+    """Return a function without parameters that gives `value`, on any machine.
+
+    Parameters
+    ----------
+    value
+        Whatever cloudpickle takes. It is pickled here and now, and unpickled once per process.
+
+    Returns
+    -------
+    callable
+        Cloudpickle stores it by value. On a machine that cannot import this package, or has it in
+        another version, it raises ExecutorError naming the machine, its Python and the remedy.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be pickled.
+
+    Notes
+    -----
+    Tasks of one process share it and all that it holds, one after the other.
+    """
+    try:
+        payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+        raise ConfigError(
+            f"the operator cannot be sent to executors: {exc}. If catalog= is a function, it must "
+            "not hold connections, locks or sessions: make them inside it."
+        ) from exc
+    digest = hashlib.blake2b(payload, digest_size=16).digest()
+    wanted = dedup.__version__
+
+    # Runs where the package may be missing: all that it uses is imported inside.
+    def load() -> T:
+        def refusal(what: str, remedy: str) -> Exception:
+            import socket
+            import sys
+
+            # `dedup.errors.ExecutorError` by name, where it may not be importable.
+            error: type[Exception] = type(
+                "ExecutorError", (ImportError,), {"__module__": "dedup.errors"}
+            )
+            return error(
+                f"The executor on {socket.gethostname()} cannot run dedup_by_id: {what}. Its "
+                f"Python is {sys.executable}; the driver has rolling-dedup {wanted}. {remedy}, or "
+                "ship an environment that has it with spark.archives, and let PYSPARK_PYTHON "
+                "(spark.pyspark.python) name its Python.\n"
+                "Remedies: dedup remedies executor-package"
+            )
+
+        try:
+            import dedup
+        except ImportError as error:
+            raise refusal(
+                f"it cannot import the package ({error})",
+                f"Install rolling-dedup=={wanted} there",
+            ) from error
+        found = getattr(dedup, "__version__", "without a version")
+        if found != wanted:
+            raise refusal(
+                f"it has rolling-dedup {found} ({getattr(dedup, '__file__', None)})",
+                f"Install rolling-dedup=={wanted} there",
+            )
+        try:
+            from dedup.spark.driver.shipping import loaded
+
+            given: T = loaded(digest, payload)
+            return given
+        except ImportError as error:
+            raise refusal(str(error), "Install that module there") from error
+
+    return load
+
+
+def loaded(digest: bytes, payload: bytes) -> Any:
+    """Return what these bytes hold, unpickled once per process."""
+    if digest not in _loaded:
+        if len(_loaded) >= _LOADED_MAX:
+            _loaded.clear()
+        _loaded[digest] = cloudpickle.loads(payload)
+    return _loaded[digest]

@@ -1,0 +1,1 @@
+"""What runs in tasks: pack, the group function, unpack."""

@@ -1,0 +1,270 @@
+"""First pass: user rows to packed blobs, one shard each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dedup import faults, kernel
+from dedup.catalog.certificate import shards_of
+from dedup.core.clocks import NEVER_MS, Observed, check_sources
+from dedup.core.keys import Keys
+from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.spark.executor import wire
+from dedup.spark.executor.bad_records import null_ids, null_timestamps
+from dedup.spark.executor.keycolumn import key_column
+from dedup.spark.executor.rowhash import hash_rows
+from dedup.spark.executor.sources import name_sources
+from dedup.spark.executor.task import Layout, Task, layout
+from dedup.spark.executor.worker import freeze_gc, release_memory
+from dedup.spark.id_encoding import encode_ids
+from dedup.spark.idtime import uuid7_ms
+from dedup.spark.metrics import Stopwatch
+from dedup.spark.plan import Plan
+from dedup.spark.versions import check_executor
+
+#: Rows of a blob, where a shard has that many.
+BLOB_ROWS = 8192
+#: A blob holds at most this many rows.
+MAX_BLOB_ROWS = 65_536
+#: Bytes gathered before everything is sent.
+BUFFER_BYTES = 32 << 20
+
+Int64s = npt.NDArray[np.int64]
+
+
+def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Packed rows of one map task: blobs as they fill, control rows at the end."""
+    if plan.streaming:
+        check_executor()
+    freeze_gc()
+    faults.point("pack.begin")
+    watch = Stopwatch()
+    packer = Packer(plan, layout(plan, Task.current(plan)))
+    for batch in batches:
+        watch.resume()
+        if batch.num_rows:
+            packer.add(batch)
+            if packer.full:
+                yield from _sent(packer.flush(), watch)
+        watch.lap("pack")
+    watch.resume()
+    yield from _sent(packer.flush(), watch)
+    control = packer.control_rows()
+    watch.lap("pack")
+    yield _with_time(control, watch.us["pack"])
+    faults.point("pack.end")
+    del control, packer
+    release_memory()
+
+
+def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
+    """Packed rows as they leave the pass; the watch stands still while Spark takes them."""
+    for row in rows:
+        watch.lap("pack")
+        yield _with_time(row, None)
+        watch.resume()
+
+
+def _with_time(rows: pa.RecordBatch, first_us: int | None) -> pa.RecordBatch:
+    times_us = pa.array([first_us] + [None] * (rows.num_rows - 1), pa.int64())
+    return pa.RecordBatch.from_arrays([*rows.columns, times_us], schema=wire.SENT_ARROW)
+
+
+@dataclass(slots=True)
+class Packer:
+    """Gathers rows per shard; deterministic in the rows and their order."""
+
+    plan: Plan
+    layout: Layout
+    bodies: list[pa.RecordBatch] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
+    heads: list[pa.RecordBatch] = field(default_factory=list)
+    shards: list[Int64s] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    schema: pa.Schema | None = None
+    observed: dict[str, tuple[Observed, int]] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to flush."""
+        return self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Gather one Arrow batch.
+
+        Raises
+        ------
+        DataError
+            If an ID is null, or the timestamp of a record that has an ID, and the user chose that
+            this is an error.
+        """
+        ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
+        flags = np.zeros(batch.num_rows, np.uint8)
+        if ids.null.any():
+            if self.plan.null_ids == "error":
+                raise null_ids(self.plan, batch, ids.null)
+            flags[ids.null] |= FLAG_NULL_ID
+        times_ms = self._times(batch, ids.keys, flags)
+        head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
+        if self.plan.policy.event_time:
+            sources = self._observe(batch, times_ms, flags)
+            if sources is not None:
+                head.append(pa.array(sources))
+        count = len(self.layout.slot_keys)
+        hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
+        shards = shards_of(hashes, count)
+        body = batch.select(range(self.plan.body_columns))
+        if ids.null.any():
+            # By their rows, not in turn: a task that runs again may see them in another order.
+            nulls = pa.Table.from_batches([body.filter(pa.array(ids.null))])
+            spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
+            shards[ids.null] = spread.astype(np.int64)
+        self.schema = body.schema
+        in_keys = key_column(self.plan, body.schema)
+        if in_keys is not None:
+            body = body.remove_column(in_keys)
+        self.bodies.append(body)
+        self.keys.append(ids.keys)
+        self.heads.append(pa.RecordBatch.from_arrays(head, schema=self._head_schema()))
+        self.shards.append(shards)
+        self.rows += batch.num_rows
+        self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Send what was gathered, one blob or more per shard, and begin anew."""
+        if not self.rows:
+            return
+        body, head = _joined(self.bodies), _joined(self.heads)
+        keys = Keys.concat(self.keys)
+        # In as few bytes as hold it: numpy sorts 8 and 16 bits by radix.
+        shards = np.concatenate(self.shards).astype(np.min_scalar_type(len(self.layout.slot_keys)))
+        order = np.argsort(shards, kind="stable")
+        bounds = np.cumsum([0, *np.bincount(shards, minlength=len(self.layout.slot_keys))])
+        self.bodies, self.keys, self.heads, self.shards = [], [], [], []
+        self.rows = self.nbytes = 0
+        for shard, slot_key in enumerate(self.layout.slot_keys):
+            for first in range(bounds[shard], bounds[shard + 1], MAX_BLOB_ROWS):
+                taken = order[first : min(first + MAX_BLOB_ROWS, bounds[shard + 1])]
+                index = pa.array(taken)
+                yield _packed_row(
+                    slot_key,
+                    len(index),
+                    wire.write_keys(keys.take(taken)),
+                    wire.write_head(head.take(index)),
+                    wire.write_body(body.take(index)),
+                )
+
+    def control_rows(self) -> pa.RecordBatch:
+        """One row per shard: every shard hears every clock (invariant 10)."""
+        count = len(self.layout.slot_keys)
+        schema = wire.write_schema(self.schema) if self.schema is not None else None
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.layout.slot_keys, pa.int32()),
+                pa.array([wire.CONTROL] * count, pa.int32()),
+                pa.nulls(count, pa.binary()),
+                pa.array([wire.write_observed(self.observed)] * count, pa.binary()),
+                pa.array([schema] * count, pa.binary()),
+            ],
+            schema=wire.PACKED_ARROW,
+        )
+
+    def _head_schema(self) -> pa.Schema:
+        return wire.head_schema(with_sources=bool(self.plan.source_columns))
+
+    def _times(self, batch: pa.RecordBatch, keys: Keys, flags: npt.NDArray[np.uint8]) -> Int64s:
+        """Timestamps in ms; future and null ones replaced by the micro-batch's time."""
+        plan = self.plan
+        if not plan.policy.event_time:
+            return np.zeros(batch.num_rows, np.int64)
+        now_ms = int(millis(batch.column(plan.now_column))[0])
+        no_id = (flags & FLAG_NULL_ID) != 0
+        if plan.id_time is not None:
+            times_ms, null = uuid7_ms(keys)
+        else:
+            column = batch.column(plan.time_column)
+            times_ms = millis(column).copy()
+            null = column.is_null().to_numpy(zero_copy_only=False)
+        # Who has no ID needs no time.
+        missed = null & ~no_id
+        if plan.null_timestamps == "error" and missed.any():
+            raise null_timestamps(plan, batch, missed)
+        future = (times_ms > now_ms + plan.max_future_ms) & ~null
+        flags[missed if plan.id_time is not None else null] |= FLAG_NULL_TIME
+        flags[null & no_id if plan.null_timestamps == "now" else null] |= FLAG_UNTIMED
+        flags[future] |= FLAG_FUTURE
+        times_ms[null | future] = now_ms
+        return times_ms
+
+    def _observe(
+        self, batch: pa.RecordBatch, times_ms: Int64s, flags: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint64] | None:
+        """Take note of the batch's clocks; hashes of the rows' source partitions, if any."""
+        # A broken line is null in all columns: it must not found a source partition of its own,
+        # which the low watermark would wait for.
+        timed = (flags & FLAG_UNTIMED) == 0
+        own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0
+        trusted_ms = np.where(own, times_ms, NEVER_MS)
+        if not self.plan.source_columns:
+            if timed.any():
+                self._note("", 0, Observed(int(trusted_ms.max()), int(timed.sum())))
+            return None
+        columns = [batch.column(name) for name in self.plan.source_columns]
+        named = name_sources(columns, self.layout.shard_key)
+        newest_ms = np.full(len(named.names), NEVER_MS, np.int64)
+        np.maximum.at(newest_ms, named.index, trusted_ms)
+        counts = np.bincount(named.index[timed], minlength=len(named.names))
+        for name, number, newest, count in zip(
+            named.names, named.hashes, newest_ms, counts, strict=True
+        ):
+            if count:
+                self._note(name, int(number), Observed(int(newest), int(count)))
+        check_sources(len(self.observed))
+        hashes: npt.NDArray[np.uint64] = named.hashes[named.index]
+        return hashes
+
+    def _note(self, name: str, number: int, observed: Observed) -> None:
+        before = self.observed.get(name)
+        self.observed[name] = (before[0].merge(observed) if before else observed, number)
+
+
+def millis(column: pa.Array) -> Int64s:
+    """Whole milliseconds, floored; 0 where null."""
+    micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    millis: Int64s = np.floor_divide(
+        micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
+    )
+    return millis
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches)
+
+
+def _packed_row(
+    slot_key: int, rows: int, keys: pa.Buffer, head: pa.Buffer, body: pa.Buffer
+) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([slot_key], pa.int32()),
+            pa.array([rows], pa.int32()),
+            _one_binary(keys),
+            _one_binary(head),
+            _one_binary(body),
+        ],
+        schema=wire.PACKED_ARROW,
+    )
+
+
+def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
+    """A binary array of one value over a buffer, without a copy."""
+    offsets = pa.py_buffer(np.array([0, data.size], np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, data])

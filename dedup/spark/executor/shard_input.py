@@ -1,0 +1,133 @@
+"""A shard's packed rows of one micro-batch, decoded as far as judging them needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.core.clocks import Observed
+from dedup.core.keys import Keys
+from dedup.core.shard import Records
+from dedup.errors import ConfigError
+from dedup.spark.executor import wire
+from dedup.spark.executor.keycolumn import key_column, restored, without
+from dedup.spark.executor.rowhash import hash_rows
+from dedup.spark.plan import Plan
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class ShardInput:
+    """A shard's packed rows of one micro-batch, decoded as far as the core needs them."""
+
+    plan: Plan
+    row_key: bytes
+    blobs: list[bytes] = field(default_factory=list)
+    key_blobs: list[bytes] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
+    heads: list[pa.RecordBatch] = field(default_factory=list)
+    observed: dict[str, tuple[Observed, int]] = field(default_factory=dict)
+    schema_bytes: bytes | None = None
+    nbytes: int = 0
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Take in packed rows.
+
+        Raises
+        ------
+        ConfigError
+            If the shard's share of the micro-batch passes the limit.
+        """
+        schema = wire.head_schema(with_sources=bool(self.plan.source_columns))
+        columns = (rows[name] for name in ("rows", "keys", "head", "body"))
+        for count, keys, head, body in zip(*columns, strict=True):
+            if count == wire.CONTROL:
+                self._observe(head, body)
+                continue
+            self.nbytes += len(keys) + len(head) + len(body)
+            if self.nbytes > self.plan.max_shard_batch_bytes:
+                raise ConfigError(
+                    f"One shard's share of this micro-batch is more than "
+                    f"{self.plan.max_shard_batch_bytes:,} bytes, which a worker must hold in "
+                    "memory. Limit the micro-batch at its source (Kafka: maxOffsetsPerTrigger, "
+                    "files: maxFilesPerTrigger or maxBytesPerTrigger), use more `shards`, or "
+                    "raise `max_shard_batch_bytes`.",
+                    remedy="large-micro-batch",
+                )
+            self.heads.append(wire.read_batch(head, schema))
+            self.keys.append(wire.read_keys(keys, count))
+            self.key_blobs.append(keys)
+            self.blobs.append(body)
+
+    def _observe(self, head: bytes, body: bytes | None) -> None:
+        for name, (observed, number) in wire.read_observed(head).items():
+            before = self.observed.get(name)
+            self.observed[name] = (before[0].merge(observed) if before else observed, number)
+        if body is not None:
+            self.schema_bytes = bytes(body)
+
+    @property
+    def unpack_needs_keys(self) -> bool:
+        """Whether a column of the user's rows is made of the keys."""
+        if self.schema_bytes is None:
+            return False
+        return key_column(self.plan, wire.read_schema(self.schema_bytes)) is not None
+
+    def records(self) -> Records:
+        """The shard's records, in order of the blobs."""
+        heads = self.heads
+        sources = _column(heads, "source", np.uint64) if self.plan.source_columns else None
+        return Records(
+            keys=Keys.concat(self.keys),
+            times_ms=_column(heads, "time_ms", np.int64),
+            flags=_column(heads, "flags", np.uint8),
+            observed={name: observed for name, (observed, _) in self.observed.items()},
+            sources=sources,
+            source_hashes={name: number for name, (_, number) in self.observed.items()},
+            tie_rank=self.tie_rank,
+        )
+
+    def tie_rank(self, index: Int64s) -> Int64s:
+        """Ranks of records by order columns, then by keyed row hash."""
+        rows = self._rows(index)
+        user = rows.select(range(self.plan.user_columns))
+        columns = {f"o{i}": rows.column(name) for i, name in enumerate(self.plan.order_columns)}
+        columns["hash"] = pa.chunked_array([pa.array(hash_rows(user, self.row_key))])
+        order = pc.sort_indices(
+            pa.table(columns), sort_keys=[(name, "ascending") for name in columns]
+        )
+        rank = np.empty(len(index), np.int64)
+        rank[order.to_numpy()] = np.arange(len(index))
+        return rank
+
+    def _rows(self, index: Int64s) -> pa.Table:
+        """The user rows of the given records, in that order."""
+        assert self.schema_bytes is not None
+        schema = wire.read_schema(self.schema_bytes)
+        in_keys = key_column(self.plan, schema)
+        ends = np.cumsum([head.num_rows for head in self.heads])
+        blob = np.searchsorted(ends, index, "right")
+        by_blob = np.argsort(blob, kind="stable")
+        pieces = []
+        for number in np.unique(blob):
+            start = ends[number] - self.heads[number].num_rows
+            inside = index[by_blob[blob[by_blob] == number]] - start
+            body = wire.read_batch(self.blobs[number], without(schema, in_keys))
+            keys = self.keys[number].take(inside)
+            pieces.append(restored(body.take(pa.array(inside)), keys, schema, in_keys))
+        restore = np.empty(len(index), np.int64)
+        restore[by_blob] = np.arange(len(index))
+        return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(restore))
+
+
+def _column(heads: list[pa.RecordBatch], name: str, dtype: type) -> npt.NDArray[Any]:
+    if not heads:
+        return np.zeros(0, dtype)
+    return np.concatenate([head.column(name).to_numpy() for head in heads])

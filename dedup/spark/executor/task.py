@@ -1,0 +1,214 @@
+"""What a task knows about itself, and the birth certificate it works under."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+
+from dedup.catalog.certificate import (
+    Certificate,
+    create_or_check,
+    derive_keys,
+    filter_key_id,
+    load_certificate,
+    slot_keys,
+)
+from dedup.catalog.gc.runs import list_runs
+from dedup.catalog.layout import parse
+from dedup.catalog.repair.others import others_alike, tell_of
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, StateError
+from dedup.spark.id_encoding import ENCODING
+from dedup.spark.mount_probe import check_start
+from dedup.spark.plan import Plan
+
+logger = logging.getLogger("dedup")
+
+#: Stands for the query in batch DataFrames, where nothing is kept.
+_BATCH_QUERY = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Identity of the running task.
+
+    Parameters
+    ----------
+    query_id, run_id : str
+    epoch : int
+        Micro-batch ID.
+    attempt_id : int
+        Unique among all attempts of all tasks of the run.
+    partitions : int
+        Pinned number of the operator's partitions.
+    """
+
+    query_id: str
+    run_id: str
+    epoch: int
+    attempt_id: int
+    partitions: int
+
+    @staticmethod
+    def current(plan: Plan) -> Task:
+        """The task this worker runs."""
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("this runs only inside a Spark task")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        pinned = context.getLocalProperty("spark.sql.streaming.internal.stateStore.partitions")
+        shuffle = context.getLocalProperty("spark.sql.shuffle.partitions")
+        # Spark's run ID is its job group, which a sink may have set to anything: the plan's own
+        # ID keeps two starts apart, the job group two queries from one plan.
+        job_group = context.getLocalProperty("spark.jobGroup.id") or ""
+        return Task(
+            query_id=context.getLocalProperty("sql.streaming.queryId") or _BATCH_QUERY,
+            run_id=str(uuid.uuid5(uuid.UUID(plan.start_id), job_group)),
+            epoch=int(batch_id) if batch_id is not None else 0,
+            attempt_id=context.taskAttemptId(),
+            partitions=int(pinned or shuffle or 200),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How IDs spread over shards: the part of the birth certificate that every pass needs.
+
+    Parameters
+    ----------
+    slot_keys : tuple of int
+        Grouping key of each shard, chosen so that Spark spreads them evenly.
+    shard_key, filter_key : bytes
+        Independent 16-byte hash keys.
+    """
+
+    slot_keys: tuple[int, ...]
+    shard_key: bytes
+    filter_key: bytes
+
+
+#: Certificates checked by this process, by root, query, run and all that they fix.
+_checked: dict[tuple[object, ...], Certificate] = {}
+
+
+def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
+    """The layout this task works under, after a check of the birth certificate.
+
+    Parameters
+    ----------
+    plan : Plan
+    task : Task
+    has_state : bool, optional
+        Given by the group function, which alone creates the certificate: whether Spark keeps a
+        state for this shard.
+
+    Raises
+    ------
+    CatalogError
+        If the certificate is missing while state exists.
+    ConfigError
+        If it was made for another ID, timestamp source or number of shards.
+    StateError
+        If the state is missing although the query has run before.
+    """
+    shard_key, filter_key = derive_keys(task.query_id)
+    if plan.root is None:
+        shards = plan.shards or task.partitions
+        return Layout(slot_keys(shards, task.partitions), shard_key, filter_key)
+    certificate = _certificate(plan, task, has_state)
+    born = task.epoch <= certificate.birth_batch
+    if has_state is False and not born and not _just_adopted(plan.root, task):
+        raise StateError(
+            f"Micro-batch {task.epoch} found no Spark state although catalog "
+            f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in "
+            "the checkpoint is lost. Restore the checkpoint with its state, or adopt the catalog "
+            "with a new one.",
+            remedy="damaged-state",
+        )
+    return Layout(certificate.slot_keys, shard_key, filter_key)
+
+
+def _just_adopted(root: Root, task: Task) -> bool:
+    """Whether nothing was committed since an adoption, but micro-batches without rows."""
+    adopted = any(parse(found.name).kind == "adopted" for found in root.list(task.query_id))
+    return adopted and all(
+        run.began_epoch >= task.epoch and run.through_epoch is None
+        for run in list_runs(root, task.query_id)
+    )
+
+
+def warn_of_others(root: Root, query_id: str) -> int:
+    """Warn, as a query is born, of others that hold the same ID; return how many there are.
+
+    The driver cannot: it does not know the checkpoint before the query starts. What the worker logs
+    is on the screen with a local master, else in the executor's log; the number reaches the driver.
+    """
+    with suppress(CatalogError):  # a warning that fails stops nothing
+        own = load_certificate(root, query_id)
+        others = [] if own is None else others_alike(root, own.id_columns, query_id)
+        if own is not None and others:
+            logger.warning("%s", tell_of(root, own.id_columns, others))
+        return len(others)
+    return 0
+
+
+def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
+    assert plan.root is not None
+    cache_key = (
+        plan.root.url(), task.query_id, task.run_id,
+        plan.id_definitions, plan.time_definition, plan.policy.stable_timestamps, plan.shards,
+        plan.accepted,
+    )  # fmt: skip
+    known = _checked.get(cache_key)
+    if known is not None:
+        return known
+    if plan.marked:
+        # Before anything is written where nobody else would look for it.
+        check_start(plan.root, plan.start_id)
+    found = load_certificate(plan.root, task.query_id)
+    if found is None and has_state:
+        raise missing_catalog(plan.root, task.query_id)
+    shards = plan.shards or (found.shards if found else task.partitions)
+    same_spread = found is not None and found.shards == shards
+    wanted = Certificate(
+        query_id=task.query_id,
+        shards=shards,
+        slot_keys=found.slot_keys if found and same_spread else slot_keys(shards, task.partitions),
+        hash_key_id=filter_key_id(task.query_id),
+        birth_batch=task.epoch,
+        **of_plan(plan),
+    )
+    if has_state is None and found is None:
+        # Pack only reads: the group function, which knows whether there is state, creates it.
+        return wanted
+    certificate = create_or_check(plan.root, wanted, plan.accepted)
+    _checked.clear()
+    _checked[cache_key] = certificate
+    return certificate
+
+
+def of_plan(plan: Plan) -> dict[str, Any]:
+    """Return what the plan says of the certificate's fields."""
+    return {
+        "id_columns": tuple((name, kind) for _, name, kind in plan.id_columns),
+        "id_definitions": plan.id_definitions,
+        "encoding": ENCODING,
+        "timestamp_source": plan.time_source,
+        "timestamp_definition": plan.time_definition,
+        "stable_timestamps": plan.policy.stable_timestamps,
+    }
+
+
+def missing_catalog(root: Root, query_id: str) -> CatalogError:
+    """The error that the checkpoint has a memory whose catalog is not at the root."""
+    return CatalogError(
+        f"The catalog of this query is missing: {root.url()} has no birth certificate for query "
+        f"{query_id}, but the checkpoint remembers one. Point `catalog` to where it is, or restore "
+        "it together with the checkpoint.",
+        remedy="missing-catalog",
+    )

@@ -1,0 +1,53 @@
+"""Third pass: packed blobs back to the user's rows, without those that do not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from dedup import faults
+from dedup.core.metrics import VERDICTS
+from dedup.spark.executor import wire
+from dedup.spark.executor.keycolumn import key_column, restored, without
+from dedup.spark.executor.worker import freeze_gc, release_memory
+from dedup.spark.plan import Plan
+
+
+def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """User rows of one partition; a shard's control row comes before its blobs."""
+    freeze_gc()
+    faults.point("unpack.begin")
+    goes_on = plan.goes_on
+    schema: pa.Schema | None = None
+    names = pa.array(VERDICTS, pa.string())
+    for batch in batches:
+        rows, keys, bodies, verdicts = (
+            batch.column(name) for name in ("rows", "keys", "body", "verdicts")
+        )
+        for position, count in enumerate(rows.to_pylist()):
+            body = bodies[position]
+            if count == wire.CONTROL:
+                if body.is_valid:
+                    schema = wire.read_schema(body.as_py())
+                    in_keys = key_column(plan, schema)
+                continue
+            assert schema is not None, "a shard's control row comes first"
+            user = wire.read_batch(body.as_buffer(), without(schema, in_keys))
+            if in_keys is not None:
+                own = wire.read_keys(keys[position].as_buffer(), count)
+                user = restored(user, own, schema, in_keys)
+            user = user.select(range(plan.user_columns))
+            judged = np.frombuffer(verdicts[position].as_buffer(), np.uint8)
+            if plan.verdict_column is not None:
+                column = names.take(pa.array(judged))
+                yield pa.RecordBatch.from_arrays(
+                    [*user.columns, column],
+                    schema=user.schema.append(pa.field(plan.verdict_column, pa.string(), False)),
+                )
+                continue
+            kept = goes_on[judged]
+            yield user if kept.all() else user.filter(pa.array(kept))
+    faults.point("unpack.end")
+    release_memory()

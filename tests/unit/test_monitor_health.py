@@ -1,0 +1,356 @@
+"""Verdicts on how a query's forgetting keeps up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.monitor.health import (
+    ENDED,
+    HISTORY,
+    LEAST_EVIDENCE,
+    LEAST_SILENCE_MS,
+    TOLD_SILENCE_MS,
+    UNKNOWN_SILENCE_MS,
+    WINDOW,
+    Sample,
+    Status,
+    judge,
+)
+
+START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
+
+
+def samples(
+    lags_ms: Iterable[int], *, behind_ms: int = 500, stuck: bool = False, first: int = 0
+) -> list[Sample]:
+    """A micro-batch every ten seconds, whose low watermark is so far behind the newest."""
+    made = []
+    for n, lag_ms in enumerate(lags_ms):
+        at_ms = START_MS + n * STEP_MS
+        newest_ms = at_ms - behind_ms
+        low_ms = START_MS if stuck else newest_ms - lag_ms
+        made.append(Sample(at_ms, first + n, newest_ms, low_ms, low_ms - HORIZON_MS, "p7"))
+    return made
+
+
+def told(given: list[Sample], **options: object) -> tuple[Status, str]:
+    now_ms = options.pop("now_ms", given[-1].at_ms + 1000 if given else START_MS)
+    health = judge(given, now_ms=now_ms, **options)  # type: ignore[arg-type]
+    return health.status, health.reason
+
+
+def test_a_steady_lag_is_well_however_large() -> None:
+    status, reason = told(samples([86_400_000] * 20))
+    assert (status, reason) == (Status.OK, "the GC watermark keeps up")
+
+
+def test_a_lag_that_fell_once_is_no_trend() -> None:
+    assert told(samples([1, 2, 3, 4, 3, 6, 7, 8, 9, 10]))[0] is Status.OK
+
+
+def test_a_lag_that_grows_is_lagging() -> None:
+    status, reason = told(samples([0, 0, 2000, 3000, 2000, 5000, 6000, 6000, 7000, 10_000]))
+    assert status is Status.LAGGING
+    assert reason == (
+        "it falls behind the newest timestamp, by 00:00:07 in 00:01:10, held by source partition p7"
+    )
+
+
+@pytest.mark.parametrize(
+    "lags_ms",
+    [
+        [5000] * 19 + [5001],
+        [0] * 10 + [100 * n for n in range(10)],
+        [600_000 * (n >= 20) for n in range(40)],
+        [1000 * (n * n % 7 % 3) for n in range(60)],
+        [10_000 * n for n in range(20, 0, -1)],
+        [2000 * n for n in range(60)] + [120_000 - 1000 * n for n in range(12)],
+    ],
+    ids=["a step of 1 ms", "a drift", "an outage long ago", "noise", "catching up", "mended"],
+)
+def test_what_is_no_growth(lags_ms: list[int]) -> None:
+    assert told(samples(lags_ms)) == (Status.OK, "the GC watermark keeps up")
+
+
+@pytest.mark.parametrize(("trigger_s", "speed", "jitter"), [(10, 0.9, 0.2), (1, 0.5, 0.6)])
+def test_a_query_that_is_too_slow_is_lagging_though_its_lag_jumps(
+    trigger_s: int, speed: float, jitter: float
+) -> None:
+    rng, at_ms, newest_ms, given = random.Random(1), START_MS, START_MS, []
+    for n in range(HISTORY):
+        given.append(Sample(at_ms, n, newest_ms, newest_ms, newest_ms - HORIZON_MS))
+        at_ms += round(1000 * trigger_s * rng.uniform(1 - jitter, 1 + jitter))
+        newest_ms += round(1000 * trigger_s * speed)
+    status, reason = told(given)
+    assert status is Status.LAGGING, reason
+    assert "falls behind the clock" in reason
+
+
+@given(st.integers(2, 45), st.integers(0, 60), st.integers(65, 100))
+def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) -> None:
+    lags_ms = [1000 * ((n + phase) % period) for n in range(count)]
+    given = [replace(s, at_ms=START_MS + 1000 * n) for n, s in enumerate(samples(lags_ms))]
+    given = [replace(s, newest_ms=s.at_ms, low_watermark_ms=s.at_ms - lag,
+                     gc_watermark_ms=s.at_ms - lag - HORIZON_MS)
+             for s, lag in zip(given, lags_ms, strict=True)]  # fmt: skip
+    assert told(given)[0] is Status.OK
+
+
+def test_falling_behind_the_clock_is_lagging() -> None:
+    slow = [
+        Sample(START_MS + n * STEP_MS, n, START_MS + n * 1000, START_MS + n * 1000, n, None)
+        for n in range(WINDOW)
+    ]
+    slow = [
+        Sample(s.at_ms, s.batch_id, s.newest_ms, s.low_watermark_ms, (s.newest_ms or 0) - 5)
+        for s in slow
+    ]
+    status, reason = told(slow)
+    assert status is Status.LAGGING
+    assert "falls behind the clock, by 00:01:03 in 00:01:10" in reason
+
+
+def test_a_watermark_that_stands_while_time_goes_on_is_stalled() -> None:
+    status, reason = told(samples([0] * WINDOW, stuck=True))
+    assert status is Status.STALLED
+    assert "stood while timestamps advanced by 00:01:30, held by source partition p7" in reason
+
+
+@pytest.mark.parametrize("every", [12, 30])
+def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
+    """It speaks every two or five minutes, longer than the window."""
+    given = []
+    for n in range(HISTORY):
+        low_ms = START_MS + STEP_MS * (n - n % every)
+        given.append(Sample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms))
+    assert {told(given[:n])[0] for n in range(2 * every + 1, HISTORY)} == {Status.OK}
+    # Twice as long is news.
+    last = given[-1]
+    longer = [
+        replace(last, at_ms=last.at_ms + STEP_MS * n, newest_ms=last.at_ms + STEP_MS * n,
+                batch_id=last.batch_id + n)
+        for n in range(1, 2 * every + 1)
+    ]  # fmt: skip
+    assert told([*given, *longer])[0] is Status.STALLED
+
+
+def test_nothing_newer_is_no_stall() -> None:
+    same = [Sample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
+    assert told(same) == (Status.OK, "no newer timestamps")
+
+
+def test_silence_longer_than_the_window_is_a_stop() -> None:
+    given = [replace(s, at_ms=START_MS + 100_000 * n) for n, s in enumerate(samples([0] * WINDOW))]
+    window_ms = given[-1].at_ms - given[0].at_ms
+    assert window_ms > LEAST_SILENCE_MS
+    assert told(given, now_ms=given[-1].at_ms + window_ms)[0] is not Status.STOPPED
+    status, reason = told(given, now_ms=given[-1].at_ms + window_ms + 1)
+    assert (status, reason) == (Status.STOPPED, "silent for 00:15:00")
+    # An idle query tells that it lives.
+    heard_ms = given[-1].at_ms + window_ms
+    assert told(given, now_ms=heard_ms + 1000, heard_ms=heard_ms)[0] is not Status.STOPPED
+
+
+def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
+    """A driver that was killed looks well for ten minutes."""
+    given = samples([0] * WINDOW)
+    last_ms = given[-1].at_ms
+    well = "the GC watermark keeps up"
+    assert told(given, now_ms=last_ms + TOLD_SILENCE_MS) == (Status.OK, well)
+    status, reason = told(given, now_ms=last_ms + 3 * TOLD_SILENCE_MS)
+    assert (status, reason) == (Status.OK, f"{well}; nothing heard for 00:09:00")
+    # Not where micro-batches are that far apart.
+    slow = [replace(s, at_ms=START_MS + n * 300_000) for n, s in enumerate(given)]
+    assert "nothing heard" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
+    assert "nothing heard" in told(slow, now_ms=slow[-1].at_ms + 600_001)[1]
+    assert "nothing heard" in told(given[:1], now_ms=START_MS + TOLD_SILENCE_MS + 1)[1]
+
+
+def test_a_query_that_is_known_to_run_is_not_stopped_by_silence() -> None:
+    """A micro-batch of an hour, as its own driver sees it."""
+    given = samples([0] * WINDOW)
+    later_ms = given[-1].at_ms + HORIZON_MS
+    assert told(given, now_ms=later_ms)[0] is Status.STOPPED
+    assert told(given, now_ms=later_ms, alive=True) == (
+        Status.OK, "the GC watermark keeps up; nothing heard for 01:00:00",
+    )  # fmt: skip
+    assert told(given, now_ms=later_ms, alive=True, ended="boom")[0] is Status.STOPPED
+
+
+def test_an_idle_query_and_another_clock_are_told() -> None:
+    given = samples([0] * WINDOW)
+    later_ms = given[-1].at_ms + HORIZON_MS
+    assert told(given, now_ms=later_ms, heard_ms=later_ms - 1000)[1].endswith(
+        "; no micro-batch for 01:00:00"
+    )
+    assert told(given, now_ms=given[-1].at_ms - HORIZON_MS)[1].endswith(
+        "; its clock is 01:00:00 ahead of this one"
+    )
+
+
+def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:
+    given = samples([0, 0])
+    assert told(given, now_ms=given[-1].at_ms + LEAST_SILENCE_MS)[0] is Status.OK
+    assert told(given, now_ms=given[-1].at_ms + LEAST_SILENCE_MS + 1)[0] is Status.STOPPED
+
+
+def test_a_trigger_of_ten_minutes_is_no_stop_between_two_micro_batches() -> None:
+    step_ms = 600_000
+    given = [replace(s, at_ms=START_MS + n * step_ms) for n, s in enumerate(samples([0] * 2))]
+    assert told(given, now_ms=given[-1].at_ms + 2 * step_ms)[0] is Status.OK
+    assert told(given, now_ms=given[-1].at_ms + 2 * step_ms + 1)[0] is Status.STOPPED
+    # Of the first one nobody knows when the next is due.
+    assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS)[0] is Status.OK
+    assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS + 1)[0] is Status.STOPPED
+
+
+def test_an_end_is_told_with_its_reason() -> None:
+    assert told(samples([0] * 3), ended="CatalogError: gone") == (
+        Status.STOPPED,
+        "CatalogError: gone",
+    )
+
+
+def scheduled(runs: int, batches: int) -> list[Sample]:
+    """A job that takes a few micro-batches, ten seconds each, at every full hour."""
+    return [
+        replace(s, at_ms=START_MS + HORIZON_MS * (n // batches) + STEP_MS * (n % batches),
+                run_id=str(n // batches))
+        for n, s in enumerate(samples([0] * runs * batches))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batches", [1, 4, 20])
+def test_an_end_without_an_error_is_no_news_where_runs_follow_one_another(batches: int) -> None:
+    given = scheduled(3, batches)
+    pause_ms = HORIZON_MS - STEP_MS * (batches - 1)
+    end_ms = given[-1].at_ms + 5000
+    for silent_ms, well in ((0, True), (2 * pause_ms, True), (2 * pause_ms + 1, False)):
+        status, reason = told(given, ended=ENDED, heard_ms=end_ms, now_ms=end_ms + silent_ms)
+        assert (status is not Status.STOPPED) is well
+        assert reason.startswith("between two runs; " if well else "silent for ")
+    assert told(given, ended="boom", now_ms=end_ms) == (Status.STOPPED, "boom")
+
+
+def test_after_a_first_run_nobody_knows_of_a_next_one() -> None:
+    assert told(samples([0] * 20), ended=ENDED) == (Status.STOPPED, ENDED)
+    assert told([], ended=ENDED) == (Status.STOPPED, ENDED)
+
+
+def test_between_two_runs_a_lag_is_told_as_well() -> None:
+    given = [replace(s, run_id=str(n)) for n, s in enumerate(samples([0] * WINDOW, stuck=True))]
+    status, reason = told(given, ended=ENDED)
+    assert status is Status.STALLED
+    assert reason.startswith("between two runs; the GC watermark stood")
+
+
+def test_nothing_heard() -> None:
+    assert told([])[0] is Status.STOPPED
+    health = judge([], now_ms=START_MS + 1, heard_ms=START_MS)
+    assert (health.status, health.evidence) == (Status.OK, 0)
+
+
+def test_going_back_is_told_before_all_else() -> None:
+    given = samples([0] * 6)
+    again = samples([0] * 3, first=4)
+    status, reason = told([*given, *again], ended="stopped")
+    assert (status, reason) == (Status.REWOUND, "micro-batch 4 came after micro-batch 5")
+    fell = [*given[:3], Sample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
+    assert told(fell) == (Status.REWOUND, "the GC watermark went back in micro-batch 3")
+    # It is told for as long as the window shows it.
+    later = samples([0] * WINDOW, first=4)
+    assert told([*given, *later])[0] is Status.OK
+
+
+def every_second(count: int, *, low_every: int) -> list[Sample]:
+    """A micro-batch a second; the low watermark follows a source that speaks now and then."""
+    made = []
+    for n in range(count):
+        at_ms = START_MS + 1000 * n
+        low_ms = START_MS + 1000 * (n - n % low_every)
+        made.append(Sample(at_ms, n, at_ms, low_ms, low_ms - HORIZON_MS, "p1"))
+    return made
+
+
+def test_a_source_that_speaks_twice_a_minute_is_no_stall() -> None:
+    given = every_second(300, low_every=30)
+    assert {told(given[:n])[0] for n in range(1, 300)} == {Status.OK}
+    assert told(every_second(300, low_every=1000))[0] is Status.STALLED
+
+
+def test_a_longer_horizon_lets_the_gc_watermark_stand() -> None:
+    given = [replace(s, gc_watermark_ms=START_MS - HORIZON_MS) for s in samples([0] * 20)]
+    assert told(given) == (Status.OK, "the GC watermark keeps up")
+
+
+def test_a_new_checkpoint_begins_anew() -> None:
+    """Adopting a catalog numbers micro-batches from 0 again: nothing went back."""
+    again = samples([0] * 3)
+    again[0] = replace(again[0], begins=True)
+    assert told([*samples([0] * 20), *again]) == (
+        Status.OK, "no fault so far; its lag is judged from five micro-batches on",
+    )  # fmt: skip
+
+
+def test_damage_of_before_an_adoption_is_mended() -> None:
+    given = samples([0] * 20)
+    given[3] = replace(given[3], epochs_apart=1)
+    given[5] = replace(given[5], begins=True)
+    assert told(given)[0] is Status.OK
+
+
+def test_a_fast_query_is_judged_by_as_much_as_is_kept() -> None:
+    """A hundred micro-batches that took ten seconds."""
+    given = [
+        replace(s, at_ms=START_MS + 100 * n) for n, s in enumerate(samples([0] * 200, stuck=True))
+    ]
+    assert told(given[-HISTORY:])[0] is Status.STALLED
+
+
+def test_watermarks_of_before_1970_do_not_go_back() -> None:
+    given = samples([0] * 4)
+    given[2] = replace(given[2], gc_watermark_ms=None)
+    given[3] = replace(given[3], gc_watermark_ms=-5)
+    assert told(given[2:])[0] is Status.OK
+
+
+def test_a_shard_that_went_back_is_told() -> None:
+    given = samples([0] * 6)
+    given[4] = replace(given[4], epochs_apart=2)
+    # IDs are forgotten for good, so it is told for as long as anybody knows.
+    status, reason = told([*given, *samples([0] * 50, first=6)])
+    assert status is Status.REWOUND
+    assert reason.startswith("in micro-batch 4 the state of a shard was older")
+
+
+def test_little_evidence_says_nothing_of_lag() -> None:
+    growing = samples(range(0, 1000 * (LEAST_EVIDENCE - 1), 1000))
+    assert told(growing) == (
+        Status.OK,
+        "no fault so far; its lag is judged from five micro-batches on",
+    )
+    assert judge(growing, now_ms=growing[-1].at_ms).evidence == LEAST_EVIDENCE - 1
+
+
+@pytest.mark.parametrize("first", [None, 5])
+def test_watermarks_that_have_not_begun(first: int | None) -> None:
+    given = [
+        Sample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
+        for n in range(9)
+    ]
+    assert told(given)[0] is Status.STALLED
+
+
+@given(
+    st.lists(st.integers(0, 10**9), min_size=LEAST_EVIDENCE, max_size=30),
+    st.integers(0, 10**10),
+)
+def test_a_lag_larger_by_a_constant_gets_the_same_verdict(lags_ms: list[int], more_ms: int) -> None:
+    """Behaviour counts, not size."""
+    assert told(samples(lags_ms))[0] is told(samples([lag + more_ms for lag in lags_ms]))[0]
