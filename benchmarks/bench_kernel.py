@@ -21,7 +21,7 @@ from dedup.catalog.segment import write_segment_file
 from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter, hash_key_id
 from dedup.core.keys import Keys
-from dedup.core.ports import SegmentPlan
+from dedup.core.segment import SegmentPlan
 from dedup.spark.id_encoding import encode_ids
 
 COUNT = 200_000

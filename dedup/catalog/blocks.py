@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from dedup import kernel
+from dedup.core.arrays import I64, U8, U64
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U8, U64
 
 #: Mean number of IDs in a block: half as many make lookups slower, twice as many gain little.
 IDS_PER_BLOCK = 64

@@ -15,9 +15,11 @@ import rocksdict
 
 from dedup import faults
 from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
+from dedup.core.arrays import U64
 from dedup.core.entries import Entries, merged
+from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.parse import OtherVersion, parse_json
-from dedup.core.ports import U64, SegmentPlan, SegmentRef, hash_range, spread_hashes
+from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError
 
 SEGMENT_FORMAT = 2

@@ -16,6 +16,7 @@ from dedup.catalog.counters import Counters
 from dedup.catalog.layout import SIDECAR_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.view import Views
+from dedup.core.arrays import BOOL, U64
 from dedup.core.filter import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -25,7 +26,7 @@ from dedup.core.filter import (
     head_bytes,
 )
 from dedup.core.paged import may_hold
-from dedup.core.ports import BOOL, U64, SegmentRef
+from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged
 

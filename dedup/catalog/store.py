@@ -9,7 +9,6 @@ from zlib import crc32
 
 from dedup import faults, kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.catalog.counters import Counters
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.layout import (
@@ -24,18 +23,13 @@ from dedup.catalog.root import Root
 from dedup.catalog.segment import write_segment_file
 from dedup.catalog.sidecars import Sidecars
 from dedup.catalog.view import OpenViews, Views
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter, head_bytes
+from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
-from dedup.core.ports import (
-    BOOL,
-    I64,
-    U64,
-    SegmentPlan,
-    SegmentRef,
-    hash_range,
-    spread_hashes,
-)
+from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.core.sharding import derive_keys, filter_key_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,10 @@ from dedup.catalog.segment import (
     file_crc32,
     rocks_errors,
 )
+from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
-from dedup.core.ports import I64, U64, SegmentRef
+from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, SegmentDamaged
 
 T = TypeVar("T")

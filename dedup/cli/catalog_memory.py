@@ -13,11 +13,11 @@ from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.repair.inspect import CatalogFile
 from dedup.catalog.root import Root
 from dedup.cli.figures import iso
-from dedup.core.clocks import NEVER_MS
+from dedup.core.clocks import known_ms
 
 if TYPE_CHECKING:
     from dedup.core.manifest import Manifest
-    from dedup.core.ports import SegmentRef
+    from dedup.core.segment import SegmentRef
     from dedup.spark.driver.state_reader import Snapshot
 
 #: What becomes of a segment; only the manifest in Spark state tells for certain.
@@ -127,7 +127,7 @@ def memory_of(root: Root, query_id: str, known: Snapshot | None) -> QueryMemory:
                     epoch=state.epoch,
                     manifest=state.manifest,
                     tail_ids=len(state.tail),
-                    gc_watermark_ms=_past_never(state.clocks.gc_watermark_ms),
+                    gc_watermark_ms=known_ms(state.clocks.gc_watermark_ms),
                 )
                 for number, state in known.states.items()
             },
@@ -140,7 +140,7 @@ def memory_of(root: Root, query_id: str, known: Snapshot | None) -> QueryMemory:
             shards[number] = Shard(
                 epoch=advice.epoch,
                 manifest=advice.manifest,
-                gc_watermark_ms=_past_never(advice.clocks.gc_watermark_ms),
+                gc_watermark_ms=known_ms(advice.clocks.gc_watermark_ms),
             )
     return QueryMemory(certain=False, shards=shards)
 
@@ -193,7 +193,3 @@ def segments_of(
             )
         )
     return found
-
-
-def _past_never(time_ms: int) -> int | None:
-    return None if time_ms <= NEVER_MS // 2 else time_ms

@@ -20,6 +20,7 @@ from dedup.cli.run_watch import followed
 from dedup.cli.session import unless_java_ended
 from dedup.cli.source import InputColumns, writer_options
 from dedup.cli.stop import StopRequest
+from dedup.core.admission import goes_on
 from dedup.errors import DataError
 from dedup.sinks.staged import StagedFiles
 from dedup.spark.driver.file_log import FileLog
@@ -231,16 +232,13 @@ def _sink(spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog) 
 
 def _goes_on(options: RunOptions) -> frozenset[str]:
     """Verdicts whose rows are in the output."""
-    policies = {
-        "unique": True,
-        "duplicate": False,
-        "late": options.late == "emit",
-        "null_id": options.null_ids == "emit",
-    }
-    if options.null_timestamps in ("drop", "emit"):
-        policies["untimed"] = options.null_timestamps == "emit"
-    # With a verdict column every row is.
-    return frozenset(name for name, emits in policies.items() if emits or options.verdict)
+    emitted = goes_on(
+        late=options.late,
+        null_ids=options.null_ids,
+        null_timestamps=options.null_timestamps,
+        verdict_column=bool(options.verdict),
+    )
+    return frozenset(verdict.name.lower() for verdict in emitted)
 
 
 def _wait(query: StreamingQuery, progress: RunProgress, stop: StopRequest) -> bool:

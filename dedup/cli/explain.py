@@ -11,7 +11,7 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, certificate_of, derive_keys, shards_of
+from dedup.catalog.certificate import Certificate, certificate_of
 from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
@@ -20,9 +20,10 @@ from dedup.cli.catalog import only_query
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
 from dedup.cli.figures import iso
 from dedup.cli.id_text import id_key
-from dedup.core.clocks import NEVER_MS
+from dedup.core.clocks import known_ms
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
+from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError, SegmentDamaged
 
@@ -209,7 +210,7 @@ def _in_segments(
 
 
 def _time(time_ms: int | None) -> str | None:
-    if time_ms is None or time_ms <= NEVER_MS // 2:
+    if time_ms is None or known_ms(time_ms) is None:
         return None
     text = iso(time_ms)
     return f"{text[:-1]}.{time_ms % 1000:03d}Z" if text and text.endswith("Z") else text

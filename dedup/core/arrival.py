@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import I64
 from dedup.core.lookup import Matches
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Verdict(IntEnum):
@@ -33,12 +32,12 @@ class Verdict(IntEnum):
 
 
 def judge(
-    first: Int64s,
-    times_ms: Int64s,
+    first: I64,
+    times_ms: I64,
     matches: Matches,
     droppable: npt.NDArray[np.bool_],
     horizon_ms: int,
-    tie_rank: Callable[[Int64s], Int64s],
+    tie_rank: Callable[[I64], I64],
 ) -> npt.NDArray[np.uint8]:
     """0 taken, 1 duplicate, 2 dropped as late, for each record.
 
@@ -90,12 +89,12 @@ def judge(
 
 
 def _ranked(
-    groups: Int64s,
-    times_ms: Int64s,
+    groups: I64,
+    times_ms: I64,
     known: npt.NDArray[np.uint8],
-    records: Int64s,
-    tie_rank: Callable[[Int64s], Int64s],
-) -> Int64s | None:
+    records: I64,
+    tie_rank: Callable[[I64], I64],
+) -> I64 | None:
     """Order of records that are sorted by group and time, ties by rank; None where none matter.
 
     All of a tie are known or none is; where they are, none is taken whatever their order.
@@ -108,16 +107,16 @@ def _ranked(
     tied[:-1] |= same
     rank = np.zeros(len(groups), np.int64)
     rank[tied] = tie_rank(records[tied])
-    ranked: Int64s = np.lexsort((rank, times_ms, groups))
+    ranked: I64 = np.lexsort((rank, times_ms, groups))
     return ranked
 
 
 def _known(
-    records: Int64s,
-    groups: Int64s,
-    times_ms: Int64s,
-    entry_group: Int64s,
-    entry_ms: Int64s,
+    records: I64,
+    groups: I64,
+    times_ms: I64,
+    entry_group: I64,
+    entry_ms: I64,
     horizon_ms: int,
 ) -> npt.NDArray[np.uint8]:
     """Whether a remembered entry lies within the horizon of each record; groups are sorted."""

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from dedup.core.hash_ranges import MAX_PARTS
 from dedup.core.parse import array, integer
-from dedup.core.ports import MAX_PARTS, SegmentRef
+from dedup.core.segment import SegmentRef
 
 SortedRun: TypeAlias = tuple[SegmentRef, ...]
 

@@ -29,6 +29,11 @@ MAX_CLOCK_SKEW_MS = 60_000
 MAX_SOURCES = 20_000
 
 
+def known_ms(time_ms: int) -> int | None:
+    """The time; None where there was none yet, be it with durations taken off."""
+    return None if time_ms <= NEVER_MS // 2 else time_ms
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What one micro-batch observed of one source partition.

@@ -15,15 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import I64
 from dedup.core.bucket import Bucket, Coverage
+from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.ports import ABSENT_MS, SegmentRef, SegmentStore, hash_range
+from dedup.core.ports import ABSENT_MS, SegmentStore
+from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
 
 _T = TypeVar("_T")
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +44,10 @@ class DistinctIds:
 
     keys: Keys
     hashes: npt.NDArray[np.uint64]
-    first_ms: Int64s
-    last_ms: Int64s
-    own_first_ms: Int64s
-    own_last_ms: Int64s
+    first_ms: I64
+    last_ms: I64
+    own_first_ms: I64
+    own_last_ms: I64
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -67,8 +69,8 @@ class Matches:
         Segments found damaged whose loss the user had accepted.
     """
 
-    index: Int64s
-    times_ms: Int64s
+    index: I64
+    times_ms: I64
     negative: int = 0
     true_positive: int = 0
     false_positive: int = 0
@@ -93,7 +95,7 @@ def lookup(
     u = len(distinct)
     settled = np.zeros(u, np.bool_)
 
-    def mark_settled(index: Int64s, times_ms: Int64s) -> None:
+    def mark_settled(index: I64, times_ms: I64) -> None:
         near = np.abs(times_ms - distinct.first_ms[index]) <= policy.horizon_ms
         near &= np.abs(times_ms - distinct.last_ms[index]) <= policy.horizon_ms
         settled[index[near]] = True
@@ -117,7 +119,7 @@ def lookup(
         in_order = kernel.sort_keys(distinct.keys.data, distinct.keys.offsets, distinct.hashes)
         open_ids = in_order[~settled[in_order]]
     lost: list[SegmentRef] = []
-    hits: list[tuple[SegmentRef, Int64s]] = []
+    hits: list[tuple[SegmentRef, I64]] = []
     open_hashes = distinct.hashes[open_ids]
     for bucket in reversed(state.manifest.buckets):
         near = _near(bucket, distinct, open_ids, policy)
@@ -172,7 +174,7 @@ def lookup(
 
 
 def _near(
-    bucket: Bucket, distinct: DistinctIds, ids: Int64s, policy: Policy
+    bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy
 ) -> npt.NDArray[np.bool_] | None:
     """Which of the IDs' duplicates the bucket could hold; None for all of them."""
     last_ms = bucket.end_ms - 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from dedup.core.bucket import Bucket
 from dedup.core.parse import array, integer, mapping, name
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
 
 _FIELDS = frozenset(("buckets", "expired", "graves"))
 
@@ -78,6 +78,11 @@ class Manifest:
     def ids(self) -> int:
         """IDs in all live segments."""
         return sum(bucket.ids for bucket in self.buckets)
+
+    def live_bytes(self) -> tuple[int, int]:
+        """Segment bytes and sidecar bytes of all live segments."""
+        segments = list(self.segments())
+        return sum(s.sst_bytes for s in segments), sum(s.filter_bytes for s in segments)
 
     def names(self) -> set[str]:
         """Names of live and expired segments and of pending lists, but not of what those hold."""

@@ -14,28 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.arrays import I64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks, Observed
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, lookup
 from dedup.core.policy import Policy
-from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.ports import SegmentStore
+from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.core.upkeep import Upkeep
 from dedup.errors import ConfigError
 
-#: Flags of a record, set where it is packed.
-FLAG_NULL_ID = 1
-FLAG_FUTURE = 2
-FLAG_NULL_TIME = 4
-#: It has no timestamp, and the micro-batch's time does not stand in for one.
-FLAG_UNTIMED = 8
-
 #: Later than every timestamp.
 _FOREVER_MS = -NEVER_MS
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -62,10 +56,10 @@ class Records:
     """
 
     keys: Keys
-    times_ms: Int64s
+    times_ms: I64
     flags: npt.NDArray[np.uint8]
     observed: Mapping[str, Observed]
-    tie_rank: Callable[[Int64s], Int64s]
+    tie_rank: Callable[[I64], I64]
     sources: npt.NDArray[np.uint64] | None = None
     source_hashes: Mapping[str, int] | None = None
 
@@ -216,7 +210,7 @@ def _upkeep(
 
 def _effective(
     records: Records, clocks: Clocks, policy: Policy, epoch: Epoch
-) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+) -> tuple[I64, npt.NDArray[np.bool_]]:
     """Effective timestamps, and which records are behind the late watermark."""
     n = len(records.flags)
     if not policy.event_time:
@@ -229,8 +223,8 @@ def _effective(
 def _judge_identified(
     state: ShardState,
     records: Records,
-    some: Int64s,
-    times_ms: Int64s,
+    some: I64,
+    times_ms: I64,
     late: npt.NDArray[np.bool_],
     verdicts: npt.NDArray[np.uint8],
     policy: Policy,
@@ -284,10 +278,10 @@ def _judge_identified(
 def _distinct_ids(
     keys: Keys,
     hashes: npt.NDArray[np.uint64],
-    first: Int64s,
-    times_ms: Int64s,
-    own_ms: Int64s,
-    own_last_ms: Int64s,
+    first: I64,
+    times_ms: I64,
+    own_ms: I64,
+    own_last_ms: I64,
 ) -> DistinctIds:
     own = first == np.arange(len(first))
     if own.all():
@@ -295,12 +289,12 @@ def _distinct_ids(
     distinct, repeats = np.flatnonzero(own), np.flatnonzero(~own)
     repeated = np.searchsorted(distinct, first[repeats])
 
-    def least(values: Int64s) -> Int64s:
+    def least(values: I64) -> I64:
         result = values[distinct]
         np.minimum.at(result, repeated, values[repeats])
         return result
 
-    def most(values: Int64s) -> Int64s:
+    def most(values: I64) -> I64:
         result = values[distinct]
         np.maximum.at(result, repeated, values[repeats])
         return result
@@ -339,8 +333,3 @@ def _count_records(
         if returned:
             from_idle = np.isin(records.sources, np.array(returned, np.uint64))
             counts["returned_from_idle"] = int(np.count_nonzero(from_idle & late))
-
-
-def never(time_ms: int) -> int | None:
-    """The time, or None where there was none yet."""
-    return None if time_ms <= NEVER_MS else time_ms

@@ -18,10 +18,11 @@ from dedup.core.bucket import Bucket, Merge, SortedRun, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
+from dedup.core.hash_ranges import MAX_PARTS
 from dedup.core.lookup import read_unless_lost
-from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
-from dedup.core.ports import MAX_PARTS, SegmentPlan, SegmentRef, SegmentStore
+from dedup.core.ports import SegmentStore
+from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
 
@@ -321,9 +322,3 @@ def _overlap(segment: SegmentRef, parts: int, part: int) -> bool:
     starts_before = segment.part * parts < (part + 1) * segment.parts
     ends_behind = (segment.part + 1) * parts > part * segment.parts
     return starts_before and ends_behind
-
-
-def live_manifest_bytes(manifest: Manifest) -> tuple[int, int]:
-    """Segment bytes and sidecar bytes of the live segments."""
-    segments = list(manifest.segments())
-    return sum(s.sst_bytes for s in segments), sum(s.filter_bytes for s in segments)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
+from dedup.core.admission import NullIds, NullTimestamps, goes_on
 from dedup.core.arrival import Verdict
 from dedup.core.policy import Policy
 
@@ -78,8 +79,8 @@ class Plan:
     order_columns: tuple[str, ...]
     user_columns: int
     body_columns: int
-    null_ids: Literal["emit", "drop", "error"]
-    null_timestamps: Literal["error", "now", "emit", "drop"]
+    null_ids: NullIds
+    null_timestamps: NullTimestamps
     max_future_ms: int
     shards: int | None
     verdict_column: str | None
@@ -94,14 +95,13 @@ class Plan:
     @property
     def goes_on(self) -> npt.NDArray[np.bool_]:
         """For each verdict code, whether such rows leave the operator."""
-        goes_on = np.zeros(len(Verdict), np.bool_)
-        goes_on[Verdict.UNIQUE] = True
-        goes_on[Verdict.LATE] = self.policy.late == "emit"
-        goes_on[Verdict.NULL_ID] = self.null_ids == "emit"
-        goes_on[Verdict.UNTIMED] = self.null_timestamps == "emit"
-        if self.verdict_column is not None:
-            goes_on[:] = True
-        return goes_on
+        emitted = goes_on(
+            late=self.policy.late,
+            null_ids=self.null_ids,
+            null_timestamps=self.null_timestamps,
+            verdict_column=self.verdict_column is not None,
+        )
+        return np.array([verdict in emitted for verdict in Verdict])
 
     @property
     def streaming(self) -> bool:

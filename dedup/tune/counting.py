@@ -10,19 +10,13 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.blocks import block_count, block_numbers
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter
+from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
-from dedup.core.ports import (
-    ABSENT_MS,
-    BOOL,
-    I64,
-    U64,
-    SegmentPlan,
-    SegmentRef,
-    hash_range,
-    spread_hashes,
-)
+from dedup.core.ports import ABSENT_MS
+from dedup.core.segment import SegmentPlan, SegmentRef
 
 #: Of a segment file beside the key of each ID: its time, and what blocks and RocksDB add; measured.
 SST_BYTES_BESIDE_KEY = 4.4

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from dedup import kernel
-from dedup.catalog.certificate import derive_keys, shards_of
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
 from dedup.core.metrics import BatchMetrics
 from dedup.core.policy import Policy
+from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.tune.counting import SST_BYTES_BESIDE_KEY

@@ -18,10 +18,10 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
+from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.core.state import ShardState
 from dedup.tune.trial import HASH_KEY, UNKNOWN, KeysOf, Load, Trial, asked_of, drive, made_keys
 

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
 from dedup.tune.demand import DAY_MS, Demand, Repeats
 from dedup.tune.trial import HASH_KEY, TRIAL_IDS
 
-Int64s = npt.NDArray[np.int64]
 #: Default of the option `max_future`.
 _MAX_FUTURE_MS = 600_000
 #: Timestamps at either end that may be stray ones, as a share.
@@ -36,8 +36,8 @@ class Sample:
     """
 
     keys: Keys
-    times_ms: Int64s | None
-    files: Int64s
+    times_ms: I64 | None
+    files: I64
     one_in: int = 1
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | Non
     )
 
 
-def without_future(times_ms: Int64s, files: Int64s, now_ms: int) -> Int64s:
+def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
     """The timestamps; one in the future counts as the newest up to its file that is not.
 
     The operator takes it for the time of its micro-batch, so that it makes nothing late that
@@ -121,18 +121,18 @@ def without_future(times_ms: Int64s, files: Int64s, now_ms: int) -> Int64s:
     return np.where(future, newest[_file_index(files)], times_ms)
 
 
-def _newest_by_file(times_ms: Int64s, files: Int64s) -> Int64s:
+def _newest_by_file(times_ms: I64, files: I64) -> I64:
     """For each file in turn the newest timestamp up to its end."""
     starts = np.searchsorted(files, np.unique(files))
     return np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
 
 
-def _file_index(files: Int64s) -> npt.NDArray[np.intp]:
+def _file_index(files: I64) -> npt.NDArray[np.intp]:
     """Which of the files that there are each record is in."""
     return np.searchsorted(np.unique(files), files)
 
 
-def _newest_before(times_ms: Int64s, files: Int64s) -> Int64s:
+def _newest_before(times_ms: I64, files: I64) -> I64:
     """The newest timestamp of all files before each record's; in the first one its oldest."""
     newest = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
@@ -140,7 +140,7 @@ def _newest_before(times_ms: Int64s, files: Int64s) -> Int64s:
 
 
 def _ids_per_day(
-    where: str, times_ms: Int64s | None, is_first: npt.NDArray[np.bool_], one_in: int
+    where: str, times_ms: I64 | None, is_first: npt.NDArray[np.bool_], one_in: int
 ) -> float:
     if times_ms is None:
         raise ConfigError(
@@ -158,7 +158,7 @@ def _ids_per_day(
     return len(within_ms) * one_in / span_ms * DAY_MS
 
 
-def _without_strays(times_ms: Int64s) -> Int64s:
+def _without_strays(times_ms: I64) -> I64:
     """Timestamps but for a few at either end; of few timestamps all."""
     strays = int(_STRAY * len(times_ms))
     return np.sort(times_ms)[strays : len(times_ms) - strays]

@@ -12,24 +12,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import I64
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
-from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.ports import SegmentStore
+from dedup.core.segment import SegmentRef
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
 from dedup.core.state import ShardState
 from dedup.core.upkeep import SEGMENT_BYTES
 from dedup.tune.counting import SST_BYTES_BESIDE_KEY, CountingStore
 
-Int64s = npt.NDArray[np.int64]
 #: Gives the keys of numbered IDs.
-KeysOf = Callable[[Int64s], Keys]
+KeysOf = Callable[[I64], Keys]
 
 #: A hash key; any will do.
 HASH_KEY = bytes(range(16))
@@ -60,7 +60,7 @@ def made_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
     """Keys made of numbers, as many bytes as asked for (at least 9)."""
     words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
 
-    def keys(numbers: Int64s) -> Keys:
+    def keys(numbers: I64) -> Keys:
         data = np.empty((len(numbers), 1 + 8 * words), np.uint8)
         data[:, 0] = 1
         for word in range(words):
@@ -358,7 +358,7 @@ def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: Keys
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
 
 
-def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: Int64s) -> Matches:
+def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
     """What is remembered of IDs that come now, with timestamps of their own."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)

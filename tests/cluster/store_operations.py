@@ -15,13 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from catalog_support import QUERY, Bench, Content, fixed, knows, write
 
-from dedup.catalog.certificate import (
-    Certificate,
-    create_or_check,
-    filter_key_id,
-    load_certificate,
-    slot_keys,
-)
+from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
@@ -37,7 +31,8 @@ from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
+from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.core.state import ShardState
 
 MADE = fixed(300)

@@ -27,7 +27,8 @@ from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.repair.backup import read_adopted, read_backup
-from dedup.core.ports import ABSENT_MS, SegmentRef
+from dedup.core.ports import ABSENT_MS
+from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
 from dedup.spark.executor import task

@@ -12,13 +12,7 @@ from catalog_support import Content, DirectoryFileSystem
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import (
-    Certificate,
-    create_or_check,
-    derive_keys,
-    filter_key_id,
-    slot_keys,
-)
+from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.gc.runs import mark_through, write_lineage
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
 from dedup.catalog.repair.backup import write_adopted, write_backup
@@ -33,7 +27,8 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
-from dedup.core.ports import SegmentPlan, SegmentRef
+from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING

@@ -24,16 +24,17 @@ from model_items import Item, hear, make_items, marked, pack, shuffled
 from model_ledger import Judged
 
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core import upkeep
+from dedup.core.admission import FLAG_UNTIMED
 from dedup.core.arrival import Verdict
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
-from dedup.core.shard import FLAG_UNTIMED, Epoch, process
+from dedup.core.shard import Epoch, process
+from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 
 KEY_ID = filter_key_id(QUERY)

@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     _mutant(
         "future times advance a clock",
-        "spark/executor/pack.py",
+        "core/admission.py",
         "own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0",
         "own = (flags & (FLAG_NULL_TIME | FLAG_UNTIMED)) == 0",
         "spark/test_operator_clocks.py::test_a_2099_row_inside_a_year_old_backfill",

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 import pytest
 from support import run_python
 
-from dedup.catalog.certificate import derive_keys, slot_keys
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
+from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
-from dedup.core.shard import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.sharding import derive_keys, slot_keys
 from dedup.errors import DataError, ExecutorError
 from dedup.spark.executor import pack, wire
 from dedup.spark.executor.keycolumn import key_column, restored, without

@@ -22,12 +22,12 @@ from support import ARROW, BASE, SCHEMA, Query, roll_back, row_set, run_python, 
 
 from dedup import check_query, dedup_by_id, kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import derive_keys
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.ports import SegmentPlan
+from dedup.core.segment import SegmentPlan
+from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, ConfigError
 
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup.catalog.certificate import slot_keys, spark_hash_int
+from dedup.core.sharding import slot_keys, spark_hash_int
 
 
 def test_our_hash_is_sparks(spark: SparkSession) -> None:

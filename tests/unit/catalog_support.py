@@ -13,13 +13,14 @@ import pytest
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import derive_keys
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
+from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentPlan, SegmentRef
+from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, SegmentDamaged
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"

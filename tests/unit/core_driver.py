@@ -22,7 +22,8 @@ from dedup.core.clocks import NEVER_MS, Clocks, Observed
 from dedup.core.filter import hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
-from dedup.core.ports import SegmentRef, SegmentStore
+from dedup.core.ports import SegmentStore
+from dedup.core.segment import SegmentRef
 from dedup.core.shard import (
     FLAG_FUTURE,
     FLAG_NULL_ID,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup import kernel
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import (
     FilterHead,
@@ -17,18 +18,11 @@ from dedup.core.filter import (
     hash_key_id,
     head_bytes,
 )
+from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.paged import may_hold
-from dedup.core.ports import (
-    ABSENT_MS,
-    BOOL,
-    I64,
-    U64,
-    SegmentPlan,
-    SegmentRef,
-    hash_range,
-    spread_hashes,
-)
+from dedup.core.ports import ABSENT_MS
+from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import SegmentDamaged
 
 HASH_KEY = bytes(range(16))

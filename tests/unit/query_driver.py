@@ -9,14 +9,7 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import (
-    Certificate,
-    create_or_check,
-    derive_keys,
-    filter_key_id,
-    shards_of,
-    slot_keys,
-)
+from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.repair.backup import read_adopted, write_backup
 from dedup.catalog.root import Root
@@ -27,6 +20,7 @@ from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.shard import Epoch, Records, process
+from dedup.core.sharding import derive_keys, filter_key_id, shards_of, slot_keys
 from dedup.core.state import ShardState
 from dedup.spark.executor.group import backup_is_due
 from dedup.spark.id_encoding import ENCODING

@@ -17,7 +17,7 @@ from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
 from dedup.catalog.database import View
 from dedup.catalog.root import Root
 from dedup.catalog.view import OpenViews
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 
 

@@ -21,7 +21,7 @@ from catalog_support import (
 from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, ConfigError, SegmentDamaged
 
 

@@ -12,17 +12,12 @@ from catalog_support import QUERY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.catalog.certificate import (
-    Certificate,
-    create_or_check,
-    filter_key_id,
-    load_certificate,
-    slot_keys,
-)
+from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.document import to_document
 from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.root import Root
+from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.errors import CatalogError, ConfigError
 
 ORDER = Definition(expression="order_id", kind="string")

@@ -23,9 +23,11 @@ from catalog_support import (
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
 from dedup.catalog.root import Root
+from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
+from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
-from dedup.core.ports import I64, U64, SegmentPlan, hash_range
+from dedup.core.segment import SegmentPlan
 
 
 @pytest.fixture

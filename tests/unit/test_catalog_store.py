@@ -23,8 +23,10 @@ from catalog_support import (
 
 from dedup.catalog.root import Root
 from dedup.core.entries import Entries
+from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
-from dedup.core.ports import ABSENT_MS, SegmentPlan, SegmentRef, SegmentStore, hash_range
+from dedup.core.ports import ABSENT_MS, SegmentStore
+from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError, ConfigError, StateError
 
 

@@ -14,7 +14,7 @@ from metrics_support import HOUR_MS, QUERY, batch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from dedup.catalog.certificate import Certificate, create_or_check, filter_key_id, slot_keys
+from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.root import Root
 from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.checks.findings import Finding, Level, Takes
@@ -23,6 +23,7 @@ from dedup.cli.check import _of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.output_folder import Record
 from dedup.cli.run_options import RunOptions
+from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 

@@ -17,7 +17,7 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core.policy import Policy
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
 
 BUDGETS = st.sampled_from([0, 64, 400])
 

@@ -10,11 +10,12 @@ from core_driver import Driver, Rec, drive
 from memory_store import HASH_KEY, MemoryStore
 
 from dedup import kernel
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
-from dedup.core.ports import BOOL, I64, U64, SegmentRef
+from dedup.core.segment import SegmentRef
 
 
 def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None) -> Matches:

@@ -8,7 +8,7 @@ import pytest
 
 from dedup.core.bucket import Bucket
 from dedup.core.manifest import Expired, Manifest, PendingList
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
 from dedup.errors import StateError
 
 

@@ -13,9 +13,10 @@ from memory_store import HASH_KEY, MemoryStore
 
 from dedup.core.bucket import Bucket, Merge
 from dedup.core.filter import SplitBlockFilter
+from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
 from dedup.core.policy import MAX_OPEN_SEGMENTS
-from dedup.core.ports import SegmentRef, hash_range
+from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep, merge_fan_in, smallest_tier

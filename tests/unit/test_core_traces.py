@@ -19,7 +19,7 @@ from dedup import kernel
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.ports import SegmentPlan
+from dedup.core.segment import SegmentPlan
 
 X, Y, Z = b"x", b"y", b"z"
 

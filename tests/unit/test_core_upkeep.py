@@ -15,7 +15,6 @@ from dedup.core.upkeep import (
     MAX_DELETES,
     MAX_EXPIRED_NAMES,
     MERGE_STRIDE,
-    live_manifest_bytes,
 )
 
 
@@ -318,7 +317,7 @@ def test_bytes_of_the_live_segments() -> None:
     driver = drive(state_budget_bytes=0)
     fill(driver, 3)
     segments = list(driver.state.manifest.segments())
-    assert live_manifest_bytes(driver.state.manifest) == (
+    assert driver.state.manifest.live_bytes() == (
         sum(s.sst_bytes for s in segments),
         sum(s.filter_bytes for s in segments),
     )

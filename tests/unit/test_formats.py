@@ -16,7 +16,7 @@ from catalog_support import QUERY, RUN, Bench, fixed, write
 
 from dedup.catalog import certificate as certificates
 from dedup.catalog import segment as segments
-from dedup.catalog.certificate import certificate_of, filter_key_id
+from dedup.catalog.certificate import certificate_of
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc import pending_lists, runs
 from dedup.catalog.gc.pending_lists import check_pending_list, read_pending_list
@@ -33,7 +33,8 @@ from dedup.catalog.root import Root
 from dedup.core import filter as filters
 from dedup.core.lineage import Run
 from dedup.core.parse import OtherVersion
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
+from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
 

@@ -7,10 +7,10 @@ import pytest
 from core_driver import Driver, Rec, drive
 
 from dedup import kernel
-from dedup.catalog.certificate import derive_keys, filter_key_id
 from dedup.core.clocks import MAX_SOURCES, NEVER_MS
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
+from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import ConfigError
 
 _ZERO_KEY = bytes(16)

@@ -10,7 +10,7 @@ from dedup.catalog.document import canonical, from_document, to_document
 from dedup.catalog.layout import ACCEPTED_LOSS_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import OtherVersion, integer, mapping, name
-from dedup.core.ports import SegmentRef
+from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 
 ACCEPTED_LOSS_FORMAT = 2

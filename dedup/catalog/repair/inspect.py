@@ -13,15 +13,18 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog import layout
 from dedup.catalog.blocks import block_numbers, ids_in_block
-from dedup.catalog.certificate import derive_keys, filter_key_id, no_catalog
+from dedup.catalog.certificate import no_catalog
 from dedup.catalog.database import build_view, decode_all, open_view
 from dedup.catalog.repair.accepted_loss import AcceptedLoss, accepted_loss_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment import META_KEY, RocksError, SegmentMeta
+from dedup.core.arrays import I64, U64
 from dedup.core.filter import SplitBlockFilter
+from dedup.core.hash_ranges import spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
-from dedup.core.ports import I64, U64, SegmentRef, spread_hashes
+from dedup.core.segment import SegmentRef
+from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import FilterDamaged
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dedup.catalog.certificate import Certificate, filter_key_id, load_certificate
+from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.gc.pending_lists import check_pending_list
 from dedup.catalog.gc.runs import check_lineage
 from dedup.catalog.layout import (
@@ -22,6 +22,7 @@ from dedup.catalog.repair.inspect import CatalogFile, list_catalog
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Run
 from dedup.core.parse import OtherVersion
+from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from dedup.catalog.certificate import certificate_of, filter_key_id
+from dedup.catalog.certificate import certificate_of
 from dedup.catalog.root import Root
+from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 

@@ -13,26 +13,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from dedup import faults
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import filter_key_id
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.repair.backup import read_adopted, read_backup, write_backup
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
+from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.lineage import Run
 from dedup.core.metrics import COLUMNS, GROUP_STAGES
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
-from dedup.core.shard import Epoch, Outcome, never, process
+from dedup.core.shard import Epoch, Outcome, process
+from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
-from dedup.core.upkeep import live_manifest_bytes
 from dedup.machine import wall_clock_ms
 from dedup.spark.executor import wire
 from dedup.spark.executor.shard_input import ShardInput
@@ -43,8 +41,6 @@ from dedup.spark.plan import Plan
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
 STATE_SCHEMA = "shard_state binary"
-
-Int64s = npt.NDArray[np.int64]
 
 
 def dedup_stream(
@@ -246,7 +242,7 @@ def _counters(
 ) -> dict[str, int | None]:
     state = outcome.state
     clocks, manifest = state.clocks, state.manifest
-    segment_bytes, sidecar_bytes = live_manifest_bytes(manifest)
+    segment_bytes, sidecar_bytes = manifest.live_bytes()
     bands = expiry_bands(state, plan.policy)
     return {
         **counts,
@@ -263,11 +259,11 @@ def _counters(
         "orphan_files": state.stray_files[0],
         "foreign_files": state.stray_files[1],
         "branches": state.branches,
-        "now_ms": never(clocks.now_ms),
-        "newest_ms": never(clocks.newest_ms),
-        "low_watermark_ms": never(clocks.low_watermark_ms),
-        "late_watermark_ms": never(clocks.late_watermark_ms),
-        "gc_watermark_ms": never(clocks.gc_watermark_ms),
+        "now_ms": known_ms(clocks.now_ms),
+        "newest_ms": known_ms(clocks.newest_ms),
+        "low_watermark_ms": known_ms(clocks.low_watermark_ms),
+        "late_watermark_ms": known_ms(clocks.late_watermark_ms),
+        "gc_watermark_ms": known_ms(clocks.gc_watermark_ms),
         **{f"expiring_ids_{band}": ids for band, (ids, _) in enumerate(bands)},
         **{f"expiring_bytes_{band}": size for band, (_, size) in enumerate(bands)},
         "horizon_ms": plan.policy.horizon_ms,

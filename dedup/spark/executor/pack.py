@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import faults, kernel
-from dedup.catalog.certificate import shards_of
+from dedup.core.admission import FLAG_NULL_ID, observed_times, substitute_times
+from dedup.core.arrays import I64
 from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
-from dedup.core.shard import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.sharding import shards_of
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import null_ids, null_timestamps
 from dedup.spark.executor.keycolumn import key_column
@@ -33,8 +34,6 @@ BLOB_ROWS = 8192
 MAX_BLOB_ROWS = 65_536
 #: Bytes gathered before everything is sent.
 BUFFER_BYTES = 32 << 20
-
-Int64s = npt.NDArray[np.int64]
 
 
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +83,7 @@ class Packer:
     bodies: list[pa.RecordBatch] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
-    shards: list[Int64s] = field(default_factory=list)
+    shards: list[I64] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
     schema: pa.Schema | None = None
@@ -178,7 +177,7 @@ class Packer:
     def _head_schema(self) -> pa.Schema:
         return wire.head_schema(with_sources=bool(self.plan.source_columns))
 
-    def _times(self, batch: pa.RecordBatch, keys: Keys, flags: npt.NDArray[np.uint8]) -> Int64s:
+    def _times(self, batch: pa.RecordBatch, keys: Keys, flags: npt.NDArray[np.uint8]) -> I64:
         """Timestamps in ms; future and null ones replaced by the micro-batch's time."""
         plan = self.plan
         if not plan.policy.event_time:
@@ -195,22 +194,22 @@ class Packer:
         missed = null & ~no_id
         if plan.null_timestamps == "error" and missed.any():
             raise null_timestamps(plan, batch, missed)
-        future = (times_ms > now_ms + plan.max_future_ms) & ~null
-        flags[missed if plan.id_time is not None else null] |= FLAG_NULL_TIME
-        flags[null & no_id if plan.null_timestamps == "now" else null] |= FLAG_UNTIMED
-        flags[future] |= FLAG_FUTURE
-        times_ms[null | future] = now_ms
+        substitute_times(
+            times_ms,
+            null,
+            flags,
+            now_ms=now_ms,
+            max_future_ms=plan.max_future_ms,
+            null_timestamps=plan.null_timestamps,
+            in_id=plan.id_time is not None,
+        )
         return times_ms
 
     def _observe(
-        self, batch: pa.RecordBatch, times_ms: Int64s, flags: npt.NDArray[np.uint8]
+        self, batch: pa.RecordBatch, times_ms: I64, flags: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint64] | None:
         """Take note of the batch's clocks; hashes of the rows' source partitions, if any."""
-        # A broken line is null in all columns: it must not found a source partition of its own,
-        # which the low watermark would wait for.
-        timed = (flags & FLAG_UNTIMED) == 0
-        own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0
-        trusted_ms = np.where(own, times_ms, NEVER_MS)
+        timed, trusted_ms = observed_times(times_ms, flags)
         if not self.plan.source_columns:
             if timed.any():
                 self._note("", 0, Observed(int(trusted_ms.max()), int(timed.sum())))
@@ -234,10 +233,10 @@ class Packer:
         self.observed[name] = (before[0].merge(observed) if before else observed, number)
 
 
-def millis(column: pa.Array) -> Int64s:
+def millis(column: pa.Array) -> I64:
     """Whole milliseconds, floored; 0 where null."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
-    millis: Int64s = np.floor_divide(
+    millis: I64 = np.floor_divide(
         micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
     )
     return millis

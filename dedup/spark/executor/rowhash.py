@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import kernel
+from dedup.core.arrays import I64
 from dedup.spark.id_encoding import encode_ids
 
 UInt64s = npt.NDArray[np.uint64]
-Int64s = npt.NDArray[np.int64]
 
 #: Hash of a null; values reach it with probability 2^-64.
 _NULL = np.uint64(0)
@@ -83,7 +83,7 @@ def _hash_together(columns: list[UInt64s], rows: int, key: bytes) -> UInt64s:
     return _hash_runs(matrix.reshape(-1), np.full(rows, len(columns), np.int64), key)
 
 
-def _hash_runs(hashes: UInt64s, lengths: Int64s, key: bytes) -> UInt64s:
+def _hash_runs(hashes: UInt64s, lengths: I64, key: bytes) -> UInt64s:
     """Hash of each run of hashes, the runs one after another."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths * 8, out=offsets[1:])

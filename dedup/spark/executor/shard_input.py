@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.core.arrays import I64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.shard import Records
@@ -19,8 +20,6 @@ from dedup.spark.executor import wire
 from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.plan import Plan
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -94,7 +93,7 @@ class ShardInput:
             tie_rank=self.tie_rank,
         )
 
-    def tie_rank(self, index: Int64s) -> Int64s:
+    def tie_rank(self, index: I64) -> I64:
         """Ranks of records by order columns, then by keyed row hash."""
         rows = self._rows(index)
         user = rows.select(range(self.plan.user_columns))
@@ -107,7 +106,7 @@ class ShardInput:
         rank[order.to_numpy()] = np.arange(len(index))
         return rank
 
-    def _rows(self, index: Int64s) -> pa.Table:
+    def _rows(self, index: I64) -> pa.Table:
         """The user rows of the given records, in that order."""
         assert self.schema_bytes is not None
         schema = wire.read_schema(self.schema_bytes)

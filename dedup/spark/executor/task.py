@@ -10,18 +10,12 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from dedup.catalog.certificate import (
-    Certificate,
-    create_or_check,
-    derive_keys,
-    filter_key_id,
-    load_certificate,
-    slot_keys,
-)
+from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
 from dedup.catalog.repair.others import others_alike, tell_of
 from dedup.catalog.root import Root
+from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
 from dedup.errors import CatalogError, StateError
 from dedup.spark.id_encoding import ENCODING
 from dedup.spark.mount_probe import check_start

@@ -1,0 +1,103 @@
+"""A segment as the manifest names it, and as it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from dedup.core.arrays import U64
+from dedup.core.hash_ranges import MAX_PARTS, hash_range, spread_hashes
+from dedup.errors import StateError
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """One immutable segment of a shard, as the manifest names it.
+
+    The checksums are held here, not beside the files, so that a file that was swapped for another
+    healthy one is damage too.
+
+    Parameters
+    ----------
+    name : str
+        Unique for ever within the shard; also the name of its files and of its view.
+    start_ms, end_ms : int
+        The bucket: every timestamp in the segment lies in ``[start_ms, end_ms)``.
+    count : int
+        Number of record IDs, >= 0.
+    sst_bytes, sst_crc32 : int
+        Size and CRC-32 of the SST file.
+    filter_bytes, filter_crc32 : int
+        Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
+    parts, part : int
+        Of ``parts`` equal ranges of hashes (a power of two, at most `MAX_PARTS`) the segment
+        holds IDs of range number ``part`` only; 1 and 0: of all hashes.
+    """
+
+    name: str
+    start_ms: int
+    end_ms: int
+    count: int
+    sst_bytes: int
+    sst_crc32: int
+    filter_bytes: int
+    filter_crc32: int
+    parts: int = 1
+    part: int = 0
+
+    def within(self, hashes: U64) -> slice:
+        """Return which of the hashes, which never fall, lie in the segment's range."""
+        return hash_range(hashes, self.parts, self.part)
+
+    def spread(self, hashes: U64) -> U64:
+        """Return hashes of the segment's range spread over all: what its filter and blocks use."""
+        return spread_hashes(hashes, self.parts)
+
+    def to_json(self) -> list[str | int]:
+        """Return the fields as a list that JSON can hold; ``from_json`` reads it back."""
+        return list(astuple(self))
+
+    @classmethod
+    def from_json(cls, fields: Sequence[object]) -> SegmentRef:
+        """Return the segment that ``to_json`` wrote.
+
+        Raises
+        ------
+        StateError
+            When number or types of the fields are not those of a segment.
+        """
+        if len(fields) == 10:
+            name, *numbers = fields
+            whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+            if isinstance(name, str) and name and len(whole) == 9:
+                start_ms, end_ms, *others = whole
+                parts, part = others[-2:]
+                power = 1 <= parts <= MAX_PARTS and parts & (parts - 1) == 0
+                if start_ms < end_ms and min(others) >= 0 and power and part < parts:
+                    return cls(name, start_ms, end_ms, *others)
+        raise StateError(
+            f"the manifest in the state row holds {list(fields)!r:.300}, which is no segment; "
+            "restore the checkpoint together with its catalog from a copy",
+            remedy="damaged-state",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """What a segment is to be, before it is written.
+
+    Parameters
+    ----------
+    start_ms, end_ms : int
+        The bucket.
+    fpr : float
+        Target false-positive rate of its filter, in (0, 1).
+    parts, part : int
+        The range of hashes, as of `SegmentRef`.
+    """
+
+    start_ms: int
+    end_ms: int
+    fpr: float
+    parts: int = 1
+    part: int = 0

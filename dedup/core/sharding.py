@@ -1,0 +1,98 @@
+"""Which shard an ID belongs to, under which keys it is hashed, and how Spark spreads the shards."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from dedup.core.arrays import I64, U64
+from dedup.core.filter import hash_key_id
+from dedup.errors import ConfigError
+
+_SPARK_HASH_SEED = 42
+_MASK = 0xFFFFFFFF
+
+
+def derive_keys(query_id: str) -> tuple[bytes, bytes]:
+    """Return the 16-byte hash keys of a query: for the choice of shards, and for filters.
+
+    They are independent, because a shard's IDs share bits of the first hash; filters that used it
+    as well would fill unevenly. BLAKE2b with one personalisation each (RFC 7693, section 2.5).
+    """
+    shard, bloom = (
+        hashlib.blake2b(query_id.encode(), digest_size=16, person=person).digest()
+        for person in (b"dedup shard v1", b"dedup filter v1")
+    )
+    return shard, bloom
+
+
+def filter_key_id(query_id: str) -> int:
+    """Return the ID of a query's filter key, as certificate, segments and sidecars hold it."""
+    return hash_key_id(derive_keys(query_id)[1])
+
+
+def shards_of(hashes: U64, shards: int) -> I64:
+    """Return the shard of each ID, shape (n,), from its hash under the key for shards."""
+    # The upper half times the number of shards: no division.
+    return (((hashes >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32)).astype(np.int64)
+
+
+def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
+    """Return grouping keys that Spark spreads evenly: shard i goes to partition i mod partitions.
+
+    Parameters
+    ----------
+    shards : int
+        Number of keys, >= 1.
+    partitions : int
+        Number of shuffle partitions, >= 1.
+
+    Returns
+    -------
+    tuple of int
+        ``shards`` distinct 32-bit integers >= 0, the smallest that serve.
+
+    Raises
+    ------
+    ConfigError
+        When either number is below 1.
+
+    Notes
+    -----
+    Spark places a row by ``pmod(hash(key), partitions)``; the keys 0..n-1 leave a third of the
+    partitions empty.
+    """
+    if shards < 1 or partitions < 1:
+        raise ConfigError(f"shards ({shards}) and partitions ({partitions}) are numbers from 1 on")
+    waiting = [list(range(p, shards, partitions))[::-1] for p in range(min(shards, partitions))]
+    keys = [0] * shards
+    left, key = shards, 0
+    while left:
+        partition = _signed(spark_hash_int(key)) % partitions
+        if partition < len(waiting) and waiting[partition]:
+            keys[waiting[partition].pop()] = key
+            left -= 1
+        key += 1
+    return tuple(keys)
+
+
+def spark_hash_int(value: int, seed: int = _SPARK_HASH_SEED) -> int:
+    """Return Spark's ``hash`` of an INT column as an unsigned 32-bit number.
+
+    Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash (A. Appleby's MurmurHash3, 4 bytes).
+    """
+    k = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
+    h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
+    return h ^ h >> 16
+
+
+def _rotated(x: int, bits: int) -> int:
+    return (x << bits | x >> (32 - bits)) & _MASK
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 32) if x >> 31 else x
