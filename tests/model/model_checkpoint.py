@@ -105,7 +105,7 @@ class Checkpoint:
     def copied(self) -> Checkpoint:
         """A copy of the checkpoint's folder.
 
-        The one that goes on first sees no branch until it looks round again, and deletes what it
+        The one that goes on first sees no branch until its next housekeeping, and deletes what it
         alone can do without: rollback to before the copy is promised to neither.
         """
         self.commits = {self.batch - 1: self.base}

@@ -83,7 +83,7 @@ class World:
         first.begin_run(self.new_run_id())
         self.checkpoints = [first]
         self._patches = ExitStack()
-        # In production a shard looks round as often as Spark forgets states, or more often.
+        # In production a shard keeps house as often as Spark drops states, or more often.
         self.set_constant(housekeeping, "LOOK_STRIDE", min(100, self.retain_epochs))
         if rng.random() < 0.5:
             self.set_constant(upkeep, "MAX_EXPIRED_NAMES", 8)

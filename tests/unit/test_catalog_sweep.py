@@ -1,4 +1,4 @@
-"""Runs at the root, and orphans: what a shard deletes when it looks round, and what it leaves."""
+"""Runs at the root, and orphans: what housekeeping deletes, and what it leaves."""
 
 from __future__ import annotations
 

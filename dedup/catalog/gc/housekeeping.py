@@ -1,4 +1,4 @@
-"""Now and then a shard looks round at the root: has its history branched, what may be deleted.
+"""Housekeeping of a shard at the root: has its history branched, and what may be deleted?
 
 Done before a micro-batch is judged, from its base state: whatever the attempt writes later is not
 there yet, and whatever it deletes no state needs.
@@ -22,7 +22,7 @@ from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 
-#: A shard looks round when a run begins, after so many micro-batches, and four times within
+#: A shard does so when a run begins, after so many micro-batches, and four times within
 #: `keep_expired`, but at most once a minute.
 LOOK_STRIDE = 100
 _LOOKS_PER_KEEP = 4
@@ -33,7 +33,7 @@ _TURNS = 16
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """Who looks round: one attempt of one shard's micro-batch."""
+    """Who keeps house: one attempt of one shard's micro-batch."""
 
     query_id: str
     run_id: str
