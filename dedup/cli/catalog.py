@@ -13,7 +13,15 @@ from dedup.catalog.repair.inspect import CatalogFile, SegmentReport, list_catalo
 from dedup.catalog.repair.inspect import accept_loss as write_accepted_loss
 from dedup.catalog.repair.objects import ObjectProblem, verify_objects
 from dedup.catalog.root import Root
-from dedup.cli.catalog_memory import EXPIRED, ORPHAN, QueryMemory, Segment, memory_of, segments_of
+from dedup.cli.catalog_memory import (
+    EXPIRED,
+    GIVEN_UP,
+    ORPHAN,
+    QueryMemory,
+    Segment,
+    memory_of,
+    segments_of,
+)
 from dedup.cli.figures import iso
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
@@ -137,7 +145,7 @@ def verify(
     return [
         (s, verify_segment(root, s.query_id, s.shard, s.name, s.ref))
         for s in segments(root, known, query_id)
-        if s.standing != ORPHAN and not _is_on_its_way(s)
+        if s.standing not in (ORPHAN, GIVEN_UP) and not _is_on_its_way(s)
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.certificate import load_certificate
-from dedup.catalog.gc.pending_lists import read_pending_list
+from dedup.catalog.gc.sweep import Named
 from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.repair.inspect import CatalogFile
 from dedup.catalog.root import Root
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from dedup.spark.driver.state_reader import Snapshot
 
 #: What becomes of a segment; only the manifest in Spark state tells for certain.
-LIVE, EXPIRED, ORPHAN = "live", "expired", "orphan"
-#: Without a checkpoint: the manifest backup names it, or does not.
+LIVE, EXPIRED, ORPHAN, GIVEN_UP = "live", "expired", "orphan", "loss accepted"
+#: Without a checkpoint: the manifest backup names it, or does not. With one: what would tell
+#: whether it is expired cannot be read.
 LISTED, UNKNOWN = "listed", "unknown"
 
 
@@ -75,8 +76,9 @@ class Segment:
     query_id, shard, name
         Where it is.
     standing : str
-        `LIVE`, `EXPIRED` (waits for its deletion) or `ORPHAN` (no manifest names it); without a
-        checkpoint `LISTED` or `UNKNOWN`.
+        `LIVE`, `EXPIRED` (waits for its deletion), `GIVEN_UP` (no manifest names it since its loss
+        was accepted), `ORPHAN` (no manifest ever named it), or `UNKNOWN`; without a checkpoint
+        `LISTED` or `UNKNOWN`.
     ref : SegmentRef or None
         What the manifest says of a live or listed one.
     sst_bytes, filter_bytes : int or None
@@ -159,27 +161,23 @@ def segments_of(
         for number, shard in memory.shards.items()
         for ref in shard.manifest.segments()
     }
-    expired = {
-        (number, gone.name)
+    named = {
+        number: Named.by(root, query_id, number, shard.manifest)
         for number, shard in memory.shards.items()
-        for gone in shard.manifest.expired
-    } | {
-        (number, name)
-        for number, shard in memory.shards.items()
-        for pending_list in shard.manifest.pending_lists
-        for name in read_pending_list(root, query_id, number, pending_list.name)
+        if memory.certain
     }
     found = []
     for key in sorted({*sizes, *live}):
         kinds = sizes.get(key, {})
         if not kinds.keys() & {"segment", "sidecar"} and key not in live:
             continue
+        accepted = "accepted_loss" in kinds
         if key in live:
             standing = LIVE if memory.certain else LISTED
-        elif memory.certain:
-            standing = EXPIRED if key in expired else ORPHAN
+        elif key[0] in named:
+            standing = _standing(named[key[0]], key[1], accepted=accepted)
         else:
-            standing = UNKNOWN
+            standing = UNKNOWN if not memory.certain else ORPHAN
         found.append(
             Segment(
                 query_id=query_id,
@@ -189,7 +187,16 @@ def segments_of(
                 ref=live.get(key),
                 sst_bytes=kinds.get("segment"),
                 filter_bytes=kinds.get("sidecar"),
-                loss_accepted="accepted_loss" in kinds,
+                loss_accepted=accepted,
             )
         )
     return found
+
+
+def _standing(named: Named, name: str, *, accepted: bool) -> str:
+    """Of a segment that is not live, by the manifest in Spark state."""
+    if name in named.pending:
+        return EXPIRED
+    if accepted:
+        return GIVEN_UP
+    return ORPHAN if named.complete else UNKNOWN

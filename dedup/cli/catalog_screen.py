@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dedup.cli.catalog_memory import GIVEN_UP
 from dedup.cli.figures import size
 
 WIDTH = 80
@@ -29,9 +30,8 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         # Tabs, not columns: names are long, and other tools cut and sort this.
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
-            note = (
-                " missing" if line["missing"] else " loss accepted" if line["loss_accepted"] else ""
-            )
+            accepted = line["loss_accepted"] and line["standing"] != GIVEN_UP
+            note = " missing" if line["missing"] else f" {GIVEN_UP}" if accepted else ""
             values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
             yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
 

@@ -13,9 +13,12 @@ from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import LOOK_STRIDE, ShardTask, housekeep
 from dedup.catalog.gc.pending_lists import write_pending_list
 from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
+from dedup.catalog.gc.sweep import find_stray
 from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.layout import run_path, segment_name, shard_path
+from dedup.catalog.repair.inspect import list_catalog
 from dedup.catalog.root import Root
+from dedup.cli.catalog_memory import QueryMemory, Shard, segments_of
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
@@ -163,6 +166,34 @@ def test_what_the_manifest_names_stays(root: Root) -> None:
     root.delete([shard_path(QUERY, 0, pending_list + ".expired")])
     assert housekeep(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)[1] == 0
     assert names(root) >= kept | {extra}
+
+
+def standings(root: Root, manifest: Manifest) -> dict[str, str]:
+    """What `dedup catalog inspect` calls each segment."""
+    shard = Shard(epoch=49, manifest=manifest, gc_watermark_ms=None, tail_ids=0)
+    known = QueryMemory(certain=True, shards={0: shard})
+    return {s.name: s.standing for s in segments_of(root, QUERY, known, list_catalog(root, QUERY))}
+
+
+def test_inspect_calls_orphan_what_the_operator_takes_for_one(root: Root) -> None:
+    expired, spilled, lost, left = (segment_name(n, OLD, 7, n) for n in (1, 2, 3, 4))
+    pending_list = segment_name(3, OLD, 8, 0)
+    for name in (expired, spilled, lost, left):
+        put(root, shard_path(QUERY, 0, name + ".sst"))
+    put(root, shard_path(QUERY, 0, lost + ".forgotten"))
+    write_pending_list(root, QUERY, 0, pending_list, [spilled])
+    manifest = Manifest(
+        expired=(Expired(expired, 4, 0),), pending_lists=(PendingList(pending_list, 1, 4, 0),)
+    )
+    told = {expired: "expired", spilled: "expired", lost: "loss accepted", left: "orphan"}
+    assert standings(root, manifest) == told
+    stray = find_stray(root, QUERY, 0, manifest)
+    assert [file.parsed.segment for file in stray.orphans] == [left]
+    # A pending list that cannot be read hides names: what is not named may be expired.
+    root.put_bytes(shard_path(QUERY, 0, pending_list + ".expired"), b"damage")
+    hidden = dict.fromkeys((spilled, left), "unknown")
+    assert standings(root, manifest) == told | hidden
+    assert not find_stray(root, QUERY, 0, manifest).complete
 
 
 def test_a_copied_checkpoint_stops_both_from_deleting(root: Root) -> None:

@@ -1,4 +1,4 @@
-"""Housekeeping of a shard at the root: has its history branched, and what may be deleted?
+"""Housekeeping of a shard at the root: whether its history has branched, and what may go.
 
 Done before a micro-batch is judged, from its base state: whatever the attempt writes later is not
 there yet, and whatever it deletes no state needs.

@@ -6,7 +6,7 @@ retried, its micro-batch was rolled back. Foreign files are counted and never to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dedup.catalog.gc.pending_lists import read_pending_list
@@ -40,6 +40,49 @@ class Stray:
     complete: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a shard's manifest names, and what follows for files in its folder.
+
+    Parameters
+    ----------
+    pending : frozenset of str
+        Segments that wait for their deletion.
+    others : frozenset of str
+        Live segments, and pending lists.
+    complete : bool
+        False where a pending list could not be read: a segment that is not named may be pending.
+    """
+
+    pending: frozenset[str]
+    others: frozenset[str]
+    complete: bool
+
+    @classmethod
+    def by(cls, root: Root, query_id: str, shard: int, manifest: Manifest) -> Named:
+        """Return what a manifest names, and what its pending lists do.
+
+        Raises
+        ------
+        CatalogError
+            When the root cannot be read.
+        """
+        pending, complete = {entry.name for entry in manifest.expired}, True
+        for listed in manifest.pending_lists:
+            names = read_pending_list(root, query_id, shard, listed.name)
+            complete &= len(names) == listed.count
+            pending.update(names)
+        return cls(frozenset(pending), frozenset(manifest.names() - pending), complete)
+
+    def is_orphan(self, name: str, accepted_losses: Collection[str]) -> bool:
+        """Whether an attempt that did not win left the segment or pending list behind.
+
+        One whose loss was accepted has left the manifest as well, and is the user's to delete.
+        Where the manifest's lists are not complete, this may be wrong.
+        """
+        return not (name in self.pending or name in self.others or name in accepted_losses)
+
+
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
     """Return what the manifest does not name in a shard's folder.
 
@@ -48,22 +91,16 @@ def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Str
     CatalogError
         When the root cannot be read.
     """
-    known, complete = manifest.names(), True
-    for pending_list in manifest.pending_lists:
-        names = read_pending_list(root, query_id, shard, pending_list.name)
-        complete &= len(names) == pending_list.count
-        known.update(names)
+    named = Named.by(root, query_id, shard, manifest)
     files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
+    accepted = {file.parsed.segment or "" for file in files if file.parsed.kind == "accepted_loss"}
     orphans = tuple(
         file
         for file in files
         if file.parsed.kind in ("segment", "sidecar", "pending_list")
-        and file.parsed.segment not in known
+        and named.is_orphan(file.parsed.segment or "", accepted)
     )
-    # A segment whose loss was accepted is the user's to delete.
-    forgotten = {file.parsed.segment for file in files if file.parsed.kind == "accepted_loss"}
-    orphans = tuple(file for file in orphans if file.parsed.segment not in forgotten)
-    return Stray(orphans, sum(file.parsed.kind == "foreign" for file in files), complete)
+    return Stray(orphans, sum(file.parsed.kind == "foreign" for file in files), named.complete)
 
 
 def written_past_successor(
