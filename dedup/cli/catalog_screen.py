@@ -9,11 +9,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dedup.cli.catalog_memory import GIVEN_UP
 from dedup.cli.figures import size
 
 WIDTH = 80
 _LABEL = 20
+
+
+#: The standing of a segment that no manifest names since its loss was accepted.
+_ACCEPTED = "loss accepted"
 
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
@@ -30,8 +33,9 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         # Tabs, not columns: names are long, and other tools cut and sort this.
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
-            accepted = line["loss_accepted"] and line["standing"] != GIVEN_UP
-            note = " missing" if line["missing"] else f" {GIVEN_UP}" if accepted else ""
+            note = " missing" if line["missing"] else ""
+            if line["loss_accepted"] and not note and line["standing"] != _ACCEPTED:
+                note = f" {_ACCEPTED}"
             values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
             yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
 
