@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dedup import kernel
 from dedup.core.arrays import I64
+from dedup.core.horizon import within_horizon
 from dedup.core.lookup import Matches
 
 
@@ -69,7 +70,7 @@ def judge(
     verdicts[droppable] = Verdict.LATE
 
     entry_record = first_records[matches.index]
-    near = np.abs(matches.times_ms - times_ms[entry_record]) <= horizon_ms
+    near = within_horizon(matches.times_ms, times_ms[entry_record], horizon_ms)
     verdicts[entry_record[near]] = Verdict.DUPLICATE
     if len(first_records) == n:
         return verdicts
@@ -126,6 +127,6 @@ def _known(
     entry = np.repeat(np.arange(len(entry_group)), count)
     within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
     record = start[entry] + within
-    near = np.abs(times_ms[records[record]] - entry_ms[entry]) <= horizon_ms
+    near = within_horizon(times_ms[records[record]], entry_ms[entry], horizon_ms)
     known[record[near]] = 1
     return known

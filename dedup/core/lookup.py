@@ -18,6 +18,7 @@ from dedup import kernel
 from dedup.core.arrays import I64
 from dedup.core.bucket import Bucket, Coverage
 from dedup.core.hash_ranges import hash_range
+from dedup.core.horizon import within_horizon
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.ports import ABSENT_MS, SegmentStore
@@ -96,8 +97,8 @@ def lookup(
     settled = np.zeros(u, np.bool_)
 
     def mark_settled(index: I64, times_ms: I64) -> None:
-        near = np.abs(times_ms - distinct.first_ms[index]) <= policy.horizon_ms
-        near &= np.abs(times_ms - distinct.last_ms[index]) <= policy.horizon_ms
+        near = within_horizon(times_ms, distinct.first_ms[index], policy.horizon_ms)
+        near &= within_horizon(times_ms, distinct.last_ms[index], policy.horizon_ms)
         settled[index[near]] = True
 
     tail = state.tail
