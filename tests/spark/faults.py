@@ -10,7 +10,7 @@ from typing import Any
 #: them; "kill" ends the worker as SIGKILL does.
 POINTS = (
     "certificate", "start", "frames", "read", "hash", "tail", "probe", "lookup", "judge",
-    "sidecar", "segment", "upkeep", "advisory", "before state", "after state", "write", "yield",
+    "sidecar", "segment", "upkeep", "backup", "before state", "after state", "write", "yield",
     "kill",
 )  # fmt: skip
 
@@ -46,15 +46,15 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
             raise RuntimeError(f"made to fail at {here}")
 
         lap, put_file = group.Stopwatch.lap, Root.put_file
-        create, advise = task.create_or_check, group.write_backup
+        create, write_backup = task.create_or_check, group.write_backup
 
         def put_and_strike(self: Any, name: str, path: Any) -> None:
             put_file(self, name, path)
             strike("sidecar" if name.endswith(".filter") else "segment")
 
-        def advise_and_strike(*given: Any) -> None:
-            advise(*given)
-            strike("advisory")
+        def backup_and_strike(*given: Any) -> None:
+            write_backup(*given)
+            strike("backup")
 
         def create_and_strike(*given: Any) -> Any:
             made = create(*given)
@@ -89,7 +89,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
                 (group.Stopwatch, "lap", lap_and_strike),
                 (Root, "put_file", put_and_strike),
                 (task, "create_or_check", create_and_strike),
-                (group, "write_advisory", advise_and_strike),
+                (group, "write_backup", backup_and_strike),
             ):
                 stack.enter_context(patch.object(where, name, instead))
             strike("start")
