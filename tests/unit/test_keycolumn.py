@@ -117,16 +117,16 @@ def test_the_collector_is_told_once_until_modules_are_loaded(
     told: list[Any] = []
     monkeypatch.setattr(gc, "freeze", lambda: told.append(len(sys.modules)))
     monkeypatch.setattr(worker, "_known", 0)
-    worker.settle()
-    worker.settle()
+    worker.freeze_gc()
+    worker.freeze_gc()
     assert len(told) == 1
     monkeypatch.setitem(sys.modules, "dedup_never_loaded", cast(Any, object()))
-    worker.settle()
+    worker.freeze_gc()
     assert len(told) == 2
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:
-    worker.settle()
+    worker.freeze_gc()
     if worker._resident_bytes() == 0:
         pytest.skip("needs /proc")
     held = [b"x" * 100_000 for _ in range(3_000)]  # more than it may keep
@@ -139,7 +139,7 @@ def test_freed_memory_goes_back_to_the_system() -> None:
 
 
 def test_freed_memory_that_may_be_kept_is_used_again() -> None:
-    worker.settle()
+    worker.freeze_gc()
     if worker._resident_bytes() == 0:
         pytest.skip("needs /proc")
 

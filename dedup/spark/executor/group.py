@@ -19,8 +19,8 @@ from dedup import faults
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.gc.runs import read_lineage
-from dedup.catalog.repair.backup import read_adopted, read_backup, write_backup
-from dedup.catalog.root import Root
+from dedup.catalog.repair.backup import check_backup, read_adopted, write_backup
+from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
@@ -124,8 +124,11 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
         return False
     if base.clocks.run_id == run_id:
         return True
-    told = read_backup(root, query_id, shard)
-    if told is None or told.epoch <= base.epoch:
+    try:
+        told = check_backup(root, query_id, shard)
+    except (ObjectMissing, ValueError):
+        return True  # damaged, or of another release: what Spark keeps is the truth
+    if told.epoch <= base.epoch:
         return True
     # Of a later micro-batch; where it does not descend from this one, it was undone.
     line = read_lineage(root, query_id, Run(told.clocks.run_id, told.run_began))
