@@ -350,7 +350,7 @@ MUTANTS = (
     _mutant(
         "a checkpoint that is only tried replaces the copies",
         "spark/executor/group.py",
-        "    if told is None or told.epoch <= base.epoch:\n",
+        "    if told.epoch <= base.epoch:\n",
         "    if True:\n",
         LOST,
     ),

@@ -106,6 +106,7 @@ def test_what_cannot_be_pickled_is_refused_on_the_driver() -> None:
 @pytest.mark.parametrize("name", ["pack", "unpack"])
 def test_workers_load_what_they_need_and_no_more(name: str) -> None:
     """Each Python worker imports it in the first micro-batch; pandas would be most of that."""
-    code = f"import sys, dedup.spark.executor.{name}; print({{'pandas', 'rocksdict'}} & {{*sys.modules}})"
+    loaded = "print({'pandas', 'rocksdict'} & {*sys.modules})"
+    code = f"import sys, dedup.spark.executor.{name}; {loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
