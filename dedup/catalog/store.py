@@ -270,7 +270,7 @@ class ShardStore:
         Raises
         ------
         CatalogError
-            When there is a accepted loss, but damaged or for another bucket: that is no consent.
+            When there is an accepted loss, but damaged or for another bucket: that is no consent.
         """
         return read_accepted_loss(self._root, self._query_id, self._shard, seg) is not None
 

@@ -120,7 +120,7 @@ class Segment:
 
 
 def memory_of(root: Root, query_id: str, known: Snapshot | None) -> QueryMemory:
-    """Return what is known of a query: `known` where it is the same query, else advice."""
+    """Return what is known of a query: `known` where it is the same query, else by its backups."""
     if known is not None and known.query_id == query_id:
         return QueryMemory(
             certain=True,
@@ -137,12 +137,12 @@ def memory_of(root: Root, query_id: str, known: Snapshot | None) -> QueryMemory:
     certificate = load_certificate(root, query_id)
     shards = {}
     for number in range(certificate.shards if certificate else 0):
-        advice = read_backup(root, query_id, number)
-        if advice is not None:
+        backup = read_backup(root, query_id, number)
+        if backup is not None:
             shards[number] = Shard(
-                epoch=advice.epoch,
-                manifest=advice.manifest,
-                gc_watermark_ms=known_ms(advice.clocks.gc_watermark_ms),
+                epoch=backup.epoch,
+                manifest=backup.manifest,
+                gc_watermark_ms=known_ms(backup.clocks.gc_watermark_ms),
             )
     return QueryMemory(certain=False, shards=shards)
 

@@ -48,7 +48,7 @@ def judge(
         For each record the index of the first record with the same ID.
     times_ms : int64 array, shape (n,)
         Effective timestamps.
-    memory : Matches
+    matches : Matches
         Remembered entries, by position in the sequence of first records.
     droppable : bool array, shape (n,)
         Records that are not taken even if unknown.

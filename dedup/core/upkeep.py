@@ -274,13 +274,13 @@ class Upkeep:
         names = names[:MAX_DELETES]
         if names:
             self.store.delete(names)
-        spilled = pending_lists[:1]
-        for pending_list in spilled:
+        emptied = pending_lists[:1]
+        for pending_list in emptied:
             self.store.delete_pending(pending_list.name)
-        deleted = len(names) + sum(pending_list.count for pending_list in spilled)
+        deleted = len(names) + sum(pending_list.count for pending_list in emptied)
         if deleted:
             self.counts["segments_deleted"] = deleted
-            gone = [*names, *(pending_list.name for pending_list in spilled)]
+            gone = [*names, *(pending_list.name for pending_list in emptied)]
             self._update(manifest=self.state.manifest.without_pending(gone))
 
     def _spill_pending(self) -> None:

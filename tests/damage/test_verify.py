@@ -3,7 +3,7 @@
 What it may miss, and why that does not matter:
 
 - white space around JSON: nothing reads it;
-- a accepted loss that is gone: it is read only where its segment fails, which verify tells;
+- an accepted loss that is gone: it is read only where its segment fails, which verify tells;
 - a lineage that is gone: less is taken for one's own, so less is deleted;
 - a mark of a run or start, whatever its bytes: its name says all.
 """

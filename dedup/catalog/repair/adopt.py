@@ -80,7 +80,7 @@ def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) ->
     _check_told(root, query_id, files, set(told) - set(known))
     if not known:
         raise ConfigError(
-            f"no shard of query {query_id} has an manifest backup at {root.url()}: all its IDs "
+            f"no shard of query {query_id} has a manifest backup at {root.url()}: all its IDs "
             "were in the lost checkpoint. Begin anew with another checkpoint.",
             remedy="lost-checkpoint",
         )
