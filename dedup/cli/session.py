@@ -86,31 +86,23 @@ def spark_session(
         try:
             yield session
         finally:
-            with _nothing_to_stop():
+            with unless_java_ended():
                 session.stop()
             logging.getLogger().removeHandler(handler)
             AccumulatorTCPServer.handle_error = told  # type: ignore[method-assign]
 
 
 @contextmanager
-def unless_java_ended(stop: StopRequest) -> Iterator[None]:
-    """Leave the block without an error where what asks to stop has ended Spark's Java as well.
+def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
+    """Leave the block without an error where Spark's Java has ended, and that is no fault.
 
-    A service manager, or a terminal that is closed, ends the whole group of processes.
+    With a request to stop, only once it is made: a service manager, or a terminal that is closed,
+    ends the whole group of processes.
     """
     try:
         yield
     except Exception as error:
-        if not (stop.is_set() and _java_ended(error)):
-            raise
-
-
-@contextmanager
-def _nothing_to_stop() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if not _java_ended(error):
+        if not (_java_ended(error) and (stop is None or stop.is_set())):
             raise
 
 
