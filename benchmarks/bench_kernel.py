@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.events import uuid_text
 from dedup import kernel
-from dedup.catalog.segment import write_segment_file
+from dedup.catalog.segment_file import write_segment_file
 from dedup.core.entries import Entries
 from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter, hash_key_id
 from dedup.core.keys import Keys

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.events import SCHEMA
 from dedup import kernel
 from dedup.core.metrics import BatchMetrics
-from dedup.spark.metrics import from_progress
+from dedup.spark.observations import from_progress
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

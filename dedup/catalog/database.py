@@ -16,7 +16,7 @@ import rocksdict
 
 from dedup import kernel
 from dedup.catalog.blocks import block_numbers, decode_blocks, joined
-from dedup.catalog.segment import META_KEY, SegmentMeta, rocks_errors, table_options
+from dedup.catalog.segment_file import META_KEY, SegmentMeta, rocks_errors, table_options
 from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS

@@ -20,7 +20,7 @@ from dedup.catalog.layout import (
 )
 from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.root import Root
-from dedup.catalog.segment import write_segment_file
+from dedup.catalog.segment_file import write_segment_file
 from dedup.catalog.sidecars import Sidecars
 from dedup.catalog.view import OpenViews, Views
 from dedup.core.arrays import BOOL, I64, U64

@@ -25,7 +25,7 @@ from dedup.catalog.counters import Counters
 from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
 from dedup.catalog.layout import SEGMENT_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.catalog.segment import (
+from dedup.catalog.segment_file import (
     RocksError,
     file_crc32,
     rocks_errors,

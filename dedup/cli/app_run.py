@@ -16,7 +16,7 @@ from dedup.cli.run_options import RunOptions, pairs
 from dedup.cli.stop import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
-    from dedup.cli.drain import Outcome
+    from dedup.cli.drain import RunOutcome
 
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
@@ -293,7 +293,7 @@ def _options(given: dict[str, Any]) -> RunOptions:
     return RunOptions.make(**named)
 
 
-def _run(options: RunOptions, talk: Reporter, stop: StopRequest) -> Outcome:
+def _run(options: RunOptions, talk: Reporter, stop: StopRequest) -> RunOutcome:
     from dedup.cli import run as job
     from dedup.cli.session import unless_java_ended
 

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from dedup.cli import demo_events as made
-from dedup.cli.drain import Outcome
+from dedup.cli.drain import RunOutcome
 from dedup.cli.figures import Figures, iso, table
 from dedup.cli.progress import Reporter
 from dedup.cli.run import run
@@ -192,7 +192,7 @@ def _output_checks(options: RunOptions, stream: made.Stream, truth: made.Truth) 
     ]
 
 
-def _second_checks(second: Outcome, sent: int) -> list[Check]:
+def _second_checks(second: RunOutcome, sent: int) -> list[Check]:
     counts = second.figures.counts
     return [
         _equal("restart: records in", counts["records_in"], sent),

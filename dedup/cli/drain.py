@@ -43,7 +43,7 @@ _FILTERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How a run ended, where it did not fail.
 
     Parameters
@@ -103,7 +103,7 @@ def drain(
     taken: FileLog,
     reporter: Reporter,
     stop: StopRequest,
-) -> Outcome:
+) -> RunOutcome:
     """Run the query over all files that are there, and publish what it gives.
 
     Raises
@@ -158,7 +158,7 @@ def drain(
         check_all_taken(job, taken)
         if not figures.batches:
             reporter.note(_nothing_done(figures.files))
-    return Outcome(
+    return RunOutcome(
         figures=figures,
         query_id=publish.record.query_id,
         interrupted=interrupted,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.cli.column_check import ColumnCheck
-from dedup.cli.drain import Outcome, drain
+from dedup.cli.drain import RunOutcome, drain
 from dedup.cli.event_time import check_time_format
 from dedup.cli.figures import size
 from dedup.cli.input_files import Stamp
@@ -45,7 +45,7 @@ def run(
     *,
     stop: StopRequest | None = None,
     spark: SparkSession | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """De-duplicate the files that are there now and that no earlier run took.
 
     Parameters

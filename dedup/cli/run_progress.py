@@ -60,7 +60,7 @@ class RunProgress:
         StateError
             When a shard went on from a state that is older than that of others.
         """
-        from dedup.spark.metrics import from_progress
+        from dedup.spark.observations import from_progress
 
         last = query.lastProgress
         if last is not None and last.batchId not in self._done:

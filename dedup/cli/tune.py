@@ -22,10 +22,10 @@ from dedup.tune import report
 from dedup.tune.advice import WorkerMemory, advise
 from dedup.tune.candidates import FPRS, Choice, explore
 from dedup.tune.charts import charts
+from dedup.tune.costs import Costs, measure
 from dedup.tune.curves import Point, fill_points
 from dedup.tune.demand import Demand, Sizing, check, of_batches, of_states
 from dedup.tune.footprint import worker_bytes
-from dedup.tune.machine import Costs, measure
 from dedup.tune.sample import of_sample
 from dedup.tune.trial import UUID_BYTES
 

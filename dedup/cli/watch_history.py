@@ -9,7 +9,7 @@ from rich.text import Text
 from dedup.cli.figures import iso, size
 from dedup.core.duration import span
 from dedup.core.metrics import STAGES
-from dedup.monitor.watched import Step, Watched
+from dedup.monitor.watched import PacedBatch, Watched
 
 #: Rows of the table at most, and lines that it is worth its head for.
 _ROWS, _LEAST_ROWS = 30, 3
@@ -61,7 +61,7 @@ def history(one: Watched, width: int, room: int) -> list[Text]:
     return lines
 
 
-def _curves(steps: Sequence[Step], width: int) -> Iterator[Text]:
+def _curves(steps: Sequence[PacedBatch], width: int) -> Iterator[Text]:
     """A line for each figure, the newest micro-batch to the right."""
     recent = steps[-max(1, width - _LABEL - _ENDS) :]
     batches = [step.batch for step in recent]
@@ -90,7 +90,7 @@ def _curve(label: str, values: Sequence[int | None], low: str, high: str) -> Tex
     return line.append(f"  {low}" if low == high else f"  {low} to {high}")
 
 
-def _table(steps: Sequence[Step], width: int, rows: int) -> Iterator[Text]:
+def _table(steps: Sequence[PacedBatch], width: int, rows: int) -> Iterator[Text]:
     shown = steps[: -rows - 1 : -1]
     room = (width - _WIDTH) // (_STAGE_WIDTH + 1)
     total = {stage: sum(s.batch.stage_us.get(stage, 0) for s in shown) for stage in STAGES}

@@ -50,7 +50,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class BatchSample:
     """What one micro-batch showed; times in milliseconds since the epoch, None before the first.
 
     Parameters
@@ -99,7 +99,7 @@ class Health:
 
 
 def judge(
-    samples: Sequence[Sample],
+    samples: Sequence[BatchSample],
     *,
     now_ms: int,
     heard_ms: int | None = None,
@@ -110,7 +110,7 @@ def judge(
 
     Parameters
     ----------
-    samples : sequence of Sample
+    samples : sequence of BatchSample
         Its micro-batches in the order in which they were heard of, the last `HISTORY` or more.
     now_ms : int
         The listener's clock.
@@ -126,7 +126,7 @@ def judge(
     return Health(status, reason, min(len(last), WINDOW))
 
 
-def _window(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+def _window(samples: Sequence[BatchSample]) -> tuple[BatchSample, ...]:
     """The last ones, as many as it takes, of one checkpoint."""
     first = len(samples)
     while first and not (
@@ -139,8 +139,8 @@ def _window(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 
 
 def _judge(
-    last: tuple[Sample, ...],
-    samples: Sequence[Sample],
+    last: tuple[BatchSample, ...],
+    samples: Sequence[BatchSample],
     now_ms: int,
     heard_ms: int | None,
     ended: str | None,
@@ -165,7 +165,7 @@ def _judge(
     return status, reason + _quiet(last, now_ms, silent_ms)
 
 
-def _quiet(last: tuple[Sample, ...], now_ms: int, silent_ms: int) -> str:
+def _quiet(last: tuple[BatchSample, ...], now_ms: int, silent_ms: int) -> str:
     """What is unusual of the time since the last micro-batch, for people."""
     unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
     if silent_ms > unusual_ms:
@@ -177,13 +177,13 @@ def _quiet(last: tuple[Sample, ...], now_ms: int, silent_ms: int) -> str:
     return ""
 
 
-def _pause_ms(samples: Sequence[Sample]) -> int | None:
+def _pause_ms(samples: Sequence[BatchSample]) -> int | None:
     """The longest pause between two runs; None where only one is known."""
     pauses = (b.at_ms - a.at_ms for a, b in pairwise(samples) if a.run_id != b.run_id)
     return max(pauses, default=None)
 
 
-def _of_window(last: tuple[Sample, ...], samples: Sequence[Sample]) -> tuple[Status, str]:
+def _of_window(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) -> tuple[Status, str]:
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "no fault so far; its lag is judged from five micro-batches on"
     if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
@@ -191,7 +191,7 @@ def _of_window(last: tuple[Sample, ...], samples: Sequence[Sample]) -> tuple[Sta
     return _lag(last, _of_checkpoint(samples)[-HISTORY:])
 
 
-def _patience_ms(last: tuple[Sample, ...]) -> int:
+def _patience_ms(last: tuple[BatchSample, ...]) -> int:
     """The silence that is usual: that of the whole window, and twice the longest in it."""
     if len(last) < 2:
         return UNKNOWN_SILENCE_MS
@@ -199,11 +199,11 @@ def _patience_ms(last: tuple[Sample, ...]) -> int:
     return max(window_ms, 2 * _longest_pause_ms(last), LEAST_SILENCE_MS)
 
 
-def _longest_pause_ms(last: tuple[Sample, ...]) -> int:
+def _longest_pause_ms(last: tuple[BatchSample, ...]) -> int:
     return max((after.at_ms - before.at_ms for before, after in pairwise(last)), default=0)
 
 
-def _forgot(samples: Sequence[Sample]) -> str | None:
+def _forgot(samples: Sequence[BatchSample]) -> str | None:
     for sample in _of_checkpoint(samples):
         if sample.epochs_apart:
             return (
@@ -213,7 +213,7 @@ def _forgot(samples: Sequence[Sample]) -> str | None:
     return None
 
 
-def _went_back(last: tuple[Sample, ...]) -> str | None:
+def _went_back(last: tuple[BatchSample, ...]) -> str | None:
     for before, after in pairwise(last):
         if after.batch_id <= before.batch_id:
             return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"
@@ -223,13 +223,13 @@ def _went_back(last: tuple[Sample, ...]) -> str | None:
     return None
 
 
-def _of_checkpoint(samples: Sequence[Sample]) -> Sequence[Sample]:
+def _of_checkpoint(samples: Sequence[BatchSample]) -> Sequence[BatchSample]:
     """The samples since the checkpoint began, as far as they are known."""
     begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
     return samples[begun:]
 
 
-def _lag(last: tuple[Sample, ...], known: Sequence[Sample]) -> tuple[Status, str]:
+def _lag(last: tuple[BatchSample, ...], known: Sequence[BatchSample]) -> tuple[Status, str]:
     first, newest = last[0], last[-1]
     if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
         return Status.OK, "no newer timestamps"
@@ -252,11 +252,11 @@ def _lag(last: tuple[Sample, ...], known: Sequence[Sample]) -> tuple[Status, str
     return Status.OK, "the GC watermark keeps up"
 
 
-def _marks(sample: Sample) -> tuple[int | None, int | None]:
+def _marks(sample: BatchSample) -> tuple[int | None, int | None]:
     return sample.gc_watermark_ms, sample.low_watermark_ms
 
 
-def _stands_unusually(known: Sequence[Sample]) -> bool:
+def _stands_unusually(known: Sequence[BatchSample]) -> bool:
     """Whether the watermarks stand for more than twice as long as they ever did before.
 
     A source partition that speaks every five minutes lets them stand so long each time.
@@ -266,7 +266,7 @@ def _stands_unusually(known: Sequence[Sample]) -> bool:
     return known[-1].at_ms - (moved or [known[0].at_ms])[-1] > 2 * usual_ms
 
 
-def _growth(known: Sequence[Sample], newest: int, lags_ms: Sequence[int | None]) -> str | None:
+def _growth(known: Sequence[BatchSample], newest: int, lags_ms: Sequence[int | None]) -> str | None:
     """By how much a lag grew, and in what time; None where it does not."""
     told = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
     if len(told) < len(known):

@@ -10,7 +10,7 @@ from typing import Any
 
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
-from dedup.monitor.health import HISTORY, WINDOW, Health, Sample, judge
+from dedup.monitor.health import HISTORY, WINDOW, BatchSample, Health, judge
 
 #: Rates do not reach back across a pause of so many medians.
 LONG_PAUSE = 10
@@ -22,7 +22,7 @@ RATES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PacedBatch:
     """A micro-batch in the row of those before it.
 
     Parameters
@@ -138,10 +138,10 @@ class Watched:
             for name in RATES
         }
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[PacedBatch]:
         """The micro-batches that are known, the oldest first."""
-        found: list[Step] = []
-        before: Step | None = None
+        found: list[PacedBatch] = []
+        before: PacedBatch | None = None
         for at_ms, batch in self.history:
             # An endpoint may have told of several at once.
             passed = 0 if before is None else batch.batch_id - before.batch.batch_id
@@ -149,7 +149,7 @@ class Watched:
             if before is not None and passed > 0 and batch.run_id == before.batch.run_id:
                 starts_ms = at_ms - batch.batch_ms - (before.at_ms - before.batch.batch_ms)
                 every_ms = max(0, starts_ms) // passed
-            before = Step(at_ms, batch, batch.batch_ms or None, every_ms)
+            before = PacedBatch(at_ms, batch, batch.batch_ms or None, every_ms)
             found.append(before)
         return found
 
@@ -235,9 +235,9 @@ class Watched:
         return body
 
 
-def sample(at_ms: int, batch: BatchMetrics) -> Sample:
+def sample(at_ms: int, batch: BatchMetrics) -> BatchSample:
     """A micro-batch as the verdict takes it."""
-    return Sample(
+    return BatchSample(
         at_ms,
         batch.batch_id,
         batch.newest_ms,

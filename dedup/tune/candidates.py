@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dedup.core.sizing import interval, least_bits_per_id
+from dedup.tune.costs import Costs
 from dedup.tune.demand import Demand, Sizing
-from dedup.tune.machine import Costs
 from dedup.tune.trial import Trial, run, scaled
 
 #: What is tried along each option, beside what the query has.

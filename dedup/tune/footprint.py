@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 
 from dedup.core.policy import Policy
-from dedup.tune.machine import scratch_store
+from dedup.tune.costs import scratch_store
 from dedup.tune.trial import Load, drive, made_keys
 
 #: Beyond so many records the answer is scaled up.

@@ -28,7 +28,7 @@ from dedup.catalog.gc.pending_lists import check_pending_list
 from dedup.catalog.gc.runs import check_lineage
 from dedup.catalog.repair.accepted_loss import AcceptedLoss
 from dedup.catalog.repair.backup import check_backup
-from dedup.catalog.segment import SegmentMeta
+from dedup.catalog.segment_file import SegmentMeta
 from dedup.core.clocks import Observed
 from dedup.core.filter import HEADER_BYTES, FilterHead, SplitBlockFilter, head_bytes
 from dedup.core.keys import Keys

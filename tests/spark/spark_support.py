@@ -15,7 +15,7 @@ import pytest
 from pyarrow.csv import write_csv
 from pyspark.sql import SparkSession
 
-from dedup.cli.drain import Outcome
+from dedup.cli.drain import RunOutcome
 from dedup.cli.failures import Failure, explain
 from dedup.cli.progress import Silent
 from dedup.cli.run import run
@@ -83,7 +83,7 @@ class Job:
     def made(self, **changes: Any) -> RunOptions:
         return RunOptions.make(**(self.options | changes))
 
-    def __call__(self, stop: StopRequest | None = None, **changes: Any) -> Outcome:
+    def __call__(self, stop: StopRequest | None = None, **changes: Any) -> RunOutcome:
         return run(self.made(**changes), Silent(), stop=stop, spark=self.spark)
 
     def fails(self, **changes: Any) -> Failure:

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from dedup import BatchMetrics, dedup_by_id
-from dedup.spark.metrics import from_progress
+from dedup.spark.observations import from_progress
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "id string, at long, ts timestamp, src string, n long"

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
 from dedup import DedupListener, dedup_by_id
 from dedup.errors import ConfigError, cause
-from dedup.spark.metrics import from_progress
+from dedup.spark.observations import from_progress
 from definitions import NESTED, differences, mistaken
 from support import SCHEMA, Query, seeded
 

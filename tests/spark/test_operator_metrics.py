@@ -28,7 +28,7 @@ from dedup.monitor.health import Status
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
 from dedup.monitor.scrape import Endpoint
-from dedup.spark.metrics import from_progress
+from dedup.spark.observations import from_progress
 
 HOUR = 3_600_000
 

@@ -176,7 +176,7 @@ def test_a_full_local_disk_is_not_called_damage(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dedup.catalog import view
-    from dedup.catalog.segment import RocksError
+    from dedup.catalog.segment_file import RocksError
 
     made = fixed(100)
     seg = write(bench.store(), made)

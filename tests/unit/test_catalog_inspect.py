@@ -134,14 +134,14 @@ def test_ids_in_wrong_blocks_or_order_are_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Made by a writer with another idea of blocks; its checksums are all good.
-    from dedup.catalog import segment
+    from dedup.catalog import segment_file
 
     def of_half_as_many(
         keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         return encode_blocks(keys, hashes, offsets_ms, nblocks // 2, wide_times=wide_times)
 
-    monkeypatch.setattr(segment, "encode_blocks", of_half_as_many)
+    monkeypatch.setattr(segment_file, "encode_blocks", of_half_as_many)
     seg = write(bench.store(), fixed(1000))
     monkeypatch.undo()
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)

@@ -9,12 +9,12 @@ from metrics_support import batch
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.drain import Outcome
+from dedup.cli.drain import RunOutcome
 from dedup.cli.figures import Figures
 from dedup.core.metrics import BatchMetrics
 
 
-def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> str:
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: RunOutcome) -> str:
     (tmp_path / "in").mkdir()
     monkeypatch.setattr("dedup.cli.run.run", lambda *_, **__: outcome)
     command = ["run", str(tmp_path / "in"), "--id", "a", "--horizon", "1 day"]
@@ -23,9 +23,9 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -
     return done.stdout
 
 
-def outcome(*batches: BatchMetrics) -> Outcome:
+def outcome(*batches: BatchMetrics) -> RunOutcome:
     figures = Figures.of(list(batches), goes_on=frozenset({"unique"}), files=0, seconds=1.0, bad=0)
-    return Outcome(figures=figures, query_id="q", interrupted=False, written_again=())
+    return RunOutcome(figures=figures, query_id="q", interrupted=False, written_again=())
 
 
 def test_a_run_without_a_micro_batch_shows_no_table_of_zeros(

@@ -15,7 +15,7 @@ import pytest
 from catalog_support import QUERY, RUN, Bench, fixed, write
 
 from dedup.catalog import certificate as certificates
-from dedup.catalog import segment as segments
+from dedup.catalog import segment_file as segments
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc import pending_lists, runs

@@ -14,10 +14,10 @@ from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import log_folder
 from dedup.monitor.health import TOLD_SILENCE_MS
+from dedup.monitor.live_runs import Runs
 from dedup.monitor.log_folder import LogFolder, _read, read_logs
 from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
 from dedup.monitor.query_log import QueryLog
-from dedup.monitor.runs import Runs
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

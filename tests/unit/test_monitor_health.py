@@ -18,7 +18,7 @@ from dedup.monitor.health import (
     TOLD_SILENCE_MS,
     UNKNOWN_SILENCE_MS,
     WINDOW,
-    Sample,
+    BatchSample,
     Status,
     judge,
 )
@@ -28,18 +28,18 @@ START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
 
 def samples(
     lags_ms: Iterable[int], *, behind_ms: int = 500, stuck: bool = False, first: int = 0
-) -> list[Sample]:
+) -> list[BatchSample]:
     """A micro-batch every ten seconds, whose low watermark is so far behind the newest."""
     made = []
     for n, lag_ms in enumerate(lags_ms):
         at_ms = START_MS + n * STEP_MS
         newest_ms = at_ms - behind_ms
         low_ms = START_MS if stuck else newest_ms - lag_ms
-        made.append(Sample(at_ms, first + n, newest_ms, low_ms, low_ms - HORIZON_MS, "p7"))
+        made.append(BatchSample(at_ms, first + n, newest_ms, low_ms, low_ms - HORIZON_MS, "p7"))
     return made
 
 
-def told(given: list[Sample], **options: object) -> tuple[Status, str]:
+def told(given: list[BatchSample], **options: object) -> tuple[Status, str]:
     now_ms = options.pop("now_ms", given[-1].at_ms + 1000 if given else START_MS)
     health = judge(given, now_ms=now_ms, **options)  # type: ignore[arg-type]
     return health.status, health.reason
@@ -84,7 +84,7 @@ def test_a_query_that_is_too_slow_is_lagging_though_its_lag_jumps(
 ) -> None:
     rng, at_ms, newest_ms, given = random.Random(1), START_MS, START_MS, []
     for n in range(HISTORY):
-        given.append(Sample(at_ms, n, newest_ms, newest_ms, newest_ms - HORIZON_MS))
+        given.append(BatchSample(at_ms, n, newest_ms, newest_ms, newest_ms - HORIZON_MS))
         at_ms += round(1000 * trigger_s * rng.uniform(1 - jitter, 1 + jitter))
         newest_ms += round(1000 * trigger_s * speed)
     status, reason = told(given)
@@ -104,11 +104,11 @@ def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) 
 
 def test_falling_behind_the_clock_is_lagging() -> None:
     slow = [
-        Sample(START_MS + n * STEP_MS, n, START_MS + n * 1000, START_MS + n * 1000, n, None)
+        BatchSample(START_MS + n * STEP_MS, n, START_MS + n * 1000, START_MS + n * 1000, n, None)
         for n in range(WINDOW)
     ]
     slow = [
-        Sample(s.at_ms, s.batch_id, s.newest_ms, s.low_watermark_ms, (s.newest_ms or 0) - 5)
+        BatchSample(s.at_ms, s.batch_id, s.newest_ms, s.low_watermark_ms, (s.newest_ms or 0) - 5)
         for s in slow
     ]
     status, reason = told(slow)
@@ -128,7 +128,7 @@ def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
     given = []
     for n in range(HISTORY):
         low_ms = START_MS + STEP_MS * (n - n % every)
-        given.append(Sample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms))
+        given.append(BatchSample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms))
     assert {told(given[:n])[0] for n in range(2 * every + 1, HISTORY)} == {Status.OK}
     # Twice as long is news.
     last = given[-1]
@@ -141,7 +141,7 @@ def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
 
 
 def test_nothing_newer_is_no_stall() -> None:
-    same = [Sample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
+    same = [BatchSample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
     assert told(same) == (Status.OK, "no newer timestamps")
 
 
@@ -217,7 +217,7 @@ def test_an_end_is_told_with_its_reason() -> None:
     )
 
 
-def scheduled(runs: int, batches: int) -> list[Sample]:
+def scheduled(runs: int, batches: int) -> list[BatchSample]:
     """A job that takes a few micro-batches, ten seconds each, at every full hour."""
     return [
         replace(s, at_ms=START_MS + HORIZON_MS * (n // batches) + STEP_MS * (n % batches),
@@ -261,20 +261,20 @@ def test_going_back_is_told_before_all_else() -> None:
     again = samples([0] * 3, first=4)
     status, reason = told([*given, *again], ended="stopped")
     assert (status, reason) == (Status.REWOUND, "micro-batch 4 came after micro-batch 5")
-    fell = [*given[:3], Sample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
+    fell = [*given[:3], BatchSample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
     assert told(fell) == (Status.REWOUND, "the GC watermark went back in micro-batch 3")
     # It is told for as long as the window shows it.
     later = samples([0] * WINDOW, first=4)
     assert told([*given, *later])[0] is Status.OK
 
 
-def every_second(count: int, *, low_every: int) -> list[Sample]:
+def every_second(count: int, *, low_every: int) -> list[BatchSample]:
     """A micro-batch a second; the low watermark follows a source that speaks now and then."""
     made = []
     for n in range(count):
         at_ms = START_MS + 1000 * n
         low_ms = START_MS + 1000 * (n - n % low_every)
-        made.append(Sample(at_ms, n, at_ms, low_ms, low_ms - HORIZON_MS, "p1"))
+        made.append(BatchSample(at_ms, n, at_ms, low_ms, low_ms - HORIZON_MS, "p1"))
     return made
 
 
@@ -341,7 +341,7 @@ def test_little_evidence_says_nothing_of_lag() -> None:
 @pytest.mark.parametrize("first", [None, 5])
 def test_watermarks_that_have_not_begun(first: int | None) -> None:
     given = [
-        Sample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
+        BatchSample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
         for n in range(9)
     ]
     assert told(given)[0] is Status.STALLED

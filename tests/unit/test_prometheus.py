@@ -25,8 +25,8 @@ from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor import scrape
 from dedup.monitor.health import WINDOW, Status
+from dedup.monitor.live_runs import Runs
 from dedup.monitor.prometheus import Exporter, serve
-from dedup.monitor.runs import Runs
 from dedup.monitor.scrape import Endpoint
 from dedup.monitor.series import (
     LIFE,

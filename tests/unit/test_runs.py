@@ -9,9 +9,9 @@ import pytest
 from metrics_support import HOUR_MS, QUERY, RUN, START_MS, batch
 
 from dedup.monitor.health import HISTORY, Status
+from dedup.monitor.live_runs import Runs
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
-from dedup.monitor.runs import Runs
 from dedup.monitor.series import MAX_QUERIES
 from dedup.monitor.watched import Watched
 

@@ -22,8 +22,8 @@ from dedup.core.tail import Tail
 from dedup.errors import CatalogError
 from dedup.machine import machine_cores
 from dedup.monitor.metrics_log import MetricsLog
-from dedup.tune import candidates, footprint, machine, trial
-from dedup.tune.machine import Costs
+from dedup.tune import candidates, costs, footprint, trial
+from dedup.tune.costs import Costs
 from dedup.tune.trial import made_keys
 
 pytest.importorskip("vl_convert")
@@ -316,7 +316,7 @@ def test_a_worker_takes_more_for_more_records() -> None:
 
 
 def test_the_scratch_catalog_leaves_nothing_behind() -> None:
-    with machine.scratch_store() as (store, _):
+    with costs.scratch_store() as (store, _):
         folder = Path(store._root.url().removeprefix("file://"))  # type: ignore[attr-defined]
         assert folder.parent.is_dir()
     assert not folder.parent.exists()

@@ -12,9 +12,9 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.sizing import interval
 from dedup.tune import trial as trials
 from dedup.tune.candidates import try_out
+from dedup.tune.costs import measure
 from dedup.tune.curves import FILLS, fill_points
 from dedup.tune.demand import Demand, Sizing
-from dedup.tune.machine import measure
 from dedup.tune.trial import Trial, made_keys, run, scaled
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from dedup.tune.candidates import Candidate
+from dedup.tune.costs import Costs
 from dedup.tune.demand import DAY_MS, Demand, Sizing
-from dedup.tune.machine import Costs
 from dedup.tune.trial import Trial
 
 COSTS = Costs(row_ns=60, filter_ns=5, read_ns=20_000, written_ns=300, state_ns=3)

@@ -18,7 +18,7 @@ from dedup.errors import CatalogError, ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VacuumPlan:
     """What may go.
 
     Parameters
@@ -55,7 +55,7 @@ def plan_vacuum(
     now_ms: int,
     older_than_ms: int,
     sole: bool,
-) -> Plan:
+) -> VacuumPlan:
     """Return what may be deleted of a query's files, going by the manifests of its checkpoint.
 
     Parameters
@@ -125,10 +125,10 @@ def plan_vacuum(
         if _old(file, now_ms, older_than_ms) or (sole and written_past_successor([file], past))
     )
     foreign = tuple(file for file in files if file.parsed.kind == "foreign")
-    return Plan(old, len(orphans) - len(old), foreign, branches, lineage)
+    return VacuumPlan(old, len(orphans) - len(old), foreign, branches, lineage)
 
 
-def carry_out(root: Root, query_id: str, plan: Plan) -> int:
+def carry_out(root: Root, query_id: str, plan: VacuumPlan) -> int:
     """Delete what the plan names; return how many files were there.
 
     Raises

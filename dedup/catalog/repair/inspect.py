@@ -17,7 +17,7 @@ from dedup.catalog.certificate import no_catalog
 from dedup.catalog.database import build_view, decode_all, open_view
 from dedup.catalog.repair.accepted_loss import AcceptedLoss, accepted_loss_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.catalog.segment import META_KEY, RocksError, SegmentMeta
+from dedup.catalog.segment_file import META_KEY, RocksError, SegmentMeta
 from dedup.core.arrays import I64, U64
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import spread_hashes

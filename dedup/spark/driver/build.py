@@ -36,8 +36,8 @@ from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch,
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.idtime import IdTime
-from dedup.spark.metrics import observations, pack_name, pack_observation
 from dedup.spark.mount_probe import mark_start
+from dedup.spark.observations import observations, pack_name, pack_observation
 from dedup.spark.plan import Plan
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from dedup.causes import cause_of
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.errors import ConfigError, StateError
 from dedup.machine import wall_clock_ms
+from dedup.monitor.live_runs import Runs
 from dedup.monitor.metrics_log import MetricsLog
-from dedup.monitor.runs import Runs
 from dedup.monitor.watched import Watched
-from dedup.spark.metrics import from_progress
+from dedup.spark.observations import from_progress
 
 logger = logging.getLogger("dedup")
 

@@ -36,7 +36,7 @@ from dedup.spark.executor import wire
 from dedup.spark.executor.shard_input import ShardInput
 from dedup.spark.executor.task import Layout, Task, layout, warn_of_others
 from dedup.spark.executor.worker import freeze_gc, release_memory
-from dedup.spark.metrics import DDL, Stopwatch
+from dedup.spark.observations import DDL, Stopwatch
 from dedup.spark.plan import Plan
 
 OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"

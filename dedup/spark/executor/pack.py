@@ -24,7 +24,7 @@ from dedup.spark.executor.task import Layout, Task, layout
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.idtime import uuid7_ms
-from dedup.spark.metrics import Stopwatch
+from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Plan
 from dedup.spark.versions import check_executor
 
