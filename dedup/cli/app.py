@@ -8,15 +8,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dedup.cli.app_catalog import catalog_app
-from dedup.cli.app_check import check
-from dedup.cli.app_run import run
-from dedup.cli.app_tune import tune
+from dedup.cli.catalog.command import catalog_app
+from dedup.cli.check.command import check
 from dedup.cli.ending import finish
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.help_screen import App
 from dedup.cli.progress import reporter
+from dedup.cli.run.command import run
 from dedup.cli.stop import stop_on_signals
+from dedup.cli.tune.command import tune
 
 app = App(
     name="dedup",
@@ -73,9 +73,9 @@ def explain(
     Exit codes: 0 it is remembered, 5 it is not, 6 the catalog alone cannot tell: without
     --checkpoint the newest IDs are unknown.
     """
-    from dedup.cli import catalog
-    from dedup.cli.explain import exit_code, sentences
-    from dedup.cli.explain import explain as explain_id
+    from dedup.cli.catalog import work as catalog
+    from dedup.cli.explain.work import exit_code, sentences
+    from dedup.cli.explain.work import explain as explain_id
 
     def work() -> tuple[int, dict[str, Any]]:
         place = catalog.open_root(root)
@@ -115,7 +115,7 @@ def watch(
     With --once or --json the exit code is the verdict:
     0 OK, 10 LAGGING, 11 STALLED, 12 STOPPED, 13 REWOUND.
     """
-    from dedup.cli import watch_query
+    from dedup.cli.watch import work as watch_query
 
     def work() -> tuple[int, dict[str, Any]]:
         look = watch_query.looker(where, query)
@@ -139,7 +139,7 @@ def demo(
     quiet: _QUIET = False,
 ) -> None:
     """Make up a stream with known duplicates, de-duplicate it, and check every figure."""
-    from dedup.cli import demo as job
+    from dedup.cli.demo import work as job
 
     def work() -> tuple[int, dict[str, Any]]:
         talk = reporter(quiet=quiet)
@@ -162,7 +162,7 @@ def remedies(
     as_json: _JSON = False,
 ) -> None:
     """Say what to do about an error; without TOPIC, list what there is."""
-    from dedup.cli import remedies as page
+    from dedup.cli.remedies import work as page
 
     def work() -> tuple[int, dict[str, Any]]:
         found = page.read_page()

@@ -24,8 +24,8 @@ from world import RUN, World
 
 from dedup.catalog.repair.inspect import verify_segment
 from dedup.catalog.repair.objects import verify_objects
-from dedup.cli import catalog
 from dedup.cli.app import app
+from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK
 from dedup.spark.driver.state_reader import Snapshot
 

@@ -15,11 +15,11 @@ import pytest
 from pyarrow.csv import write_csv
 from pyspark.sql import SparkSession
 
-from dedup.cli.drain import RunOutcome
 from dedup.cli.failures import Failure, explain
 from dedup.cli.progress import Silent
-from dedup.cli.run import run
-from dedup.cli.run_options import RunOptions
+from dedup.cli.run.drain import RunOutcome
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.work import run
 from dedup.cli.stop import StopRequest
 
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame
 from spark_support import Job
 
-from dedup.cli.bad_records import BadRows
 from dedup.cli.failures import FAILED, USAGE
+from dedup.cli.run.input.bad_rows import BadRows
 from dedup.sinks.staged import StagedFiles, published_batches
 
 

@@ -11,8 +11,8 @@ import pytest
 from spark_support import Job
 from typer.testing import CliRunner
 
-from dedup.cli import catalog
 from dedup.cli.app import app
+from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id
 from dedup.checks.findings import Finding, Level
-from dedup.cli.app_check import check
+from dedup.cli.check.command import check
 from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from spark_support import Job
 
 from dedup.cli.failures import USAGE
-from dedup.cli.run import plan
+from dedup.cli.run.work import plan
 from dedup.sinks.staged import StagedFiles
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dedup.catalog.root import Root
 from dedup.cli.app import app
-from dedup.cli.explain import exit_code, explain
+from dedup.cli.explain.work import exit_code, explain
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
 from dedup.spark.driver.state_reader import read_snapshot
 

@@ -15,8 +15,8 @@ from spark_support import Job
 from test_cli_unfinished import lose_last_commit
 
 from dedup.cli.failures import FAILED, USAGE
-from dedup.cli.run import plan
-from dedup.cli.source import InputFiles
+from dedup.cli.run.input.source import InputFiles
+from dedup.cli.run.work import plan
 
 
 def test_names_in_any_case(job: Job) -> None:

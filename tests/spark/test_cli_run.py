@@ -20,9 +20,9 @@ from spark_support import Job
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Silent
-from dedup.cli.run import plan, run
+from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
-from dedup.cli.watch_query import looker
+from dedup.cli.watch.work import looker
 from dedup.sinks.staged import StagedFiles, published_batches
 
 

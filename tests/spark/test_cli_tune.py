@@ -20,8 +20,8 @@ from spark_support import FileDrop, Job
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.checks.memory_rules import SHARE_BYTES
-from dedup.cli import tune_sample
-from dedup.cli.catalog import open_root, snapshot
+from dedup.cli.catalog.work import open_root, snapshot
+from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
 from dedup.spark.driver.operator import dedup_by_id

@@ -19,8 +19,8 @@ from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import segment_name, shard_path
 from dedup.catalog.repair.backup import read_adopted
 from dedup.catalog.root import Root
-from dedup.cli import catalog_upkeep
 from dedup.cli.app import app
+from dedup.cli.catalog import upkeep as catalog_upkeep
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.spark.driver.state_reader import read_snapshot

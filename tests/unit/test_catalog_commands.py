@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 
 from dedup.catalog.repair import inspect as files
 from dedup.catalog.repair.backup import read_backup
-from dedup.cli import catalog, catalog_upkeep
 from dedup.cli.app import app
-from dedup.cli.catalog_screen import inspection_lines
-from dedup.cli.explain import exit_code, explain, sentences
+from dedup.cli.catalog import upkeep as catalog_upkeep
+from dedup.cli.catalog import work as catalog
+from dedup.cli.catalog.screen import inspection_lines
+from dedup.cli.explain.id_text import id_key
+from dedup.cli.explain.work import exit_code, explain, sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
 from dedup.cli.figures import iso
-from dedup.cli.id_text import id_key
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.machine import wall_clock_ms

@@ -12,7 +12,7 @@ from metrics_support import batch
 from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.repair.others import Other, others_alike
 from dedup.catalog.root import Root
-from dedup.cli.watch_screen import screen
+from dedup.cli.watch.screen import screen
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.monitor.watched import Watched
 from dedup.spark.executor.task import warn_of_others

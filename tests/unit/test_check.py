@@ -18,11 +18,11 @@ from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.root import Root
 from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.checks.findings import Finding, Level, Takes
-from dedup.cli.app_check import check
-from dedup.cli.check import _of_run
+from dedup.cli.check.command import check
+from dedup.cli.check.work import _of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
-from dedup.cli.output_folder import Record
-from dedup.cli.run_options import RunOptions
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.output_folder import Record
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import read_checkpoint

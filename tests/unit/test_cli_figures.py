@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dedup.cli import demo_events as made
+from dedup.cli.demo import made_events as made
 from dedup.cli.figures import COUNTS, LEVELS, Figures, iso, table
 from dedup.cli.progress import PlainLines, one_line
 from dedup.core.duration import span

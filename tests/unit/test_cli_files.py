@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup.cli.input_files import Stamp, check_in_folders, find_files
-from dedup.cli.output_folder import (
+from dedup.cli.run.input.input_files import Stamp, check_in_folders, find_files
+from dedup.cli.run.input.rewritten import NAME, FilesAsRead, warning
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.output_folder import (
     RECORD,
     Record,
     check_query,
@@ -20,8 +22,6 @@ from dedup.cli.output_folder import (
     check_unfinished,
     exclusive,
 )
-from dedup.cli.rewritten import NAME, FilesAsRead, warning
-from dedup.cli.run_options import RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.spark.driver.file_log import FileLog, files_taken
 
@@ -259,7 +259,7 @@ def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, s
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from dedup.cli.output_folder import exclusive\n"
+        "from dedup.cli.run.output_folder import exclusive\n"
         "with exclusive(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dedup.cli.id_text import id_key
+from dedup.cli.explain.id_text import id_key
 from dedup.errors import ConfigError
 from dedup.spark.id_encoding import encode_ids
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.run_folders import local_folder
-from dedup.cli.run_options import RunOptions
+from dedup.cli.run.folders import local_folder
+from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 
 

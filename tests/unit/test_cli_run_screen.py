@@ -9,14 +9,14 @@ from metrics_support import batch
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.drain import RunOutcome
 from dedup.cli.figures import Figures
+from dedup.cli.run.drain import RunOutcome
 from dedup.core.metrics import BatchMetrics
 
 
 def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: RunOutcome) -> str:
     (tmp_path / "in").mkdir()
-    monkeypatch.setattr("dedup.cli.run.run", lambda *_, **__: outcome)
+    monkeypatch.setattr("dedup.cli.run.work.run", lambda *_, **__: outcome)
     command = ["run", str(tmp_path / "in"), "--id", "a", "--horizon", "1 day"]
     done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.cli import text_blocks as module
-from dedup.cli.misread import misread, refuse_misread
+from dedup.cli.run.input import text_blocks as module
+from dedup.cli.run.input.misread import misread, refuse_misread
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 

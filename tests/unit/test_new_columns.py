@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.file_names import (
+from dedup.cli.run.input.file_columns import (
     are_known,
     csv_header,
     header_fault,
@@ -19,9 +19,9 @@ from dedup.cli.file_names import (
     parquet_kind,
     plain_names,
 )
-from dedup.cli.own_clock import own_clock, time_columns
-from dedup.cli.run_options import RunOptions
-from dedup.cli.schema_change import changes, check_new_schema, joined, widens
+from dedup.cli.run.input.own_clock import own_clock, time_columns
+from dedup.cli.run.input.schema_change import changes, check_new_schema, joined, widens
+from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 
 
@@ -55,7 +55,7 @@ def test_names_in_json(tmp_path: Path, name: str) -> None:
 
 
 def test_names_behind_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedup.cli.file_names._BLOCK_BYTES", 64)
+    monkeypatch.setattr("dedup.cli.run.input.file_columns._BLOCK_BYTES", 64)
     path = tmp_path / "x.json"
     path.write_text("".join(json.dumps({f"c{n}": "x" * n}) + "\n" for n in range(90)))
     assert json_names(path) == {f"c{n}": {} for n in range(90)}

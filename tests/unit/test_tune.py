@@ -14,8 +14,8 @@ from metrics_support import START_MS, batch
 from tune_support import COSTS
 from typer.testing import CliRunner
 
-from dedup.cli import tune as job
 from dedup.cli.app import app
+from dedup.cli.tune import work as job
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.tail import Tail

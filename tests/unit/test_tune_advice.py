@@ -19,8 +19,8 @@ from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.checks.facts import Facts
 from dedup.checks.findings import Finding, Level, Takes
 from dedup.checks.rules import advise as check_rules
-from dedup.cli import tune_screen as words
-from dedup.cli.tune import Result, page
+from dedup.cli.tune import screen as words
+from dedup.cli.tune.work import Result, page
 from dedup.errors import MissingExtraError
 from dedup.tune import candidates, report
 from dedup.tune.advice import WorkerMemory, advise

@@ -24,9 +24,9 @@ import pytest
 from metrics_support import HOUR_MS, QUERY, RUN, batch
 from typer.testing import CliRunner
 
-from dedup.cli import watch_query
 from dedup.cli.app import app
-from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
+from dedup.cli.watch import work as watch_query
+from dedup.cli.watch.screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.errors import ConfigError
 from dedup.monitor.health import WINDOW, Status

@@ -1,0 +1,1 @@
+"""`dedup catalog`: look into a catalog and look after it."""

@@ -1,0 +1,1 @@
+"""`dedup check`: judge the settings of a query."""

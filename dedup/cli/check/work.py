@@ -1,0 +1,275 @@
+"""`dedup check`: gathers what can be known of a query without starting Spark, and has it judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dedup.catalog.certificate import load_certificate, no_catalog
+from dedup.catalog.contact import reach
+from dedup.catalog.root import Root
+from dedup.checks.facts import Facts, cores_of, retention, whole
+from dedup.checks.findings import Finding, Level
+from dedup.checks.rules import advise
+from dedup.cli.failures import OK, UNSAFE
+from dedup.cli.run.output_folder import RECORD, Record
+from dedup.cli.session import stream_settings
+from dedup.core.duration import duration_ms
+from dedup.core.policy import default_lateness_ms, late_rule
+from dedup.errors import ConfigError
+from dedup.machine import machine_bytes, machine_cores
+from dedup.monitor.log_folder import read_logs
+from dedup.monitor.query_log import QueryLog
+from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
+
+#: What `dedup run` gives Spark unless it is told otherwise.
+_RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the command line says beyond the checkpoint.
+
+    Parameters
+    ----------
+    log : str or None
+        Folder of metrics logs.
+    query : str or None
+        The ID or name that the query should have.
+    catalog : str or None
+        Root of the catalog.
+    conf : sequence of str
+        ``KEY=VALUE``, Spark settings of the next start.
+    properties : str or None
+        File of all of them, as spark-defaults.conf.
+    source_options : sequence of str
+        ``KEY=VALUE``, options of the source.
+    kafka_retention, horizon : str or None
+        Durations.
+    late : str or None
+        ``"emit"`` or ``"drop"``, of the next start.
+    """
+
+    log: str | None = None
+    query: str | None = None
+    catalog: str | None = None
+    conf: Sequence[str] = ()
+    properties: str | None = None
+    source_options: Sequence[str] = ()
+    kafka_retention: str | None = None
+    horizon: str | None = None
+    late: str | None = None
+
+
+def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Finding]]:
+    """Look a query over.
+
+    Parameters
+    ----------
+    checkpoint : str
+        Its checkpoint, or the output folder of `dedup run`.
+    given : Given
+
+    Returns
+    -------
+    (int, dict, list of Finding)
+        The exit code, what ``--json`` prints, and the findings, in order.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such query, or a flag cannot be read.
+    StateError, CatalogError
+        If the checkpoint or the certificate is damaged.
+    """
+    # Flags first: no look into a far-away checkpoint for a slip of the pen.
+    facts = _flags(given)
+    options = _pairs("--source-option", given.source_options)
+    output = _output_folder(checkpoint)
+    if output is not None:
+        where = Path(checkpoint) / RECORD
+        try:
+            facts = _of_run(facts, output)
+            checkpoint, catalog = output.options["checkpoint"], output.options["catalog"]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{where} cannot be read: it lacks {error}. Restore it, or give the checkpoint.",
+                remedy="output-folder",
+            ) from None
+        given = replace(given, catalog=given.catalog or catalog)
+        options = {"maxFilesPerTrigger": "what --files-per-trigger says", **options}
+    log = read_checkpoint(checkpoint)
+    name = None
+    if given.log is not None:
+        told = _told(given.log, log.query_id)
+        name, facts = told.name, _of_log(facts, told)
+    if given.query not in (None, log.query_id, name):
+        raise ConfigError(
+            f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {given.query}."
+        )
+    facts = _of_checkpoint(facts, log, options)
+    if given.catalog is not None:
+        facts = _of_catalog(facts, given.catalog, log)
+    # `dedup run` has no flag for it.
+    findings = [f for f in advise(facts) if output is None or f.rule != "arrow-batch-bytes"]
+    broken = any(finding.level is Level.BREAKS for finding in findings)
+    body = {
+        "query_id": log.query_id,
+        "name": name,
+        "batch_id": log.batch_id,
+        "status": "breaks" if broken else "ok",
+        "findings": [finding.to_json() for finding in findings],
+    }
+    return (UNSAFE if broken else OK), body, findings
+
+
+def _flags(given: Given) -> Facts:
+    settings = {} if given.properties is None else _properties(given.properties)
+    conf = _pairs("--conf", given.conf)
+    settings |= conf
+    strange = sorted(name for name in conf if not name.startswith("spark."))
+    if strange:
+        raise ConfigError(
+            f"--conf {strange[0]} is no Spark setting; options of the source go to --source-option."
+        )
+    partitions = settings.get(_PARTITIONS)
+    if partitions is not None and not whole(partitions):
+        raise ConfigError(
+            f"{_PARTITIONS}={partitions} is no whole number of at least 1; Spark refuses it."
+        )
+    retention_ms = horizon_ms = None
+    if given.kafka_retention is not None:
+        retention_ms = retention(given.kafka_retention, option="--kafka-retention")
+    if given.horizon is not None:
+        horizon_ms = duration_ms(given.horizon, option="--horizon")
+        if horizon_ms < 1:
+            raise ConfigError(f"--horizon {given.horizon} must be at least a millisecond.")
+    return Facts(
+        settings=settings,
+        complete=given.properties is not None,
+        horizon_ms=horizon_ms,
+        kafka_retention_ms=retention_ms,
+        late=late_rule(given.late, option="--late"),
+    )
+
+
+def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    for text in texts:
+        if not text.partition("=")[0].strip() or "=" not in text:
+            raise ConfigError(f"{flag} {text} is not KEY=VALUE.")
+    return {t.partition("=")[0].strip(): t.partition("=")[2].strip() for t in texts}
+
+
+def _properties(where: str) -> dict[str, str]:
+    try:
+        text = Path(where).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"--properties {where} cannot be read: {reason}.") from None
+    settings = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip()[0] in "#!":
+            continue
+        found = _PROPERTY.fullmatch(line)
+        if found is None:
+            raise ConfigError(
+                f"--properties {where}, line {number}: {line.strip()[:60]!r} is not KEY VALUE."
+            )
+        settings[found[1]] = found[2]
+    return settings
+
+
+def _output_folder(where: str) -> Record | None:
+    """What `dedup run` left in its output folder, None where it is none."""
+    if "://" in where or not (Path(where).expanduser() / RECORD).is_file():
+        return None
+    return Record.read(Path(where).expanduser())
+
+
+def _of_run(facts: Facts, record: Record) -> Facts:
+    """`dedup run` says itself what its options and settings are."""
+    horizon_ms = duration_ms(record.rules["horizon"], option="horizon")
+    lateness = record.rules["lateness"]
+    event_time = record.options["timestamp"] is not None
+    # Records of earlier releases lack it.
+    stable = record.options.get("stable_timestamps", False)
+    lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=stable) if event_time else 0
+    if lateness is not None:
+        lateness_ms = duration_ms(lateness, option="lateness")
+    return replace(
+        facts,
+        settings=_RUN | stream_settings(record.shards) | dict(facts.settings),
+        complete=True,
+        shards=record.shards,
+        horizon_ms=facts.horizon_ms or horizon_ms,
+        lateness_ms=lateness_ms,
+        late=facts.late or record.rules["late"],
+        event_time=event_time,
+        by_source=bool(record.rules.get("source_partition")),
+    )
+
+
+def _told(folder: str, query_id: str) -> QueryLog:
+    logs = [log for log in read_logs(folder) if log.query_id == query_id]
+    if not logs or not logs[0].batches:
+        raise ConfigError(
+            f"--log {folder} tells nothing of query {query_id}: give the folder of its "
+            "DedupListener(log=...)."
+        )
+    return logs[0]
+
+
+def _of_log(facts: Facts, log: QueryLog) -> Facts:
+    batches = [batch for _, batch in log.batches]
+    last = batches[-1]
+    named = [name for batch in batches for name, _, _ in batch.slowest_sources]
+    return replace(
+        facts,
+        shards=last.shards,
+        horizon_ms=facts.horizon_ms or last.horizon_ms,
+        lateness_ms=last.lateness_ms,
+        # One clock for all has no name.
+        by_source=any(named) if named else None,
+        event_time=True if named else None,
+        records=sum(batch.records_in for batch in batches),
+        late_records=sum(batch.late for batch in batches),
+        batch_records_max=max(batch.records_in for batch in batches),
+    )
+
+
+def _of_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str]) -> Facts:
+    given = {name.lower(): value for name, value in options.items()}
+    sources = log.sources and tuple(
+        replace(source, options={**source.options, **given}) for source in log.sources
+    )
+    settings = facts.settings
+    return replace(
+        facts,
+        pinned=log.pinned,
+        state_partitions=log.state_partitions,
+        checkpoint_format=log.checkpoint_format,
+        sources=sources,
+        cores=cores_of(settings, machine_cores()),
+        machine_bytes=machine_bytes(),
+    )
+
+
+def _of_catalog(facts: Facts, where: str, log: CheckpointLog) -> Facts:
+    root = Root(where)
+    certificate = reach(root, lambda: load_certificate(root, log.query_id))
+    if certificate is None and log.checkpoint_format is not None:  # something is committed
+        raise no_catalog(root, log.query_id)
+    place = root.local_path("catalog.json")
+    facts = replace(facts, catalog_local=None if place is None else str(place.parent))
+    if certificate is None:
+        return facts
+    return replace(
+        facts,
+        shards=certificate.shards,
+        event_time=certificate.timestamp_source != "processing time",
+    )

@@ -1,0 +1,1 @@
+"""`dedup demo`: a made-up stream, de-duplicated and checked."""

@@ -1,0 +1,1 @@
+"""`dedup explain`: what a query remembers of one record ID."""

@@ -1,0 +1,1 @@
+"""`dedup remedies`: what to do about an error."""

@@ -1,0 +1,1 @@
+"""`dedup run`: de-duplicate a folder of files."""

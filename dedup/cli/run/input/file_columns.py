@@ -1,0 +1,171 @@
+"""The names of the columns in one file, found without Spark: cheap enough for every new file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.cli.run.input.text_blocks import open_text
+
+#: Name to the names of the fields in it; arrays are passed through.
+Names: TypeAlias = dict[str, "Names"]
+
+_BLOCK_BYTES = 8 << 20
+_HEADER_BYTES = 64 << 10
+_LONGEST_HEADER_BYTES = 1 << 20
+
+
+def json_names(path: Path) -> Names | None:
+    """Names in a file of JSON lines, None where only Spark can tell.
+
+    Lines that are no JSON are passed over: reading them is what fails later.
+    """
+    names: Names = {}
+    rest = b""
+    try:
+        with open_text(path) as stream:
+            while chunk := stream.read(_BLOCK_BYTES):
+                block, _, rest = (rest + chunk).rpartition(b"\n")
+                _add(names, _names_of_lines(block))
+        _add(names, _names_of_lines(rest))
+    except (OSError, pa.ArrowException, ValueError, RecursionError):
+        return None
+    return names
+
+
+def _names_of_lines(block: bytes) -> Names:
+    if not block.strip():
+        return {}
+    options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+    try:
+        schema = pyarrow.json.read_json(pa.BufferReader(block), read_options=options).schema
+    except pa.ArrowException:
+        # Values of several types in a column, or a line that is no JSON.
+        found: Names = {}
+        for line in block.split(b"\n"):
+            try:
+                _add(found, _names_of_value(json.loads(line)))
+            except ValueError:
+                # Spark takes single quotes as well; anything else is what reading fails at later.
+                if b"'" in line:
+                    raise
+        return found
+    return {field.name: _names_of_type(field.type) for field in schema}
+
+
+def _names_of_type(kind: pa.DataType) -> Names:
+    if pa.types.is_list(kind):
+        return _names_of_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return {field.name: _names_of_type(field.type) for field in kind}
+    return {}
+
+
+def _names_of_value(value: Any) -> Names:
+    names: Names = {}
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _add(names, {name: _names_of_value(inner)})
+    elif isinstance(value, list):
+        for inner in value:
+            _add(names, _names_of_value(inner))
+    return names
+
+
+def _add(names: Names, more: Names) -> None:
+    for name, inner in more.items():
+        _add(names.setdefault(name, {}), inner)
+
+
+def are_known(names: Names, known: T.DataType) -> bool:
+    """Whether columns of that type have a place for all the names, which Spark takes as written."""
+    if isinstance(known, T.ArrayType):
+        return are_known(names, known.elementType)
+    if not isinstance(known, T.StructType):
+        # A text holds all of the value, and the keys of a map are data.
+        return True
+    fields = {field.name: field.dataType for field in known.fields}
+    return all(name in fields and are_known(inner, fields[name]) for name, inner in names.items())
+
+
+def csv_header(path: Path, comment: str | None) -> bytes | None:
+    """First line of a file that is neither blank nor a comment; None where there is none."""
+    text = b""
+    mark = comment.encode() if comment else None
+    try:
+        with open_text(path) as stream:
+            while len(text) < _LONGEST_HEADER_BYTES:
+                chunk = stream.read(_HEADER_BYTES)
+                text += chunk
+                *lines, last = text.split(b"\n")
+                for line in lines if chunk else [*lines, last]:
+                    if line.strip() and not (mark and line.startswith(mark)):
+                        return bytes(line.rstrip(b"\r"))
+                if not chunk:
+                    return None
+    except (OSError, pa.ArrowException):
+        return None
+    return text
+
+
+def plain_names(header: bytes, separator: str) -> list[str] | None:
+    """Names in a header that needs no CSV reader, None where it does."""
+    try:
+        text = header.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return None if '"' in text or "'" in text or "\\" in text else text.split(separator)
+
+
+def header_fault(header: bytes, separator: str, quote: str) -> str | None:
+    """Say which column of a header has no name of its own, None where all have one."""
+    if len(separator) != 1 or len(quote) != 1:
+        return None
+    text = header.decode("utf-8-sig", errors="replace")
+    try:
+        (names,) = csv.reader([text], delimiter=separator, quotechar=quote)
+    except (ValueError, csv.Error):
+        return None
+    if "" in names:
+        return f"has no name for column {names.index('') + 1}"
+    folded = [name.lower() for name in names]
+    repeated = [name for at, name in enumerate(names) if name.lower() in folded[:at]]
+    return f"has two columns named {repeated[0]!r}" if repeated else None
+
+
+def parquet_fault(path: Path) -> str:
+    """Say why Spark cannot read the columns of a Parquet file."""
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        return f"it is no Parquet file ({str(error).rstrip('.')})"
+    for field in schema:
+        if "[ns" in str(field.type):
+            # As pandas writes times unless it is told otherwise.
+            return (
+                f"its column {field.name!r} has nanoseconds, which Spark does not read. Have it "
+                "written with microseconds (pandas: to_parquet(..., coerce_timestamps='us', "
+                "allow_truncated_timestamps=True))"
+            )
+    return "Spark does not know its columns"
+
+
+def parquet_kind(path: Path) -> bytes | None:
+    """Bytes that are equal for files with the same columns; None for a file that is empty.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        Where the footer cannot be read.
+    """
+    if not path.stat().st_size:
+        return None
+    schema = pyarrow.parquet.read_schema(path).remove_metadata()
+    return bytes(schema.serialize().to_pybytes())

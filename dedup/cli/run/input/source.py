@@ -1,0 +1,168 @@
+"""The input as a stream of rows: which columns, read without forgiving."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dedup.cli.failures import explain
+from dedup.cli.run.input.input_files import InputFiles, literal
+from dedup.cli.run.options import RunOptions
+from dedup.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+#: Column that gets the text of a record that cannot be read.
+CORRUPT = "_dedup_corrupt"
+
+#: Spark's own formats end at milliseconds.
+_MICROSECONDS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_WRITE = {
+    "csv": {
+        **_MICROSECONDS,
+        "header": "true",
+        "escape": '"',
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+    },
+    "json": {"ignoreNullFields": "false", **_MICROSECONDS},
+    "parquet": {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputColumns:
+    """The columns of the input.
+
+    Parameters
+    ----------
+    schema : StructType
+        Those that go on.
+    read : StructType
+        Those that Spark reads; more where a CSV header has some that are left out.
+    """
+
+    schema: StructType
+    read: StructType
+
+
+def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> StructType:
+    """Columns of the input, partition folders included.
+
+    Raises
+    ------
+    ConfigError
+        Where there is nothing to read them from, the DDL is wrong, or two columns share a name.
+    DataError
+        Where a file that they should be read from cannot be read.
+    """
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    reader = spark.read.format(files.file_format)
+    if files.file_format == "csv" and options.infer:
+        reader = reader.option("inferSchema", "true")
+    reader = reader.options(**read_settings(options, files))
+    if options.schema is not None:
+        try:
+            reader = reader.schema(options.schema)
+        except ParseException as error:
+            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
+            raise ConfigError(
+                f"--schema {options.schema!r} is not DDL such as 'id STRING, amount INT': {reason}"
+            ) from None
+    elif not files.paths:
+        raise ConfigError(
+            f"INPUT {options.input} holds no {files.file_format} files to read the columns from; "
+            "add files, or give --schema."
+        )
+    try:
+        if files.file_format == "csv" and options.schema is None and not options.infer:
+            schema = _header(reader, files)
+        else:
+            schema = reader.load(files.place).schema
+    except Exception as error:
+        reason = explain(error).message.rstrip(".")
+        if "NANOS" in reason:
+            reason = _nanoseconds(files) or reason
+        raise DataError(
+            f"The columns of INPUT {options.input} cannot be read: {reason}. Mend "
+            "the file, or give --schema, or --bad-records where single records are wrong.",
+            remedy="bad-records",
+        ) from None
+    schema = StructType([field for field in schema.fields if field.name != CORRUPT])
+    repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
+    if repeated:
+        raise ConfigError(
+            f"INPUT {options.input} has two columns named {repeated[0]!r}; rename one."
+        )
+    return schema
+
+
+def read_stream(
+    spark: SparkSession, options: RunOptions, files: InputFiles, columns: InputColumns
+) -> DataFrame:
+    """Return the files as a stream, the oldest first; later ones are for later runs."""
+    reader = spark.readStream.format(files.file_format).schema(columns_to_read(options, columns))
+    settings = read_settings(options, files)
+    settings["maxFilesPerTrigger"] = str(options.files_per_trigger)
+    return reader.options(**settings).load(files.place)
+
+
+def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
+    """Return the options of Spark's reader."""
+    settings = files.reader_options | dict(options.read_options)
+    if options.bad_records != "error":
+        settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    return settings
+
+
+def columns_to_read(options: RunOptions, columns: InputColumns) -> StructType:
+    """Return the columns to read, with one for the text of bad records where they are told."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    if options.bad_records == "error":
+        return columns.read
+    return StructType([*columns.read.fields, StructField(CORRUPT, StringType())])
+
+
+def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
+    """Format and options to write with, so that the output reads as the input did."""
+    file_format = options.output_format or files.file_format
+    settings = dict(_WRITE[file_format])
+    if file_format == files.file_format:
+        shared = {"sep", "delimiter", "quote", "escape", "encoding", "charset", "header"}
+        settings |= {k: v for k, v in options.read_options if k in shared}
+    if files.compressed and file_format != "parquet":
+        settings["compression"] = "gzip"
+    return file_format, settings
+
+
+def _nanoseconds(files: InputFiles) -> str | None:
+    from dedup.cli.run.input.file_columns import parquet_fault
+
+    faults = ((path, parquet_fault(path)) for path in files.paths)
+    return next((f"{path}: {fault}" for path, fault in faults if "nanoseconds" in fault), None)
+
+
+def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
+    """Columns of the oldest file that has any; the others must have the same ones."""
+    reader = reader.option("basePath", str(files.root))
+    for path in files.paths:
+        schema = reader.load(literal(str(path))).schema
+        if path.stat().st_size and schema.fields:
+            break
+    return schema
+
+
+def named_column(name: str) -> Column:
+    """The column of that name; a dot in it asks for no field of a struct."""
+    from pyspark.sql import functions as fn
+
+    return fn.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,228 @@
+"""One `dedup run` with all that options, files and earlier runs decide put together."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dedup.cli.run.input.bad_rows import good_rows
+from dedup.cli.run.input.event_time import timestamp_column
+from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files
+from dedup.cli.run.input.schema_change import check_new_schema
+from dedup.cli.run.input.source import InputColumns, named_column, read_schema, read_stream
+from dedup.cli.run.options import VERDICT, RunOptions
+from dedup.cli.run.output_folder import (
+    Record,
+    check_finished,
+    check_query,
+    check_same,
+    check_unfinished,
+)
+from dedup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Options with everything resolved that an earlier run or the files decide."""
+
+    options: RunOptions
+    files: InputFiles
+    record: Record | None
+    shards: int
+
+
+def resolve(options: RunOptions) -> Job:
+    """Put options together with the files and with what an earlier run into the output decided.
+
+    Raises
+    ------
+    ConfigError
+        Where they contradict each other.
+    """
+    record = Record.read(options.output)
+    if record is not None:
+        # What the first run guessed stays, whatever files came since.
+        options = replace(
+            options,
+            file_format=options.file_format or record.options["file_format"],
+            output_format=options.output_format or record.options["output_format"],
+        )
+    files = find_files(options, by_name=record is not None and record.pattern is not None)
+    if record is not None:
+        check_same(options, record)
+        check_unfinished(options, record)
+        files = replace(
+            files,
+            partitioned=record.partitioned,
+            compressed=record.compressed,
+        )
+    check_in_folders(files)
+    output_format = options.output_format or files.file_format
+    options = replace(options, file_format=files.file_format, output_format=output_format)
+    if files.file_format == "parquet" and options.bad_records != "error":
+        raise ConfigError(
+            f"--bad-records {options.bad_records} has no meaning for Parquet, which has no lines "
+            "that could be read one by one: a damaged file stops the run by name, whatever is "
+            "given. Leave the option out.",
+            remedy="bad-records",
+        )
+    check_query(options, record)
+    shards = options.shards or (record.shards if record else options.cores)
+    return Job(options, files, record, shards)
+
+
+def schema_of(spark: SparkSession, job: Job) -> StructType:
+    """Return the input's columns: the first run's, or what the files or --schema say, checked.
+
+    Raises
+    ------
+    ConfigError
+        Where an option names none of them, or the output cannot go on with a new --schema.
+    """
+    from pyspark.sql.types import StructType
+
+    record, options = job.record, job.options
+    if record is not None:
+        known = StructType.fromJson(record.schema)
+        if options.schema in (None, record.options["schema"]):
+            for flag, name in _named_columns(options):
+                _check_column(flag, name, known.names)
+            return known
+        # Later files may have added to it since, so it is the DDL that is compared.
+        check_finished(options, "--schema", options.schema, record.options["schema"], record)
+    schema = read_schema(spark, job.options, job.files)
+    for flag, name in _named_columns(options):
+        _check_column(flag, name, schema.names)
+    if record is not None:
+        check_new_schema(known, schema, options)
+    return schema
+
+
+def check_names(options: RunOptions, schema: StructType) -> None:
+    """Refuse columns whose names have a meaning of their own in the output.
+
+    Raises
+    ------
+    ConfigError
+        Naming the column.
+    """
+    names = {name.lower() for name in schema.names}
+    for flag, added in (
+        ("--duplicates", VERDICT if options.duplicates is not None else None),
+        ("--verdict", options.verdict),
+    ):
+        if added is not None and added.lower() in names:
+            raise ConfigError(
+                f"INPUT has a column {added!r}, which {flag} adds; rename it in the input."
+            )
+    if "batch" in names:
+        raise ConfigError(
+            "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
+            "readers; rename it in the input."
+        )
+
+
+def check_output_format(options: RunOptions, schema: StructType) -> None:
+    """Refuse columns that CSV has no text for.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first one.
+    """
+    from pyspark.sql import types as T  # noqa: N812
+
+    if options.output_format != "csv":
+        return
+    for field in schema.fields:
+        if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType, T.VariantType)):
+            raise ConfigError(
+                f"--output-format csv has no text for the column {field.name!r} "
+                f"({field.dataType.simpleString()}); give json or parquet, or --schema with the "
+                "column as STRING."
+            )
+
+
+def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
+    yield from (("--id", name) for name in options.id)
+    if options.timestamp is not None:
+        yield "--timestamp", options.timestamp
+    yield from (("--source-partition", name) for name in options.source_partition)
+    yield from (("--order-by", name) for name in options.order_by)
+
+
+def _check_column(flag: str, name: str, columns: list[str]) -> None:
+    if name.lower() in (column.lower() for column in columns):
+        return
+    near = difflib.get_close_matches(name, columns, n=3, cutoff=0.6)
+    # One that a longer name begins with is like it, however much follows.
+    near = near or [c for c in columns if _begins(name, c) or _begins(c, name)][:3]
+    if near:
+        told = f"did you mean {', '.join(map(repr, near))}?"
+    elif columns:
+        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+        told = f"it has {', '.join(map(repr, columns[:8]))}{more}."
+    else:
+        told = "it has none at all."
+    raise ConfigError(f"{flag} {name}: INPUT has no such column; {told}")
+
+
+def _begins(name: str, beginning: str) -> bool:
+    return len(beginning) > 1 and name.lower().startswith(beginning.lower())
+
+
+def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
+    """Return the stream behind the operator, which fits the checkpoint.
+
+    Raises
+    ------
+    DedupError
+        What the query would stop with in its first micro-batch, where that can be known before.
+    """
+    from dedup.spark.driver.going_on import check_going_on
+    from dedup.spark.driver.operator import dedup_by_id
+
+    options = job.options
+    chosen: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in (
+            "late",
+            "null_ids",
+            "null_timestamps",
+            "stable_timestamps",
+            "lateness",
+            "max_future",
+            "idle_timeout",
+            "buckets",
+            "fpr",
+            "state_budget_bytes",
+            "keep_expired",
+        )
+        if getattr(options, name) is not None
+    }
+    if options.idle_timeout == "never":
+        chosen["idle_timeout"] = None
+    operator = dedup_by_id(
+        [named_column(name) for name in options.id],
+        horizon=options.horizon,
+        catalog=str(options.catalog),
+        timestamp=timestamp_column(options, columns.schema),
+        source_partition=[named_column(name) for name in options.source_partition],
+        order_by=[named_column(name) for name in options.order_by],
+        verdict=VERDICT if options.duplicates is not None else options.verdict,
+        shards=job.shards,
+        **chosen,
+    )
+    rows = read_stream(spark, options, job.files, columns)
+    if options.bad_records != "error":
+        rows = good_rows(rows, options, columns)
+    elif columns.read != columns.schema:
+        rows = rows.select([named_column(name) for name in columns.schema.names])
+    check_going_on(rows, operator, str(options.checkpoint))
+    return rows.transform(operator)

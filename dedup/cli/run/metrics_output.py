@@ -1,0 +1,58 @@
+"""The metrics of a run, for those who follow it: its log, and Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
+
+from dedup.cli.run.input.new_columns import Note
+from dedup.cli.run.options import RunOptions
+from dedup.spark.driver.listener import DedupListener
+
+#: Spark tells of a query's end on a thread of its own.
+_END_S = 5.0
+
+
+class _Listener(DedupListener):
+    """Knows besides whether a query is running."""
+
+    def __init__(self, options: RunOptions) -> None:
+        super().__init__(
+            lambda batch: None, log=options.log, prometheus_port=options.prometheus_port
+        )
+        self.at_rest = threading.Event()
+        self.at_rest.set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        self.at_rest.clear()
+        super().onQueryStarted(event)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        super().onQueryTerminated(event)
+        self.at_rest.set()
+
+
+@contextmanager
+def followed(spark: SparkSession, options: RunOptions, note: Note) -> Iterator[None]:
+    """Let the run's query be followed.
+
+    Raises
+    ------
+    ConfigError
+        If the log's folder cannot be made, or the port is taken.
+    MissingExtraError
+        For a port, without prometheus-client.
+    """
+    listener = _Listener(options)
+    spark.streams.addListener(listener)
+    try:
+        if listener.prometheus_port is not None:
+            note(f"Metrics are served at http://localhost:{listener.prometheus_port}/metrics")
+        yield
+    finally:
+        listener.at_rest.wait(_END_S)
+        spark.streams.removeListener(listener)

@@ -1,0 +1,253 @@
+"""The output folder's own memory: what it was made with, by which query, and who writes now."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from dedup.cli.run.options import DEFAULTS, RunOptions
+from dedup.errors import ConfigError, DedupError
+from dedup.sinks.staged import published_batches
+from dedup.spark.driver.file_log import last_number
+
+RECORD = "_dedup.json"
+LOG = "_dedup.log"
+_FORMAT = 1
+_FLAGS = {
+    "id": "--id",
+    "input": "INPUT",
+    "file_format": "--format",
+    "read_options": "--read-option",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a first run leaves for the ones after it, as ``OUTPUT/_dedup.json``.
+
+    Parameters
+    ----------
+    options : dict
+        `RunOptions.fixed` of the first run.
+    schema : dict
+        Columns of the input, as Spark's JSON.
+    pattern : str or None
+        Glob of the file names that belong to the input.
+    partitioned, compressed : bool
+        See `InputFiles`.
+    shards : int
+        Shards of the catalog.
+    rules : dict
+        `RunOptions.rules` of the last run.
+    query_id : str or None
+        Query of the checkpoint; None until its first micro-batch.
+    """
+
+    options: dict[str, Any]
+    schema: dict[str, Any]
+    pattern: str | None
+    partitioned: bool
+    compressed: bool
+    shards: int
+    rules: dict[str, Any]
+    query_id: str | None = None
+
+    def write(self, output: Path) -> None:
+        """Replace the record in one step."""
+        body = {"format": _FORMAT} | {name: getattr(self, name) for name in self.__slots__}
+        temporary = output / f"{RECORD}.tmp"
+        with temporary.open("w", encoding="utf-8") as handle:
+            json.dump(body, handle, indent=1, sort_keys=True)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(output / RECORD)
+
+    @classmethod
+    def read(cls, output: Path) -> Self | None:
+        """Return the record of earlier runs, or None.
+
+        Raises
+        ------
+        ConfigError
+            If the folder holds a record that cannot be read, or batches without one.
+        """
+        path = output / RECORD
+        if not path.exists():
+            if published_batches(output):
+                raise ConfigError(
+                    f"--output {output} holds batches but no {RECORD}: they come from elsewhere; "
+                    "give an empty or new folder.",
+                    remedy="output-folder",
+                )
+            return None
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            if body.pop("format") != _FORMAT:
+                raise ValueError("unknown format")
+            return cls(**body)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}); restore it, or give a new --output.",
+                remedy="output-folder",
+            ) from None
+
+
+def check_same(options: RunOptions, record: Record) -> None:
+    """Refuse to go on in an output folder with options that would change its meaning.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option and both values.
+    """
+    now = options.fixed() | {"shards": options.shards or record.shards}
+    before = DEFAULTS | record.options | {"shards": record.shards}
+    # Compared column by column, and then the guess of the first run does not matter any more.
+    apart = {"schema"} if options.schema is None else {"schema", "infer"}
+    for name, value in now.items():
+        if name not in apart and before.get(name) != value:
+            flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
+            raise ConfigError(
+                f"{flag} is {_text(value)} now and was {_text(before.get(name))} in the run that "
+                f"made --output {options.output}; repeat it, or give a new --output.",
+                remedy="changed-settings",
+            )
+
+
+def check_unfinished(options: RunOptions, record: Record) -> None:
+    """Refuse other rules while a micro-batch is published whose commit Spark has yet to write.
+
+    It will run again, and its folder is kept: judged by other rules, its rows and the memory of
+    them would differ.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option and both values.
+    """
+    before = DEFAULTS | record.rules
+    for name, value in options.rules().items():
+        if name == "new_columns" and name not in record.rules:
+            # Releases before it left new columns out, which it now calls an error.
+            continue
+        if before[name] != value:
+            flag = "--" + name.replace("_", "-")
+            check_finished(options, flag, value, before[name], record)
+
+
+def check_finished(
+    options: RunOptions, flag: str, now: object, before: object, record: Record
+) -> None:
+    """Refuse another value of an option while a micro-batch is published, but not committed.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option and both values.
+    """
+    begun = unfinished_batch(options)
+    if begun is not None and is_published(begun, options, record):
+        raise ConfigError(
+            f"{flag} is {_text(now)} now and was {_text(before)} in the run before, which ended "
+            f"inside micro-batch {begun}. Run once more with the options of then, so that it can "
+            "finish; after that change them.",
+            remedy="changed-settings",
+        )
+
+
+def unfinished_batch(options: RunOptions) -> int | None:
+    """Return the micro-batch that was begun and is not committed, None where there is none."""
+    begun, done = (last_number(options.checkpoint / log) for log in ("offsets", "commits"))
+    return begun if begun != done else None
+
+
+def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
+    """Whether one of the output folders shows a micro-batch: those of then, and of now."""
+    given = (DEFAULTS | record.rules, options.rules())
+    beside = {rules[name] for rules in given for name in ("duplicates", "bad_records")}
+    folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
+    return any(batch_id in published_batches(f) for f in (options.output, *folders))
+
+
+def check_query(options: RunOptions, record: Record | None) -> None:
+    """Refuse an output whose batches another checkpoint made: batch numbers would begin again.
+
+    So they do in a checkpoint that was adopted, or put back to an earlier day: folders that are
+    there already would be taken for done, and the new rows of their numbers be lost.
+
+    Raises
+    ------
+    ConfigError
+        Naming both, and what to restore or move.
+    """
+    query_id = checkpoint_query_id(options.checkpoint)
+    known = record.query_id if record else None
+    if known is None and query_id is not None and record is None:
+        raise ConfigError(
+            f"--checkpoint {options.checkpoint} belongs to another run; give a new folder.",
+            remedy="output-folder",
+        )
+    if known is not None and query_id != known:
+        found = f"holds query {query_id}" if query_id else "is empty"
+        raise ConfigError(
+            f"--output {options.output} was made by query {known}, but --checkpoint "
+            f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output.",
+            remedy="lost-checkpoint",
+        )
+    begun = last_number(options.checkpoint / "offsets")
+    for folder in (options.output, options.duplicates, options.aside):
+        ahead = [n for n in published_batches(folder) if n > begun] if folder else []
+        if ahead:
+            raise ConfigError(
+                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, which --checkpoint "
+                f"{options.checkpoint} has not begun: they would be taken for done, and new rows "
+                "be lost. Where it was adopted, or put back to an earlier day, move those "
+                "batch=N folders elsewhere first.",
+                remedy="batches-ahead",
+            )
+
+
+def checkpoint_query_id(checkpoint: Path) -> str | None:
+    """ID that Spark gave to the query of a checkpoint, or None where there is none yet."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{checkpoint}/metadata is damaged; restore the checkpoint, or give a new --output.",
+            remedy="lost-checkpoint",
+        ) from None
+
+
+@contextmanager
+def exclusive(output: Path) -> Iterator[None]:
+    """Hold the folder for one run; the lock goes with the process, however it ends.
+
+    Raises
+    ------
+    DedupError
+        If another run holds it.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "_lock").open("a", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DedupError(
+                f"Another `dedup run` is writing to {output}; wait for it, or stop it.",
+                remedy="output-folder",
+            ) from None
+        yield
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "not given" if value in (None, {}) else str(value)

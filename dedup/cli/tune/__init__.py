@@ -1,0 +1,1 @@
+"""`dedup tune`: measure choices of filter sizing, recommend one."""

@@ -1,0 +1,1 @@
+"""`dedup watch`: whether a running query keeps up."""
