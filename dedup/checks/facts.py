@@ -10,6 +10,8 @@ from typing import Literal
 
 from dedup.core.duration import duration_ms
 
+#: `max_shard_batch_bytes` where nobody gave it.
+SHARE_BYTES = 1 << 30
 #: Kafka's -1: nothing is ever deleted.
 FOREVER_MS = 1 << 62
 #: A source that is neither Kafka nor files, where its name is not known.
@@ -142,6 +144,16 @@ class Facts:
         if self.pinned is not None and name in self.pinned:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
+
+    def enabled(self, name: str, default: str = "true") -> bool | None:
+        """Whether a setting will be true at the next start, None where that is not known."""
+        value = self.setting(name, default)
+        return None if value is None else value.strip().lower() == "true"
+
+    @property
+    def share_bytes(self) -> int:
+        """The largest share of a micro-batch that a shard takes."""
+        return self.max_shard_batch_bytes or SHARE_BYTES
 
     @property
     def partitions(self) -> int | None:

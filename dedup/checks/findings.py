@@ -25,14 +25,12 @@ class Takes(StrEnum):
     OUTSIDE = "set outside of the query"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One piece of advice.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule makes of what is known.
 
     Parameters
     ----------
-    rule : str
-        What was looked at, in kebab case; the same in every release.
     level : Level
     evidence : str
         Why, with the numbers, as a whole sentence.
@@ -42,17 +40,64 @@ class Finding:
         From when on the change works; None where there is none.
     """
 
-    rule: str
     level: Level
     evidence: str
     change: str | None = None
     takes: Takes | None = None
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Verdict):
+    """One piece of advice: a rule's verdict under the rule's name.
+
+    Parameters
+    ----------
+    rule : str
+        What was looked at, in kebab case; the same in every release.
+    level, evidence, change, takes
+        As in `Verdict`.
+    """
+
+    rule: str
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Return plain values, the rule's name first."""
+        return {"rule": self.rule} | asdict(self)
+
+
+#: What a rule returns; None where it does not apply.
+Verdicts = Verdict | Iterable[Verdict] | None
+
+
+def breaks(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Verdict:
+    """Return the verdict that the guarantee does not hold, and what would mend it."""
+    return Verdict(Level.BREAKS, evidence, change, takes)
+
+
+def costs(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Verdict:
+    """Return the verdict that speed or memory is wasted, and what would save it."""
+    return Verdict(Level.COSTS, evidence, change, takes)
+
+
+def unknown(evidence: str, change: str | None = None, takes: Takes | None = None) -> Verdict:
+    """Return the verdict that facts are missing, and how to give them or what may be changed."""
+    return Verdict(Level.UNKNOWN, evidence, change, takes)
+
+
+def fine(evidence: str) -> Verdict:
+    """Return the verdict that all is well."""
+    return Verdict(Level.FINE, evidence)
+
+
+def findings(judged: Iterable[tuple[str, Verdicts]]) -> list[Finding]:
+    """Return what the rules made of the facts, given by name, that which matters most first."""
+    found = []
+    for rule, verdicts in judged:
+        for one in [verdicts] if isinstance(verdicts, Verdict) else verdicts or ():
+            found.append(Finding(one.level, one.evidence, one.change, one.takes, rule=rule))
+    return in_order(found)
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, those that matter most first, else as they came."""
+    """Return the findings, those that matter most first, else as they came."""
     return sorted(findings, key=lambda finding: list(Level).index(finding.level))

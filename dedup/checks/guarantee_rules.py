@@ -2,170 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dedup.checks.facts import HOW_SETTINGS, Facts
-from dedup.checks.findings import Finding, Level, Takes
+from dedup.checks.findings import Takes, Verdict, breaks, fine, unknown
 
 HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-#: Settings that the operator refuses to start under, what they must be, and why.
-_SAFETY = (
-    (
-        "spark.sql.streaming.unsupportedOperationCheck",
-        "it hides that two stateful Python operators share one query",
+STORE = "spark.sql.streaming.stateStore.providerClass"
+#: Settings that the operator refuses to start under unless they are true, and why.
+_SAFETY = {
+    "spark.sql.streaming.unsupportedOperationCheck": (
+        "it hides that two stateful Python operators share one query"
     ),
-    (
-        "spark.sql.streaming.statefulOperator.useStrictDistribution",
-        "without it a shard's records can meet the state of another partition",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": (
+        "without it a shard's records can meet the state of another partition"
     ),
-)
+}
 _VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
-def safety_settings(facts: Facts) -> Iterator[Finding]:
+def safety_settings(facts: Facts) -> list[Verdict]:
     """Settings under which Spark itself does not keep state right."""
-    rule = "safety-settings"
-    unknown = []
-    wrong = False
-    for name, why in _SAFETY:
-        value = facts.setting(name, "true")
-        if value is None:
-            unknown.append(name)
-        elif value.strip().lower() != "true":
-            wrong = True
-            kept = facts.pinned is not None and name in facts.pinned
-            yield Finding(
-                rule=rule,
-                level=Level.BREAKS,
-                evidence=f"{name} is {value}: {why}. The operator refuses to start with it.",
-                change=f"{name}=true",
-                takes=Takes.BEGINNING if kept else Takes.RESTART,
+    values = {name: facts.setting(name, "true") for name in _SAFETY}
+    missing = [name for name, value in values.items() if value is None]
+    found = [
+        breaks(
+            f"{name} is {value}: {_SAFETY[name]}. The operator refuses to start with it.",
+            f"{name}=true",
+            Takes.BEGINNING if name in (facts.pinned or ()) else Takes.RESTART,
+        )
+        for name, value in values.items()
+        if facts.enabled(name) is False
+    ]
+    if missing:
+        found.append(
+            unknown(
+                f"Not known: {' and '.join(missing)}. The default, true, is right; the "
+                f"operator refuses to start with anything else. {HOW_SETTINGS}"
             )
-    if unknown:
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN,
-            evidence=f"Not known: {' and '.join(unknown)}. The default, true, is right; the "
-            f"operator refuses to start with anything else. {HOW_SETTINGS}",
         )
-    elif not wrong:
-        names = " and ".join(name for name, _ in _SAFETY)
-        yield Finding(rule=rule, level=Level.FINE, evidence=f"{names} are true.")
+    return found or [fine(f"{' and '.join(_SAFETY)} are true.")]
 
 
-def commit_validation(facts: Facts) -> Iterator[Finding]:
+def commit_validation(facts: Facts) -> Verdict:
     """A sink that reads only part of a micro-batch loses the rest, unless Spark looks."""
-    rule = "commit-validation"
-    value = facts.setting(_VALIDATION, "true")
-    if value is not None and value.strip().lower() != "true":
-        yield Finding(
-            rule=rule,
-            level=Level.BREAKS,
-            evidence=f"{_VALIDATION} is {value}: a foreachBatch that reads half of a micro-batch "
-            "(limit, take, head) would lose the other half without an error. The operator refuses "
-            "to start with it.",
-            change=f"{_VALIDATION}=true",
-            takes=Takes.RESTART,
+    enabled = facts.enabled(_VALIDATION)
+    if enabled is False:
+        return breaks(
+            f"{_VALIDATION} is {facts.setting(_VALIDATION, 'true')}: a foreachBatch that reads "
+            "half of a micro-batch (limit, take, head) would lose the other half without an "
+            "error. The operator refuses to start with it.",
+            f"{_VALIDATION}=true",
         )
-    elif facts.spark_version is not None and facts.spark_version.startswith("4.0"):
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN,
-            evidence=f"Spark {facts.spark_version} does not notice a sink that reads only part of "
+    if facts.spark_version is not None and facts.spark_version.startswith("4.0"):
+        return unknown(
+            f"Spark {facts.spark_version} does not notice a sink that reads only part of "
             "a micro-batch (limit, take, head in foreachBatch); the rest is lost. Whether yours "
             "does cannot be seen from here; Spark 4.1 refuses it.",
-            change="pip install 'pyspark>=4.1'",
-            takes=Takes.RESTART,
+            "pip install 'pyspark>=4.1'",
+            Takes.RESTART,
         )
-    elif value is None:
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN,
-            evidence=f"Not known: {_VALIDATION}. The default, true, is right. {HOW_SETTINGS}",
-        )
-    else:
-        yield Finding(
-            rule=rule,
-            level=Level.FINE,
-            evidence="Spark refuses a sink that reads only part of a micro-batch "
-            f"({_VALIDATION} is true).",
-        )
+    if enabled is None:
+        return unknown(f"Not known: {_VALIDATION}. The default, true, is right. {HOW_SETTINGS}")
+    return fine(
+        f"Spark refuses a sink that reads only part of a micro-batch ({_VALIDATION} is true)."
+    )
 
 
-def checkpoint_format(facts: Facts) -> Iterator[Finding]:
+def checkpoint_format(facts: Facts) -> Verdict:
     """The state store and the version of the checkpoint must go together."""
-    rule = "checkpoint-format"
-    name = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-    asked = facts.setting(name, "1")
-    store = facts.setting("spark.sql.streaming.stateStore.providerClass", HDFS_STORE)
-    have = facts.checkpoint_format
-    version = str(have) if have is not None else asked and asked.strip()
-    if version is None:
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN,
-            evidence=f"Not known: {name}. 1, the default, is right, and so is 2 with RocksDB. "
-            f"{HOW_SETTINGS}",
+    asked = (facts.setting(_FORMAT, "1") or "").strip()
+    version = asked if facts.checkpoint_format is None else str(facts.checkpoint_format)
+    if not version:
+        return unknown(
+            f"Not known: {_FORMAT}. 1, the default, is right, and so is 2 with RocksDB. "
+            f"{HOW_SETTINGS}"
         )
-    elif version != "1" and store == HDFS_STORE:
-        yield Finding(
-            rule=rule,
-            level=Level.BREAKS,
-            evidence=f"{name} is {version}, which the HDFS-backed state store does not know: the "
+    if version != "1" and facts.setting(STORE, HDFS_STORE) == HDFS_STORE:
+        return breaks(
+            f"{_FORMAT} is {version}, which the HDFS-backed state store does not know: the "
             "query fails in its first micro-batch.",
-            change=f"{name}=1",
-            takes=Takes.RESTART,
+            f"{_FORMAT}=1",
         )
-    else:
-        other = ""
-        if have is not None and asked is not None and asked.strip() != version:
-            other = (
-                f" It keeps it, {name}={asked.strip()} changes nothing; a Spark before 4.3 may "
-                f"stop, and ask for {version}."
-            )
-        yield Finding(
-            rule=rule,
-            level=Level.FINE,
-            evidence=f"The checkpoint is of format {version}. "
-            + (
-                "A task that was thought dead may overwrite state that is committed; each "
-                "attempt's state is whole by itself, so nothing is lost by it."
-                if version == "1"
-                else "A task that was thought dead cannot overwrite state that is committed."
-            )
-            + other,
-        )
+    protection = (
+        "A task that was thought dead may overwrite state that is committed; each attempt's state "
+        "is whole by itself, so nothing is lost by it."
+        if version == "1"
+        else "A task that was thought dead cannot overwrite state that is committed."
+    )
+    ignored = (
+        f" It keeps it, {_FORMAT}={asked} changes nothing; a Spark before 4.3 may stop, and ask "
+        f"for {version}."
+        if asked and asked != version
+        else ""
+    )
+    return fine(f"The checkpoint is of format {version}. {protection}{ignored}")
 
 
-def catalog_place(facts: Facts) -> Iterator[Finding]:
+def catalog_place(facts: Facts) -> Verdict | None:
     """A local path is another disk on every machine of a cluster."""
-    rule = "catalog-place"
     if facts.catalog_local is None or facts.local is None:
-        return
+        return None
     master = facts.settings.get("spark.master")
     if facts.local:
-        yield Finding(
-            rule=rule,
-            level=Level.FINE,
-            evidence=f"The catalog {facts.catalog_local} is a local path, and Spark runs on this "
-            f"machine alone ({master}).",
+        return fine(
+            f"The catalog {facts.catalog_local} is a local path, and Spark runs on this "
+            f"machine alone ({master})."
         )
-    elif facts.shared_local:
-        yield Finding(
-            rule=rule,
-            level=Level.FINE,
-            evidence=f"The catalog {facts.catalog_local} is a mount that all machines share "
-            "(shared_local=True); each makes sure of it when it starts.",
+    if facts.shared_local:
+        return fine(
+            f"The catalog {facts.catalog_local} is a mount that all machines share "
+            "(shared_local=True); each makes sure of it when it starts."
         )
-    else:
-        unknown = facts.shared_local is None
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN if unknown else Level.BREAKS,
-            evidence=f"The catalog {facts.catalog_local} is a local path, but Spark runs on "
-            f"{master}: every executor would see another disk. The operator refuses it, unless "
-            "shared_local=True says that it is the same mount on all machines.",
-            change="shared_local=True" if unknown else 'catalog="s3://BUCKET/FOLDER"',
-            takes=Takes.RESTART,
-        )
+    evidence = (
+        f"The catalog {facts.catalog_local} is a local path, but Spark runs on "
+        f"{master}: every executor would see another disk. The operator refuses it, unless "
+        "shared_local=True says that it is the same mount on all machines."
+    )
+    if facts.shared_local is None:
+        return unknown(evidence, "shared_local=True", Takes.RESTART)
+    return breaks(evidence, 'catalog="s3://BUCKET/FOLDER"')

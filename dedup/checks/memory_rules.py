@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dedup.checks.facts import Facts, size_bytes, whole
-from dedup.checks.findings import Finding, Level, Takes
+from dedup.checks.findings import Verdict, costs, fine, unknown
 
 _MIB = 1 << 20
-#: `max_shard_batch_bytes` where nobody gave it.
-SHARE_BYTES = 1 << 30
 #: Resident memory of a worker that judges a shard: measured with shares of 50 to 900 MB.
 _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
 #: Address space of one without records: it works with 1 GiB in all, and not with 512 MiB.
@@ -21,7 +17,7 @@ _PYSPARK = "spark.executor.pyspark.memory"
 _SHARE = "max_shard_batch_bytes"
 
 
-def batch_memory(facts: Facts) -> Iterator[Finding]:
+def batch_memory(facts: Facts) -> Verdict:
     """Memory outside the JVM's heap against the largest share of a micro-batch.
 
     Each of an executor's cores judges a shard at a time, in a Python worker. The largest share that
@@ -29,110 +25,80 @@ def batch_memory(facts: Facts) -> Iterator[Finding]:
     Python, so that the operator stops the query with an error that says what to do, before the
     container is killed.
     """
-    rule = "batch-memory"
     if facts.local:
-        yield from _on_this_machine(rule, facts)
-        return
-    allowed = _python_bytes(facts)
-    tasks = _tasks(facts)
+        return _on_this_machine(facts)
+    allowed, tasks = _python_bytes(facts), _tasks(facts)
     if allowed is None or tasks is None:
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN,
-            evidence="How much memory Python has on an executor, and for how many cores, is not "
+        return unknown(
+            "How much memory Python has on an executor, and for how many cores, is not "
             f"known. Give it: --conf spark.master=..., spark.executor.memory, {_OVERHEAD}, "
-            f"{_PYSPARK} and spark.executor.cores.",
+            f"{_PYSPARK} and spark.executor.cores."
         )
-        return
-    share = facts.max_shard_batch_bytes or SHARE_BYTES
-    need, said = _need(facts, tasks, share)
+    need = _need(facts, tasks)
     have = f"an executor has {allowed // _MIB:,} MiB outside of the JVM's heap"
-    if need <= allowed:
-        yield Finding(rule=rule, level=Level.FINE, evidence=f"{said}; {have}.")
-        return
+    if workers_bytes(tasks, facts.share_bytes) <= allowed:
+        return fine(f"{need}; {have}.")
     change = f"{_SHARE}={_advised(facts)}"
     if _fitting(allowed, tasks) < _LEAST_SHARE:
         change = f"{_OVERHEAD}={workers_bytes(tasks, _LEAST_SHARE) // _MIB}m\n{change}"
-    yield Finding(
-        rule=rule,
-        level=Level.COSTS,
-        evidence=f"{said}, but {have} ({_OVERHEAD}, {_PYSPARK}): a micro-batch as large as that "
+    return costs(
+        f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): a micro-batch as large as that "
         "gets its container killed, again and again, where the operator could have stopped the "
         f"query with an error that says what to do.{_room(facts, allowed, tasks)}",
-        change=change,
-        takes=Takes.RESTART,
+        change,
     )
 
 
-def pyspark_memory(facts: Facts) -> Iterator[Finding]:
-    """A limit of Python's address space, which counts what is mapped, not what is used."""
-    rule = "pyspark-memory"
-    limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
-    tasks = _tasks(facts)
-    if limit is None or tasks is None:
-        return
-    share = facts.max_shard_batch_bytes or SHARE_BYTES
-    each = limit // tasks
-    said = f"{_PYSPARK}={facts.settings[_PYSPARK]} gives each of {tasks} workers {each // _MIB:,} "
-    said += "MiB of address space"
-    if each >= _MAPPED_BYTES + _PER_SHARE_BYTE * share:
-        yield Finding(
-            rule=rule,
-            level=Level.FINE,
-            evidence=f"{said}, enough for shares of a micro-batch of {share // _MIB:,} MiB.",
-        )
-        return
-    fits = _mappable(each)
-    if fits < _LEAST_SHARE:
-        what = "pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
-        what += "with its first larger micro-batch"
-        change = f"{_PYSPARK}={tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * _LEAST_SHARE) // _MIB}m\n"
-    else:
-        what = (
-            f"a share of a micro-batch of more than {fits // _MIB:,} MiB fails with a memory error"
-        )
-        change = ""
-    yield Finding(
-        rule=rule,
-        level=Level.COSTS,
-        evidence=f"{said}: {what}.",
-        change=f"{change}{_SHARE}={_advised(facts)}",
-        takes=Takes.RESTART,
-    )
-
-
-def _on_this_machine(rule: str, facts: Facts) -> Iterator[Finding]:
+def _on_this_machine(facts: Facts) -> Verdict:
     allowed = _beside_heap(facts)
     if allowed is None or facts.cores is None:
-        yield Finding(
-            rule=rule,
-            level=Level.UNKNOWN,
-            evidence="How much memory the machine has beside the JVM (spark.driver.memory), and "
-            "for how many cores, is not known. Give --conf spark.driver.memory=SIZE.",
+        return unknown(
+            "How much memory the machine has beside the JVM (spark.driver.memory), and "
+            "for how many cores, is not known. Give --conf spark.driver.memory=SIZE."
         )
-        return
-    share = facts.max_shard_batch_bytes or SHARE_BYTES
-    need, said = _need(facts, facts.cores, share)
+    need = _need(facts, facts.cores)
     have = f"the machine has {allowed // _MIB:,} MiB beside the JVM's heap"
-    if need <= allowed:
-        yield Finding(rule=rule, level=Level.FINE, evidence=f"{said}; {have}.")
-        return
-    yield Finding(
-        rule=rule,
-        level=Level.COSTS,
-        evidence=f"{said}, but {have}.",
-        change=f"{_SHARE}={_advised(facts)}",
-        takes=Takes.RESTART,
+    if workers_bytes(facts.cores, facts.share_bytes) <= allowed:
+        return fine(f"{need}; {have}.")
+    return costs(f"{need}, but {have}.", f"{_SHARE}={_advised(facts)}")
+
+
+def pyspark_memory(facts: Facts) -> Verdict | None:
+    """A limit of Python's address space, which counts what is mapped, not what is used."""
+    limit, tasks = size_bytes(facts.settings.get(_PYSPARK), unit="m"), _tasks(facts)
+    if limit is None or tasks is None:
+        return None
+    each, share = limit // tasks, facts.share_bytes
+    have = (
+        f"{_PYSPARK}={facts.settings[_PYSPARK]} gives each of {tasks} workers {each // _MIB:,} "
+        "MiB of address space"
+    )
+    if each >= _MAPPED_BYTES + _PER_SHARE_BYTE * share:
+        return fine(f"{have}, enough for shares of a micro-batch of {share // _MIB:,} MiB.")
+    change = f"{_SHARE}={_advised(facts)}"
+    fits = _mappable(each)
+    if fits >= _LEAST_SHARE:
+        return costs(
+            f"{have}: a share of a micro-batch of more than {fits // _MIB:,} MiB fails with a "
+            "memory error.",
+            change,
+        )
+    needed = tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * _LEAST_SHARE)
+    return costs(
+        f"{have}: pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
+        "with its first larger micro-batch.",
+        f"{_PYSPARK}={needed // _MIB}m\n{change}",
     )
 
 
-def _need(facts: Facts, tasks: int, share: int) -> tuple[int, str]:
-    """The bytes of all workers at work with the largest shares, and that in words."""
-    need = workers_bytes(tasks, share)
+def _need(facts: Facts, tasks: int) -> str:
+    """Return what all workers at work with the largest shares need, in words."""
+    share = facts.share_bytes
     default = "" if facts.max_shard_batch_bytes else ", unless it was given otherwise"
-    return need, (
+    return (
         f"{tasks} Python worker{'s' if tasks > 1 else ''} with shares of a micro-batch of "
-        f"{share // _MIB:,} MiB ({_SHARE}{default}) would need about {need // _MIB:,} MiB"
+        f"{share // _MIB:,} MiB ({_SHARE}{default}) would need about "
+        f"{workers_bytes(tasks, share) // _MIB:,} MiB"
     )
 
 

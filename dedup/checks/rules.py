@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dedup.checks import guarantee_rules, kafka_rules, memory_rules, speed_rules
 from dedup.checks.facts import Facts
-from dedup.checks.findings import Finding, in_order
+from dedup.checks.findings import Finding, Verdicts, findings
 
-#: One function a rule; it yields nothing where it does not apply.
-RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    guarantee_rules.safety_settings,
-    guarantee_rules.commit_validation,
-    guarantee_rules.checkpoint_format,
-    guarantee_rules.catalog_place,
-    kafka_rules.horizon_retention,
-    kafka_rules.source_clocks,
-    kafka_rules.kafka_data_loss,
-    speed_rules.shuffle_partitions,
-    speed_rules.shard_layout,
-    speed_rules.trigger_limit,
-    memory_rules.batch_memory,
-    memory_rules.pyspark_memory,
-    kafka_rules.kafka_partitions,
-    speed_rules.state_store,
-    speed_rules.worker_reuse,
-    speed_rules.arrow_batch_bytes,
-)
+#: Every rule by its name, which stays the same in every release.
+RULES: dict[str, Callable[[Facts], Verdicts]] = {
+    "safety-settings": guarantee_rules.safety_settings,
+    "commit-validation": guarantee_rules.commit_validation,
+    "checkpoint-format": guarantee_rules.checkpoint_format,
+    "catalog-place": guarantee_rules.catalog_place,
+    "horizon-retention": kafka_rules.horizon_retention,
+    "source-clocks": kafka_rules.source_clocks,
+    "kafka-data-loss": kafka_rules.kafka_data_loss,
+    "shuffle-partitions": speed_rules.shuffle_partitions,
+    "shard-layout": speed_rules.shard_layout,
+    "trigger-limit": speed_rules.trigger_limit,
+    "batch-memory": memory_rules.batch_memory,
+    "pyspark-memory": memory_rules.pyspark_memory,
+    "kafka-partitions": kafka_rules.kafka_partitions,
+    "state-store": speed_rules.state_store,
+    "worker-reuse": speed_rules.worker_reuse,
+    "arrow-batch-bytes": speed_rules.arrow_batch_bytes,
+}
 
 
 def advise(facts: Facts) -> list[Finding]:
-    """What every rule found, that which matters most first.
+    """Return what every rule found, that which matters most first.
 
     A rule that finds all well says so, and one that lacks facts says how to give them.
     """
-    return in_order(finding for rule in RULES for finding in rule(facts))
+    return findings((name, rule(facts)) for name, rule in RULES.items())

@@ -19,7 +19,7 @@ from pyspark.logger import PySparkLogger
 from spark_support import FileDrop, Job
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.checks.memory_rules import SHARE_BYTES
+from dedup.checks.facts import SHARE_BYTES
 from dedup.cli.catalog.work import open_root, snapshot
 from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms
