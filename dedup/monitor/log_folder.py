@@ -13,7 +13,7 @@ from typing import Any
 
 from dedup.errors import ConfigError
 from dedup.monitor.metrics_log import SUFFIX
-from dedup.monitor.query_log import QueryLog
+from dedup.monitor.query_log import QueryLog, check_types
 
 #: Of a log's end: some hundred micro-batches.
 READ_BYTES = 1 << 20
@@ -131,17 +131,9 @@ def _read(path: Path) -> QueryLog:
 def _event(line: bytes) -> dict[str, Any]:
     """An event with the types that ours have, ValueError where it is none."""
     try:
-        event = json.loads(line)
+        return check_types(json.loads(line), _EVENT_TYPES)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(event, dict):
-        raise ValueError(f"{event!r:.80} is no event")
-    for name, kinds in _EVENT_TYPES.items():
-        if type(event.get(name)) not in kinds:
-            raise ValueError(f"{name} cannot be {event.get(name)!r:.80}")
-    if abs(event["at_ms"]) >= 2**63:
-        raise ValueError("at_ms cannot be so large")
-    return event
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from dedup.core.forecast import MAX_NAME
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.machine import wall_clock_ms
+from dedup.monitor.endpoint import PATH
 from dedup.monitor.health import ENDED, Status
 from dedup.monitor.series import (
     CHECKPOINT_BEGUN,
@@ -36,13 +38,15 @@ from dedup.monitor.series import (
 )
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
     raise MissingExtraError("metrics", "Serving metrics to Prometheus") from error
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from prometheus_client.metrics_core import Metric
 
     from dedup.monitor.query_log import QueryLog
@@ -135,6 +139,12 @@ class Exporter(Collector):
             yield from _verdicts(queries, self._now_ms())
             yield from self._slowest(queries)
 
+    def queries_json(self) -> bytes:
+        """Return every query's last micro-batches, as `dedup watch` reads them."""
+        with self._lock:
+            logs = [query.heard for query in self._queries.values()]
+        return json.dumps({"queries": [log.to_json() for log in logs]}).encode()
+
     def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
         clocks = GaugeMetricFamily(CLOCK, SOURCES[CLOCK], labels=["query", SOURCE, "state"])
         holders = GaugeMetricFamily(HOLDER, SOURCES[HOLDER], labels=["query", SOURCE])
@@ -173,7 +183,7 @@ def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
-    """Serve the metrics under ``/metrics`` from a thread of its own; return the port.
+    """Serve ``/metrics`` and `PATH` from a thread of its own; return the port.
 
     Parameters
     ----------
@@ -196,4 +206,15 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
         raise ConfigError(
             f"prometheus_port={port}: metrics cannot be served there ({error}); give another port"
         ) from error
+    server.set_app(_with_queries(exporter, make_wsgi_app(registry)))
     return int(server.server_port)
+
+
+def _with_queries(exporter: Exporter, metrics: WSGIApplication) -> WSGIApplication:
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != PATH:
+            return metrics(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [exporter.queries_json()]
+
+    return answer

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics
 from dedup.monitor.health import ENDED
 from dedup.monitor.metrics_log import FORMAT
 from dedup.monitor.watched import Watched
+
+#: What an endpoint says of a failure: an error's text may hold what the data hold.
+FAILED = "the run has failed; the driver's log says why"
+_JSON_TYPES = {
+    "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
+    "ended": (str, NoneType), "batches": (list,),
+}  # fmt: skip
 
 
 @dataclass
@@ -114,3 +123,50 @@ class QueryLog:
             alive=alive,
             unreadable=self.unreadable,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what an endpoint serves of the query; `from_json` reads it back."""
+        why = self.why()
+        return {
+            "query_id": self.query_id,
+            "name": self.name,
+            "heard_ms": self.heard_ms,
+            "running": self.running,
+            "ended": why if why in (None, ENDED) else FAILED,
+            "batches": [{"at_ms": at_ms, **batch.to_json()} for at_ms, batch in self.batches],
+        }
+
+    @staticmethod
+    def from_json(value: object) -> QueryLog:
+        """Return what `to_json` gave.
+
+        Raises
+        ------
+        ValueError
+            When it is no such object, a field is missing, or holds what it cannot.
+        """
+        fields = check_types(value, _JSON_TYPES)
+        fields["batches"] = [
+            (check_types(entry, {"at_ms": (int,)})["at_ms"], BatchMetrics.from_json(entry))
+            for entry in fields["batches"]
+        ]
+        return QueryLog(**{name: fields[name] for name in _JSON_TYPES})
+
+
+def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """Return an object that was read from JSON, with fields of these types among others.
+
+    Raises
+    ------
+    ValueError
+        When it is no object, or a field is of another type, or no number of 64 bits.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.80} is no object")
+    for name, kinds in types.items():
+        entry = value.get(name)
+        if type(entry) not in kinds:
+            raise ValueError(f"{name} cannot be {entry!r:.80}")
+        if type(entry) is int and abs(entry) >= 2**63:
+            raise ValueError(f"{name} cannot be so large")
+    return value

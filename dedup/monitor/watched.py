@@ -143,7 +143,7 @@ class Watched:
         found: list[PacedBatch] = []
         before: PacedBatch | None = None
         for at_ms, batch in self.history:
-            # An endpoint may have told of several at once.
+            # A line of the log may be missing.
             passed = 0 if before is None else batch.batch_id - before.batch.batch_id
             every_ms = None
             if before is not None and passed > 0 and batch.run_id == before.batch.run_id:

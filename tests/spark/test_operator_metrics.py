@@ -24,10 +24,10 @@ from support import (
 from dedup import BatchMetrics, DedupListener, dedup_by_id
 from dedup.core.metrics import COUNTED, HELD, MAXIMA, STAGE_COLUMNS
 from dedup.errors import ConfigError
+from dedup.monitor.endpoint import Endpoint
 from dedup.monitor.health import Status
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
-from dedup.monitor.scrape import Endpoint
 from dedup.spark.observations import from_progress
 
 HOUR = 3_600_000

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
+from dedup.monitor.live_runs import Runs
+from dedup.monitor.prometheus import Exporter
 
 QUERY, RUN = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "11111111-2222-4333-8444-555555555555"
 START_MS, HOUR_MS = 1_700_000_000_000, 3_600_000
@@ -28,3 +33,25 @@ def batch(number: int, **fields: Any) -> BatchMetrics:
         "state_budget_bytes": 1 << 20, "target_fpr": 0.01, "stage_us": dict.fromkeys(STAGES, 5),
     }  # fmt: skip
     return BatchMetrics(**{**values, **fields})
+
+
+class Session(Runs):
+    """What a listener with an endpoint is."""
+
+    def __init__(self) -> None:
+        #: The driver's clock.
+        self.now_ms = START_MS
+        self.exporter = Exporter(lambda: self.now_ms)
+        super().__init__(exporter=self.exporter)
+
+
+def samples(session: Session) -> dict[tuple[str, tuple[str, ...]], float]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(session.exporter)
+    told = [
+        ((sample.name, (sample.labels.pop("query"), *sample.labels.values())), sample.value)
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    ]
+    assert len(told) == len(dict(told)), "Prometheus refuses a series that comes twice"
+    return dict(told)

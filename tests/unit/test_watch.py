@@ -121,7 +121,6 @@ def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:
     assert "time of tasks    0.31 s in all        pack 0.31 s, judge 0.00 s, read 0.00 s\n" in shown
     busy = text(screen([watched(batches(batch_ms=STEP_MS))]))
     assert "usually 10.0 s, one after another\n" in busy
-    # As an endpoint that is looked at for the first time tells.
     assert "9 in -  " in text(screen([watched(batches(batch_ms=0))]))
     assert "0 in 0.80 s          usually 0.80 s\n" in text(screen([watched(batches(1))]))
 
@@ -331,7 +330,7 @@ def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() 
         deaf.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         shown = text(watch_query._lines(watch_query.looker(url, None), 80, 24))
-        assert shown.startswith(f" WAITING  {url}/metrics gives no metrics of dedup")
+        assert shown.startswith(f" WAITING  {url}/queries.json gives no metrics of dedup")
         assert CliRunner().invoke(app, ["watch", url, "--once"]).exit_code == 2
 
 

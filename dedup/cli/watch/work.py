@@ -28,6 +28,7 @@ from dedup.cli.watch.screen import (
 )
 from dedup.errors import ConfigError
 from dedup.machine import wall_clock_ms
+from dedup.monitor.endpoint import Endpoint
 from dedup.monitor.log_folder import LogFolder
 from dedup.monitor.query_log import QueryLog
 from dedup.monitor.watched import Watched
@@ -37,15 +38,13 @@ Look = Callable[[], tuple[list[Watched], str | None]]
 
 
 def looker(where: str, query: str | None) -> Look:
-    """Return what looks at a folder of metrics logs, or at a Prometheus endpoint.
+    """Return what looks at a folder of metrics logs, or at a driver's endpoint.
 
     Raises
     ------
     ConfigError
         On a look, when it is neither, or tells of no query, or not of that one, as yet; at once
         for a URL with a password.
-    MissingExtraError
-        For an endpoint, without prometheus-client.
     """
     is_url = where.lower().startswith(("http://", "https://"))
     look_at_all = _endpoint(where) if is_url else _folder(_log_of(where), query)
@@ -103,8 +102,6 @@ def _heard_ms(log: QueryLog) -> int:
 
 
 def _endpoint(where: str) -> Callable[[int], tuple[list[Watched], str | None]]:
-    from dedup.monitor.scrape import Endpoint
-
     endpoint = Endpoint(where)
     return lambda now_ms: (endpoint.look(now_ms), endpoint.trouble)
 

@@ -47,8 +47,8 @@ class DedupListener(StreamingQueryListener):
         ``dedup watch`` reads; ``~`` is the home folder. It is rotated and never grows beyond
         64 MiB a query.
     prometheus_port : int, optional
-        Serve the metrics under ``http://<driver>:<port>/metrics`` (needs ``dedup[metrics]``);
-        0: any free port, which the attribute `prometheus_port` then tells.
+        Serve the metrics under ``http://<driver>:<port>/metrics``, and to ``dedup watch`` (needs
+        ``dedup[metrics]``); 0: any free port, which the attribute `prometheus_port` then tells.
 
     Raises
     ------

@@ -1,0 +1,317 @@
+"""What an endpoint serves to `dedup watch`, what it shows of it, and which answers it refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+
+import pytest
+from metrics_support import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
+from typer.testing import CliRunner
+
+from dedup.cli.app import app
+from dedup.errors import ConfigError
+from dedup.monitor import endpoint as endpoint_module
+from dedup.monitor.endpoint import PATH, Endpoint
+from dedup.monitor.health import WINDOW, Status
+from dedup.monitor.prometheus import Exporter, serve
+
+OK = b"HTTP/1.0 200 OK\r\n\r\n"
+#: Of an exporter that has the prefix as well.
+OTHERS = b'dedup_jobs{query="x"} 1\n'
+
+
+@pytest.fixture
+def served() -> tuple[Session, str]:
+    session = Session()
+    return session, f"http://127.0.0.1:{serve(session.exporter, 0, '127.0.0.1')}"
+
+
+def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url + "/metrics")
+    sources = (('["a \\"b",1]', START_MS, False), ("p2", START_MS + 1, False), ("p3", 7, True))
+    made = [
+        batch(n, unique=100 * n, untimed=n, records_in=101 * n + 100, gc_source=sources[0][0],
+              gc_shard=3, slowest_sources=sources)
+        for n in range(1, 5)
+    ]  # fmt: skip
+    for one in made:
+        session.batch(one, START_MS + one.batch_id)
+    (watched,) = endpoint.look(START_MS + 10)
+    assert watched.history == tuple((START_MS + n, one) for n, one in enumerate(made, 1))
+    assert (watched.query_id, watched.name) == (QUERY, "orders")
+    # As who asks the listener sees it.
+    assert [watched] == session.watched(START_MS + 10)
+
+
+def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    for n in range(WINDOW):
+        at_ms = START_MS + 10_000 * n
+        session.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), at_ms)
+        (watched,) = endpoint.look(at_ms)
+    assert watched.health.status is Status.STALLED
+    # A query without input gives signs of life.
+    session.lives(QUERY, RUN, at_ms + 10**7)
+    assert endpoint.look(at_ms + 10**7)[0].health.status is Status.STALLED
+    session.ended(QUERY, RUN, None, START_MS)
+    assert endpoint.look(at_ms)[0].health.status is Status.STOPPED
+    session.lives(QUERY, RUN, at_ms)
+    assert endpoint.look(at_ms)[0].health.status is Status.STALLED
+
+
+def test_one_look_at_an_endpoint_is_enough_for_the_drivers_verdict(
+    served: tuple[Session, str],
+) -> None:
+    session, url = served
+    for n in range(WINDOW + 2):
+        session.now_ms = START_MS + 10_000 * n
+        session.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), session.now_ms)
+    told = samples(session)
+    assert {status for status in Status if told["dedup_query_status", ("orders", str(status))]} == {
+        Status.STALLED
+    }
+    assert told["dedup_query_evidence_batches", ("orders",)] == WINDOW
+    (watched,) = Endpoint(url).look(session.now_ms)
+    health = watched.health
+    assert (health.status, health.evidence) == (Status.STALLED, WINDOW)
+    assert health.reason == "the GC watermark stood while timestamps advanced by 00:01:30"
+    # A micro-batch of an hour: the driver answers, so its query lives.
+    session.now_ms += HOUR_MS
+    assert Endpoint(url).look(session.now_ms)[0].health.status is Status.STALLED
+
+
+def test_a_query_that_fails_again_and_again_is_stopped_at_its_endpoint(
+    served: tuple[Session, str],
+) -> None:
+    session, url = served
+    session.batch(batch(0), START_MS)
+    for n in range(1, 4):
+        session.ended(QUERY, RUN if n == 1 else f"run-{n - 1}", "boom", START_MS + n)
+        session.started(QUERY, f"run-{n}", START_MS + n)
+        told = samples(session)
+        assert told["dedup_query_failed", ("orders",)] == 1
+        assert told["dedup_query_running", ("orders",)] == 1
+        assert Endpoint(url).look(START_MS + n)[0].health.status is Status.STOPPED
+    session.batch(batch(1, run_id="run-3"), START_MS + 9)
+    assert samples(session)["dedup_query_failed", ("orders",)] == 0
+    assert Endpoint(url).look(START_MS + 9)[0].health.status is Status.OK
+
+
+def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    for n in range(3):
+        session.batch(batch(40 + n), START_MS + n)
+        (watched,) = endpoint.look(START_MS + n)
+    assert not any(one.begins for _, one in watched.batches)
+    # It is not scraped often enough to see the first micro-batch.
+    for n in range(4):
+        session.batch(batch(n, query_id="adopted", begins=n == 0), START_MS + 10 + n)
+        if n > 1:
+            (watched,) = endpoint.look(START_MS + 10 + n)
+    assert watched.health.status is Status.OK
+    assert [one.begins for _, one in watched.batches] == [True, False, False, False]
+    # Without a new checkpoint it is.
+    session.batch(batch(2, query_id="adopted", run_id="again"), START_MS + 20)
+    assert endpoint.look(START_MS + 20)[0].health.status is Status.REWOUND
+
+
+def test_a_scheduled_job_is_told_by_an_endpoint(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    for n in range(3):
+        at_ms = START_MS + HOUR_MS * n
+        session.batch(batch(n, run_id=f"run-{n}"), at_ms)
+        session.ended(QUERY, f"run-{n}", None, at_ms)
+        (watched,) = endpoint.look(at_ms)
+        assert watched.health.status is (Status.OK if n else Status.STOPPED)
+    assert watched.health.reason.startswith("between two runs; ")
+    session.lives(QUERY, "run-3", at_ms + HOUR_MS)
+    session.ended(QUERY, "run-3", "boom", at_ms + HOUR_MS)
+    (watched,) = endpoint.look(at_ms + HOUR_MS)
+    assert watched.health.status is Status.STOPPED
+    assert watched.health.reason == "the run has failed; the driver's log says why"
+
+
+def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
+    served: tuple[Session, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    session.batch(batch(0), START_MS)
+    endpoint.look(START_MS)
+    assert endpoint.trouble is None
+    with monkeypatch.context() as patched, socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        patched.setattr(endpoint, "url", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        (watched,) = endpoint.look(START_MS + 10 * HOUR_MS)
+    assert watched.health.reason == "silent for 10:00:00"
+    assert endpoint.trouble is not None
+    assert endpoint.trouble.startswith("no answer from http://127.0.0.1:")
+    endpoint.look(START_MS)
+    assert endpoint.trouble is None
+
+
+def test_a_driver_that_began_anew_knows_of_nothing_yet(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    session.batch(batch(0), START_MS)
+    endpoint.look(START_MS)
+    session.exporter._queries.clear()
+    (watched,) = endpoint.look(START_MS)
+    assert watched.name == "orders"
+    assert endpoint.trouble is not None
+    assert endpoint.trouble.startswith(f"{url}{PATH} tells nothing of orders any more: ")
+    session.batch(batch(1), START_MS + 1)
+    endpoint.look(START_MS + 1)
+    assert endpoint.trouble is None
+
+
+def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Session, str]) -> None:
+    session, url = served
+    endpoint = Endpoint(url)
+    for n in range(4):
+        session.batch(batch(n, epochs_apart=3 * (n == 2)), START_MS + n)
+        if n != 2:  # it is not scraped that often
+            (watched,) = endpoint.look(START_MS + n)
+    assert watched.health.status is Status.REWOUND
+    assert samples(session)["dedup_shard_epochs_lost_total", ("orders",)] == 3
+    # Who begins to watch after it sees it as well.
+    assert Endpoint(url).look(START_MS)[0].health.status is Status.REWOUND
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH\r\n", OK + OTHERS, OK + b"[" * 99_999, OK + b"[]"]
+)
+def test_what_others_serve_is_refused(answer: bytes) -> None:
+    refuse(answer, "gives no metrics of dedup")
+
+
+def refuse(answer: bytes, why: str) -> None:
+    """Watch an endpoint that gives this answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve_once() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve_once)
+        thread.start()
+        with pytest.raises(ConfigError, match=why):
+            Endpoint(url).look(0)
+        thread.join()
+
+
+def test_the_command_watches_an_endpoint(served: tuple[Session, str]) -> None:
+    session, url = served
+    now_ms = time.time_ns() // 1_000_000
+    session.batch(batch(0, newest_ms=now_ms), now_ms)
+    told = CliRunner().invoke(app, ["watch", url, "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.output)["queries"][0]["evidence"] == 1
+    none = CliRunner().invoke(app, ["watch", url, "--json", "--query", "payments"])
+    assert none.exit_code == 2
+    with urllib.request.urlopen(url + "/metrics") as answer:
+        assert "text/plain" in answer.headers["Content-Type"]
+
+
+def test_what_is_no_endpoint_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="gives no metrics of dedup"):
+            Endpoint(f"http://127.0.0.1:{port}").look(0)
+        taken.listen()
+        with pytest.raises(ConfigError, match="give another port"):
+            serve(Exporter(), port, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("at_ms", float("inf"), "at_ms cannot be inf"),
+        ("at_ms", 10**30, "at_ms cannot be so large"),
+        ("heard_ms", None, "heard_ms cannot be None"),
+        ("running", 1, "running cannot be 1"),
+        ("batches", {}, "batches cannot be {}"),
+        ("batches", [5], "5 is no object"),
+        ("live_ids", float("nan"), "live_ids cannot be nan"),
+        ("live_ids", 1e300, "live_ids cannot be 1e"),
+        ("shards", 0, "shards cannot be 0"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    served: tuple[Session, str], field: str, value: object, why: str
+) -> None:
+    body = json.loads(answer(*served))
+    (query,) = body["queries"]
+    (query if field in query else query["batches"][0])[field] = value
+    refuse(OK + json.dumps(body).encode(), f"another release.*{why}")
+
+
+def test_a_driver_of_another_release_is_refused(served: tuple[Session, str]) -> None:
+    older = answer(*served).replace(b'"bucket_ms"', b'"bucket"')
+    refuse(OK + older, "another release.*lacks bucket_ms")
+
+
+def test_an_answer_that_is_cut_short_is_refused(served: tuple[Session, str]) -> None:
+    whole = answer(*served)
+    refuse(b"HTTP/1.0 200 OK\r\nContent-Length: 999999\r\n\r\n" + whole, "more expected")
+    refuse(OK + whole[:-9], "none of DedupListener")
+
+
+def answer(session: Session, url: str) -> bytes:
+    """What an endpoint serves of one micro-batch."""
+    session.batch(batch(0), START_MS)
+    with urllib.request.urlopen(url + PATH) as response:
+        assert response.headers["Content-Type"] == "application/json"
+        body = response.read()
+    assert isinstance(body, bytes)
+    return body
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "_ANSWER_BYTES", 1 << 20)
+    refuse(OK + b"#" * (1 << 20) + b"\n", "longer than 1 MiB")
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.0 200 OK\r\nA: ", OK])
+def test_an_answer_that_drips_does_not_hold_who_watches(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "_ANSWER_S", 0.3)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            with server.accept()[0] as connection, suppress(OSError):
+                connection.sendall(head)
+                while not over.wait(0.05):
+                    connection.sendall(b"#")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        endpoint = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}")
+        try:
+            for _ in range(2):  # the second look asks no second time
+                with pytest.raises(ConfigError, match=r"its answer takes longer than 0\.3 s"):
+                    endpoint.look(0)
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@host:9464", "http://me:se/cret@host"])
+def test_a_password_is_refused_and_not_told(url: str) -> None:
+    with pytest.raises(ConfigError, match="the URL holds a user or a password") as caught:
+        Endpoint(url)
+    assert "cret" not in str(caught.value)
