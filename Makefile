@@ -114,19 +114,19 @@ damage: $(VENV)/.ready-test ## damage every kind of file in every way and print 
 
 .PHONY: fuzz
 fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minutes 10 --sanitize"
-	@PYTHON="$(abspath $(PY))" $(PY) tests/damage/fuzz.py $(FUZZ_ARGS)
+	@PYTHON="$(abspath $(PY))" $(PY) -m tests.damage.fuzz $(FUZZ_ARGS)
 
 .PHONY: faults
 faults: java $(VENV)/.ready-test ## kill a real query 1,000 times and compare with the truth (hours); FAULTS_ARGS="--kills 50"
-	@$(PY) tests/faults/kill_harness.py $(FAULTS_ARGS)
+	@$(PY) -m tests.faults.harness $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)
-	@PYTHONPATH=tests/unit $(PY) tests/model/walk.py $(MODEL_ARGS)
+	@$(PY) -m tests.model.walk $(MODEL_ARGS)
 
 .PHONY: mutants
 mutants: $(VENV)/.ready-test ## break the source on purpose, one place at a time: every defect must be caught
-	@$(PY) tests/mutants/run.py $(MUTANTS_ARGS)
+	@$(PY) -m tests.mutants.run $(MUTANTS_ARGS)
 
 .PHONY: wheel
 wheel: ## build a wheel into dist/

@@ -26,10 +26,7 @@ from benchmarks.events import Events
 from benchmarks.harness import Pipeline, data_folder, parser, session
 from benchmarks.results import keep
 from dedup import dedup_by_id
-
-# The tests' own store.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
-from object_store import running_store, s3_factory
+from tests.support.object_store import running_store, s3_factory
 
 HORIZON = "7 days"
 HORIZON_MS = 7 * 86_400_000

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds the C extension with the address and undefined-behaviour sanitizers into a temporary
 # directory and runs the kernel tests on it there. Needs gcc with its sanitizer runtimes
-# (Linux). PYTHON names the interpreter; arguments go to pytest. `--run SCRIPT ...` runs a script
-# instead of the tests.
+# (Linux). PYTHON names the interpreter; arguments go to pytest. `--run ...` hands
+# the rest to Python instead.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,10 +29,8 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 # A copy, so that neither the working directory nor an editable install offers another build.
-mkdir "$work/tests"
-cp -R "$root/dedup" "$work/dedup"
+cp -R "$root/dedup" "$root/tests" "$work/"
 rm -f "$work"/dedup/_native*.so "$work"/dedup/_native*.pyd
-cp "$root"/tests/unit/test_kernel_*.py "$root"/tests/unit/kernel_models.py "$work/tests/"
 
 "$cc" -std=c11 -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Werror \
     -fsanitize=address,undefined -fno-sanitize-recover=all -fPIC -shared \
@@ -58,4 +56,4 @@ if [ "${1:-}" = --run ]; then
     exit
 fi
 # --capture=sys lets the sanitizer's own report through.
-"$python" -m pytest -q -p no:cacheprovider --capture=sys --rootdir "$work" tests "$@"
+"$python" -m pytest -q -p no:cacheprovider --capture=sys --rootdir "$work" tests/unit/test_kernel_*.py "$@"

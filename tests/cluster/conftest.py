@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
-
-from driver_process import DriverProcess
-from object_store import ObjectStore, running_store
-from spark_cluster import Cluster, running_cluster
+from tests.cluster.driver_process import DriverProcess
+from tests.support.object_store import ObjectStore, running_store
+from tests.support.spark_cluster import Cluster, running_cluster
 
 
 @pytest.fixture(scope="session")

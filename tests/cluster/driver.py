@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from object_store import s3_factory
 from pyspark.sql import DataFrame, SparkSession
-from spark_cluster import QUICK_JAVA, QUICK_SESSION
-from support import Query
 
 from dedup import BatchMetrics, dedup_by_id
+from tests.support.object_store import s3_factory
+from tests.support.spark_cluster import QUICK_JAVA, QUICK_SESSION
+from tests.support.spark_query import Query
 
 PAUSE_TIMEOUT_S = 60.0
 _METRICS = [name for name in BatchMetrics.__slots__ if name != "stage_us"]

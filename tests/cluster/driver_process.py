@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from spark_cluster import Cluster, clean_environment, members
-from support import Query, Run
 
 from dedup import BatchMetrics
+from tests.support.spark_cluster import Cluster, clean_environment, members
+from tests.support.spark_query import Query, Run
 
 JOB_TIMEOUT_S = 120.0
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 class DriverProcess:
@@ -62,8 +62,8 @@ class DriverProcess:
         if self.process is None:
             log = (self.folder / "driver.log").open("w")
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "driver.py"), self.cluster.url],
-                env={**clean_environment(), "PYTHONPATH": f"{HERE}:{HERE.parent / 'spark'}"},
+                [sys.executable, "-m", "tests.cluster.driver", self.cluster.url],
+                env={**clean_environment(), "PYTHONPATH": str(ROOT)},
                 cwd=self.folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
                 text=True, start_new_session=True,
             )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from catalog_support import QUERY, Bench, Content, fixed, knows, write
 
 from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
@@ -34,6 +29,7 @@ from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.core.state import ShardState
+from tests.support.catalog import QUERY, Bench, Content, fixed, knows, write
 
 MADE = fixed(300)
 STRANGE = fixed(300, prefix="other")

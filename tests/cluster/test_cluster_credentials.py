@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from driver_process import DriverProcess, as_run, give
-from object_store import BUCKET, ObjectStore
-from oracle import Oracle
-from small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
+
+from tests.cluster.driver_process import DriverProcess, as_run, give
+from tests.support.object_store import BUCKET, ObjectStore
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
 
 
 @pytest.mark.parametrize("how", ["factory", "URI"])

@@ -6,12 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
-from driver_process import DriverProcess, give
-from flaky_store import Fault, FlakyStore, Kind
-from object_store import ObjectStore
-from oracle import Oracle
-from small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
-from support import Run
+
+from tests.cluster.driver_process import DriverProcess, give
+from tests.cluster.flaky_store import Fault, FlakyStore, Kind
+from tests.support.object_store import ObjectStore
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables
+from tests.support.spark_query import Run
 
 #: With faults at random; then the store is well.
 STARTS = 3

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from flaky_store import Fault, FlakyStore, Kind
-from object_store import BUCKET, ObjectStore, open_s3
-from store_operations import READS, WRITES, Case, World
 
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.errors import CatalogError, SegmentDamaged
+from tests.cluster.flaky_store import Fault, FlakyStore, Kind
+from tests.cluster.store_operations import READS, WRITES, Case, World
+from tests.support.object_store import BUCKET, ObjectStore, open_s3
 
 KINDS: tuple[Kind, ...] = ("slow down", "error", "reset", "cut", "truncate", "stump", "short")
 #: Answers of which the client does not notice that they are not whole.

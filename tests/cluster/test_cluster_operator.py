@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
-from driver_process import DriverProcess, as_run, give
-from object_store import BUCKET, ObjectStore
-from oracle import Oracle
-from small_state import HORIZON_S, LATENESS_S, OPTIONS, tables, total
-from spark_cluster import Cluster, Worker
-from support import Run
+
+from tests.cluster.driver_process import DriverProcess, as_run, give
+from tests.support.object_store import BUCKET, ObjectStore
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables, total
+from tests.support.spark_cluster import Cluster, Worker
+from tests.support.spark_query import Run
 
 #: Micro-batch after which a worker is lost.
 LOST_AFTER = 3

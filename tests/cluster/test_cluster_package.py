@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from bare_python import BarePython
-from driver_process import DriverProcess, give
-from small_state import OPTIONS, tables
 
 import dedup
+from tests.cluster.bare_python import BarePython
+from tests.cluster.driver_process import DriverProcess, give
+from tests.support.small_state import OPTIONS, tables
 
 
 @pytest.fixture(scope="module")

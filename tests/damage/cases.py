@@ -16,10 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from catalog_support import Content
-from harm import Harm, harms, some
-from judge import Outcomes, Wrong
-from world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
 
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
@@ -32,6 +28,10 @@ from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
 from dedup.spark.executor import task
+from tests.damage.harm import Harm, harms, some
+from tests.damage.judge import Outcomes, Wrong
+from tests.damage.world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
+from tests.support.catalog import Content
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-_TESTS = Path(__file__).parent.parent
-for _folder in (_TESTS / "unit", _TESTS / "spark"):
-    if str(_folder) not in sys.path:
-        sys.path.append(str(_folder))
-
-from judge import Outcomes  # noqa: E402
+from tests.damage.judge import Outcomes
 
 _IN_MEMORY = "/dev/shm"
 _TABLES: list[Outcomes] = []

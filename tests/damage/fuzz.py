@@ -21,9 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE), str(HERE.parent / "unit"), str(HERE.parent / "spark")]
-
+SANITIZE = Path(__file__).parents[2] / "native" / "sanitize.sh"
+MODULE = "tests.damage.fuzz"
 #: Largest input that is kept for a report.
 KEPT_BYTES = 1 << 20
 
@@ -56,7 +55,7 @@ def fuzz(target: Any, seed: int, *, inputs: int = 0, seconds: float = 0.0, keep:
 
 def child(name: str, seed: int, seconds: float, kept: str) -> None:
     """Run one target; print its counts."""
-    from targets import targets
+    from tests.damage.targets import targets
 
     (target,) = [each for each in targets() if each.name == name]
     with open(kept, "r+b") as file, mmap.mmap(file.fileno(), KEPT_BYTES) as keep:
@@ -65,7 +64,7 @@ def child(name: str, seed: int, seconds: float, kept: str) -> None:
 
 def run(minutes: float, seed: int, only: str) -> int:
     """Run all targets, each its share of the time; return the exit code."""
-    from targets import targets
+    from tests.damage.targets import targets
 
     names = [target.name for target in targets() if only in target.name]
     seconds = minutes * 60 / len(names)
@@ -74,7 +73,7 @@ def run(minutes: float, seed: int, only: str) -> int:
         with tempfile.NamedTemporaryFile(prefix="dedup-fuzz-") as kept:
             kept.truncate(KEPT_BYTES)
             done = subprocess.run(
-                [sys.executable, __file__, "--child", name, "--seed", str(seed),
+                [sys.executable, "-m", MODULE, "--child", name, "--seed", str(seed),
                  "--seconds", str(seconds), "--kept", kept.name],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
@@ -108,9 +107,8 @@ def main() -> int:
         return 0
     if given.sanitize:
         arguments = [a for a in sys.argv[1:] if a != "--sanitize"]
-        script = HERE.parent.parent / "native" / "sanitize.sh"
         return subprocess.run(
-            ["sh", str(script), "--run", __file__, *arguments],
+            ["sh", str(SANITIZE), "--run", "-m", MODULE, *arguments],
             env={**os.environ, "PYTHON": os.environ.get("PYTHON", sys.executable)},
             check=False,
         ).returncode

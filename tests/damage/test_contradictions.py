@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World
 
 from dedup.catalog.layout import shard_path
 from dedup.catalog.repair.backup import read_adopted
 from dedup.core import state
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, StateError
+from tests.damage.world import World
 
 
 @pytest.fixture

@@ -11,7 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import (
+
+from dedup.catalog.repair.adopt import adopt
+from dedup.catalog.repair.backup import read_adopted
+from dedup.catalog.root import Root
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError
+from tests.damage.cases import (
     Case,
     cached_sidecar_case,
     harmed,
@@ -23,15 +29,9 @@ from cases import (
     view_cases,
     worlds,
 )
-from harm import Harm, harms, some
-from judge import Outcomes
-from world import World
-
-from dedup.catalog.repair.adopt import adopt
-from dedup.catalog.repair.backup import read_adopted
-from dedup.catalog.root import Root
-from dedup.core.state import ShardState
-from dedup.errors import CatalogError
+from tests.damage.harm import Harm, harms, some
+from tests.damage.judge import Outcomes
+from tests.damage.world import World
 
 #: Cases of each kind of damage: in `make test`; and in `make damage`, for what takes RocksDB.
 FEW, MANY = 3, 500

@@ -7,7 +7,6 @@ ours are on their own.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import re
 import shutil
@@ -19,14 +18,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from harm import Harm, some
-from judge import Outcomes
-from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from small_state import HORIZON_S, LATENESS_S, query, tables
-from support import Query, Run
-from test_operator_replay import STORES
 
 from dedup import BatchMetrics, DedupListener
 from dedup.catalog.layout import parse
@@ -34,20 +27,15 @@ from dedup.cli.failures import explain
 from dedup.core.metrics import check_together
 from dedup.errors import CatalogError, DedupError, StateError
 from dedup.monitor.health import Status
+from tests.damage.harm import Harm, some
+from tests.damage.judge import Outcomes
+from tests.spark import conftest as spark_conftest
+from tests.spark.test_operator_replay import STORES
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
+from tests.support.spark_query import Query, Run
 
-
-def _spark_fixtures() -> object:
-    path = Path(__file__).parent.parent / "spark" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("spark_conftest", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_fixtures = _spark_fixtures()
-_session, spark = _fixtures._session, _fixtures.spark  # type: ignore[attr-defined]
+_session, spark = spark_conftest._session, spark_conftest.spark
 
 BATCHES = 6
 HDFS = "HDFS-backed"

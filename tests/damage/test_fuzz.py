@@ -6,10 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from fuzz import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from targets import Target, targets
+
+from tests.damage.fuzz import fuzz
+from tests.damage.targets import Target, targets
 
 #: Of each decoder.
 INPUTS = 1500

@@ -16,11 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cases import Case, SegmentReader, harmed, object_cases, segment_cases, worlds
-from harm import Harm, harms, some
-from judge import Outcomes, Wrong
 from typer.testing import CliRunner
-from world import RUN, World
 
 from dedup.catalog.repair.inspect import verify_segment
 from dedup.catalog.repair.objects import verify_objects
@@ -28,6 +24,10 @@ from dedup.cli.app import app
 from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK
 from dedup.spark.driver.state_reader import Snapshot
+from tests.damage.cases import Case, SegmentReader, harmed, object_cases, segment_cases, worlds
+from tests.damage.harm import Harm, harms, some
+from tests.damage.judge import Outcomes, Wrong
+from tests.damage.world import RUN, World
 
 MAY_BE_GONE = ("accepted_loss", "run lineage")
 SIZES = [

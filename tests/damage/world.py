@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from catalog_support import Content, DirectoryFileSystem
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
@@ -32,6 +31,7 @@ from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING
+from tests.support.catalog import Content, DirectoryFileSystem
 
 QUERY, OTHER_QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "0d4a1185-0000-4d01-b42d-00cf4fc964ff"
 RUN, OLD_RUN = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kill_campaigns import Campaign
-from kill_harness import arm, run, write_input
-from kill_truth import Outcome, judge
-from oracle import Oracle
-from small_state import HORIZON_S, LATENESS_S
 
 from dedup import faults
+from tests.faults.campaigns import Campaign
+from tests.faults.harness import arm, run, write_input
+from tests.faults.truth import Outcome, judge
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S
 
 _KILLED = (
     "pack.end", "segment.chunk", "sidecar.put.after", "segment.put.after", "group.update.before",

@@ -1,6 +1,6 @@
 """Makes the golden data that later versions must be able to read.
 
-    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python tests/golden/make_golden.py tests/golden/v4
+    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python -m tests.golden.make_golden tests/golden/v4
 
 Run it before a format changes, into a new folder; the old ones stay. ``checkpoint`` and ``catalog``
 are those of a query that goes on from there; ``objects`` has a catalog with every kind of object in
@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
+from tests.damage.world import World
 
-TESTS = Path(__file__).resolve().parents[1]
 ROWS, BATCHES = 1500, 6
 HOUR_MS = 3_600_000
 START_MS = 1_767_225_600_000
@@ -75,9 +75,6 @@ def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int
 
 def write_objects(target: Path) -> None:
     """A catalog with one of every kind of object that we write, and its state rows."""
-    sys.path[:0] = [str(TESTS / "damage"), str(TESTS / "unit")]
-    from world import World
-
     world = World(target)
     for shard, state in world.states.items():
         (target / f"state-{shard}.bin").write_bytes(state.to_bytes())

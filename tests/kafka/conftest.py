@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from kafka_broker import fetch_jars, running_broker
+
+from tests.kafka.broker import fetch_jars, running_broker
 
 
 @pytest.fixture(scope="session")

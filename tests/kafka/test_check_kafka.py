@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kafka_broker import connector_jars
+from tests.kafka.broker import connector_jars
 
 #: Makes topics of 3 partitions, then prints what is found of each stream.
 _PROGRAM = """

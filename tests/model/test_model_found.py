@@ -9,11 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from catalog_support import QUERY
-from model_checkpoint import BIRTH, Checkpoint, Commit
-from model_items import Item
-from model_world import BEGIN_MS, World
-from walk import FAST_FOLDER
 
 from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.vacuum import plan_vacuum
@@ -21,6 +16,11 @@ from dedup.catalog.root import Root
 from dedup.core import upkeep
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError
+from tests.model.checkpoint import BIRTH, Checkpoint, Commit
+from tests.model.items import Item
+from tests.model.walk import FAST_FOLDER
+from tests.model.world import BEGIN_MS, World
+from tests.support.catalog import QUERY
 
 RETAIN_EPOCHS = 10
 POLICY = Policy(

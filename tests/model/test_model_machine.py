@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import model_rules
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from model_world import World
-from walk import FAST_FOLDER
+
+from tests.model import rules as model_rules
+from tests.model.walk import FAST_FOLDER
+from tests.model.world import World
 
 SEEDS = st.integers(0, 2**32 - 1)
 

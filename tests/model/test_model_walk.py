@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from walk import FAST_FOLDER, walk, walk_world
+
+from tests.model.walk import FAST_FOLDER, walk, walk_world
 
 #: Short worlds; `make model` walks much further.
 SEEDS = range(14)

@@ -1,6 +1,6 @@
 """A long random walk over the model, from a seed: the same rules as the state machine.
 
-    PYTHONPATH=tests/unit python tests/model/walk.py --steps 100000 --seed 1
+    python -m tests.model.walk --steps 100000 --seed 1
 
 A failure names the seed and the step of its world, with which it happens again.
 """
@@ -15,8 +15,8 @@ from collections import Counter, deque
 from pathlib import Path
 from random import Random
 
-from model_rules import WEIGHTS
-from model_world import World
+from tests.model.rules import WEIGHTS
+from tests.model.world import World
 
 #: Syncs to memory cost nothing; None: the system's folder for temporary files.
 FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None

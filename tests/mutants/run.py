@@ -1,6 +1,6 @@
 """Break the source on purpose, one place at a time, and see which test notices.
 
-    python tests/mutants/run.py [--only TEXT] [--part I/N] [--seconds 180]
+    python -m tests.mutants.run [--only TEXT] [--part I/N] [--seconds 180]
 
 Works on a copy of package and tests. A mutant that survives, or that no longer applies, fails.
 """
@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutant_list import MUTANTS, Mutant
+from tests.mutants.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "model"

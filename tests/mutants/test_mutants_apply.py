@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mutant_list import MUTANTS, DoesNotApply, Mutant
+
+from tests.mutants.mutant_list import MUTANTS, DoesNotApply, Mutant
 
 PACKAGE = Path(__file__).resolve().parents[2] / "dedup"
 

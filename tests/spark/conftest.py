@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_support import FileDrop, Job
 
 from dedup.cli.session import stream_settings
+from tests.support.cli_job import FileDrop, Job
 
 # Workers must run this Python, not the first one on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable

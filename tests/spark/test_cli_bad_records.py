@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from spark_support import Job
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run.input.bad_rows import BadRows
 from dedup.sinks.staged import StagedFiles, published_batches
+from tests.support.cli_job import Job
 
 
 def aside(folder: Path) -> dict[str, list[tuple[str, str, str]]]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import Job
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
+from tests.support.cli_job import Job
 
 
 class Filled:

@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 from pyspark.sql import SparkSession
-from spark_support import Job
-from support import Query, trace
 from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id
@@ -17,6 +15,8 @@ from dedup.checks.findings import Finding, Level
 from dedup.cli.check.command import check
 from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
+from tests.support.cli_job import Job
+from tests.support.spark_query import Query, trace
 
 app = typer.Typer()
 app.command()(check)

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
-from spark_support import Job
 
 from dedup.cli.failures import USAGE
 from dedup.cli.run.work import plan
 from dedup.sinks.staged import StagedFiles
+from tests.support.cli_job import Job
 
 
 def written(job: Job) -> list[dict[str, Any]]:

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from small_state import query, tables
-from support import BASE
 from typer.testing import CliRunner
 
 from dedup.catalog.root import Root
@@ -16,6 +14,8 @@ from dedup.cli.app import app
 from dedup.cli.explain.work import exit_code, explain
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
 from dedup.spark.driver.state_reader import read_snapshot
+from tests.support.small_state import query, tables
+from tests.support.spark_query import BASE
 
 
 def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_support import Job
-from test_cli_unfinished import lose_last_commit
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run.input.source import InputFiles
 from dedup.cli.run.work import plan
+from tests.spark.test_cli_unfinished import lose_last_commit
+from tests.support.cli_job import Job
 
 
 def test_names_in_any_case(job: Job) -> None:

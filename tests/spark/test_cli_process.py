@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from spark_support import FileDrop
+
+from tests.support.cli_job import FileDrop
 
 #: In this locale Java does not find files whose names are not ASCII, unless it is told otherwise.
 POSIX = {**os.environ, "LC_ALL": "POSIX"}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from spark_support import Job
 
 from dedup.sinks.staged import StagedFiles
+from tests.support.cli_job import Job
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "online-retail"
 COLUMNS = (

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from spark_support import Job
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
@@ -24,6 +23,7 @@ from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.watch.work import looker
 from dedup.sinks.staged import StagedFiles, published_batches
+from tests.support.cli_job import Job
 
 
 def counts(figures: Figures, *names: str) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.logger import PySparkLogger
-from spark_support import FileDrop, Job
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.checks.facts import SHARE_BYTES
@@ -27,6 +26,7 @@ from dedup.errors import ConfigError
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tune.demand import Demand, Sizing, of_states
 from dedup.tune.sample import of_sample, without_future
+from tests.support.cli_job import FileDrop, Job
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
 

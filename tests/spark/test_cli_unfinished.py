@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from spark_support import Job
 
 from dedup.cli.failures import DAMAGE, FAILED
+from tests.support.cli_job import Job
 
 
 def lose_last_commit(job: Job) -> None:

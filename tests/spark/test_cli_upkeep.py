@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from small_state import HORIZON_S, OPTIONS, query, tables
-from support import Query, Run
 from typer.testing import CliRunner
 
 import dedup.spark.driver.build
@@ -24,6 +22,8 @@ from dedup.cli.catalog import upkeep as catalog_upkeep
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.spark.driver.state_reader import read_snapshot
+from tests.support.small_state import HORIZON_S, OPTIONS, query, tables
+from tests.support.spark_query import Query, Run
 
 
 def command(*arguments: str) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from support import (
+
+from dedup import dedup_by_id
+from tests.support.spark_query import (
     ARROW,
     SCHEMA,
     Query,
@@ -17,8 +19,6 @@ from support import (
     row_set,
     seeded,
 )
-
-from dedup import dedup_by_id
 
 
 def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:

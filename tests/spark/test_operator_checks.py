@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
-from support import SCHEMA, Query, run_python, trace
 
 from dedup import dedup_by_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
+from tests.support.spark_query import SCHEMA, Query, run_python, trace
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ import sys, json
 from pathlib import Path
 from pyspark.sql import SparkSession
 from dedup.errors import ConfigError
-from support import Query
+from tests.support.spark_query import Query
 folder = Path(sys.argv[1])
 spark = (SparkSession.builder.master("local-cluster[2,1,1024]")
     .config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")

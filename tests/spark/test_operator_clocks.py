@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oracle import sums_hold
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from support import BASE, Query, trace
 
 import dedup.spark.driver.build
 from dedup import time_from_id
+from tests.support.oracle import sums_hold
+from tests.support.spark_query import BASE, Query, trace
 
 
 def test_a_2099_row_inside_a_year_old_backfill(spark: SparkSession, tmp_path: Path) -> None:

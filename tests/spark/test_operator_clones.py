@@ -6,16 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults import POINTS, failing
-from oracle import Oracle
 from pyspark.sql import SparkSession
-from small_state import HORIZON_S, LATENESS_S, query, tables, total
-from support import Query, Run
 
 import dedup.spark.driver.build
 from dedup.catalog.layout import SEGMENT_SUFFIX, SIDECAR_SUFFIX, shard_path
 from dedup.catalog.root import Root
 from dedup.spark.driver.state_reader import read_snapshot
+from tests.spark.faults import POINTS, failing
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
+from tests.support.spark_query import Query, Run
 
 
 def clone(made: Query, folder: Path) -> Query:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyspark
 import pytest
-from support import run_python
+
+from tests.support.spark_query import run_python
 
 JARS = Path(pyspark.__file__).parent / "jars"
 
@@ -19,8 +20,8 @@ from pyspark.sql import SparkSession, functions as F
 from dedup import DedupListener, dedup_by_id
 from dedup.errors import ConfigError, cause
 from dedup.spark.observations import from_progress
-from definitions import NESTED, differences, mistaken
-from support import SCHEMA, Query, seeded
+from tests.spark.definitions import NESTED, differences, mistaken
+from tests.support.spark_query import SCHEMA, Query, seeded
 
 folder = Path(sys.argv[1])
 spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from small_state import HORIZON_S, LATENESS_S, query, tables
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from small_disk import fill, small_disk
+from tests.support.oracle import Oracle
+from tests.support.small_disk import fill, small_disk
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
 
 
 @pytest.fixture

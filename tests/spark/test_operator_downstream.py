@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from support import Query, finish, seeded
+
+from tests.support.spark_query import Query, finish, seeded
 
 OPTIONS: dict[str, Any] = {"timestamp": "ts", "horizon": "1 hour", "lateness": "1 hour"}
 

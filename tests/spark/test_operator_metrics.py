@@ -15,11 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from support import (
-    Query,
-    finish,
-    trace,
-)
 
 from dedup import BatchMetrics, DedupListener, dedup_by_id
 from dedup.core.metrics import COUNTED, HELD, MAXIMA, STAGE_COLUMNS
@@ -29,6 +24,11 @@ from dedup.monitor.health import Status
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
 from dedup.spark.observations import from_progress
+from tests.support.spark_query import (
+    Query,
+    finish,
+    trace,
+)
 
 HOUR = 3_600_000
 

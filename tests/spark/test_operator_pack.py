@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from support import run_python
 
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
@@ -30,6 +29,7 @@ from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.pack import Packer
 from dedup.spark.executor.task import Layout
 from dedup.spark.plan import Plan
+from tests.support.spark_query import run_python
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SHARDS = 3
@@ -192,7 +192,7 @@ def test_no_uninitialised_memory_is_sent(wide: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(wire, "WIDE_ROW_BYTES", wide)
     code = f"""
 import hashlib, json, pyarrow as pa
-from test_operator_pack import digest, packed, rows, wire
+from tests.spark.test_operator_pack import digest, packed, rows, wire
 wire.WIDE_ROW_BYTES = {wide}
 canary = pa.allocate_buffer(4096).to_pybytes()
 print(json.dumps([pa.default_memory_pool().backend_name, digest(packed([rows(777)])),

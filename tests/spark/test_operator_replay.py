@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import POINTS, failing
-from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from small_state import HORIZON_S, LATENESS_S, query, tables, total
-from support import Query, Run, finish, forget_commits, roll_back, row_set
 
 import dedup.spark.driver.build
+from tests.spark.faults import POINTS, failing
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
+from tests.support.spark_query import Query, Run, finish, forget_commits, roll_back, row_set
 
 
 @pytest.fixture(scope="module")

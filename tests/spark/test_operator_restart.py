@@ -12,13 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from definitions import NESTED, differences, mistaken
-from oracle import Oracle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
-from support import ARROW, BASE, SCHEMA, Query, roll_back, row_set, run_python, splits
 
 from dedup import check_query, dedup_by_id, kernel
 from dedup.catalog.cache import LocalCache
@@ -29,6 +25,19 @@ from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
 from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, ConfigError
+from tests.spark.definitions import NESTED, differences, mistaken
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
+from tests.support.spark_query import (
+    ARROW,
+    BASE,
+    SCHEMA,
+    Query,
+    roll_back,
+    row_set,
+    run_python,
+    splits,
+)
 
 
 def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
@@ -52,7 +61,7 @@ RESTART = """
 import sys, json
 from pathlib import Path
 from pyspark.sql import SparkSession
-from support import Query, splits
+from tests.support.spark_query import Query, splits
 master, options, folder, files = sys.argv[1:]
 spark = (SparkSession.builder.master(master).config("spark.sql.shuffle.partitions", "2")
     .config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false")

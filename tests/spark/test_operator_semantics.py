@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from oracle import Oracle, sums_hold
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from support import BASE, Query, seeded, trace
 
 from dedup.errors import DataError, cause
+from tests.support.oracle import Oracle, sums_hold
+from tests.support.spark_query import BASE, Query, seeded, trace
 
 
 def test_a_seeded_stream_against_the_oracle(spark: SparkSession, tmp_path: Path) -> None:

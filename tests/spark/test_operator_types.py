@@ -11,10 +11,10 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from support import Query, shown
 
 from dedup import dedup_by_id
 from dedup.errors import ConfigError
+from tests.support.spark_query import Query, shown
 
 #: Two values per type, SQL; a null comes on top.
 VALUES = {

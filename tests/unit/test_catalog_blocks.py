@@ -4,7 +4,6 @@ import struct
 
 import numpy as np
 import pytest
-from catalog_support import Content, content, fixed, hashes_of, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from dedup.catalog.blocks import (
     encode_blocks,
 )
 from dedup.core.keys import Keys
+from tests.support.catalog import Content, content, fixed, hashes_of, varied
 
 
 def sorted_by_hash(made: Content) -> tuple[Keys, np.ndarray]:

@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-from catalog_support import QUERY, Bench, DirectoryFileSystem, fixed, knows, write
 
 from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
 from dedup.catalog.database import View
@@ -19,6 +18,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.view import OpenViews
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
+from tests.support.catalog import QUERY, Bench, DirectoryFileSystem, fixed, knows, write
 
 
 @pytest.fixture

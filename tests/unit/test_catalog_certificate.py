@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_support import QUERY
 
 from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError
+from tests.support.catalog import QUERY
 
 WANTED = Certificate(
     query_id=QUERY,

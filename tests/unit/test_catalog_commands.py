@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from query_driver import QUERY, QueryDriver
-from test_lost_checkpoint import DAY_MS, POLICY, ROOMY, records
 from typer.testing import CliRunner
 
 from dedup.catalog.repair import inspect as files
@@ -28,6 +26,8 @@ from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.machine import wall_clock_ms
 from dedup.spark.driver.state_reader import Snapshot
+from tests.support.query_driver import QUERY, QueryDriver
+from tests.unit.test_lost_checkpoint import DAY_MS, POLICY, ROOMY, records
 
 
 def encoded(text: str) -> bytes:

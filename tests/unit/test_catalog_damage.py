@@ -6,7 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from catalog_support import (
+
+from dedup.catalog.repair.inspect import accept_loss
+from dedup.catalog.root import Root
+from dedup.catalog.store import ShardStore
+from dedup.core.segment import SegmentRef
+from dedup.errors import CatalogError, ConfigError, SegmentDamaged
+from tests.support.catalog import (
     QUERY,
     Bench,
     Content,
@@ -17,12 +23,6 @@ from catalog_support import (
     knows,
     write,
 )
-
-from dedup.catalog.repair.inspect import accept_loss
-from dedup.catalog.root import Root
-from dedup.catalog.store import ShardStore
-from dedup.core.segment import SegmentRef
-from dedup.errors import CatalogError, ConfigError, SegmentDamaged
 
 
 @pytest.fixture
@@ -191,8 +191,9 @@ def test_a_full_local_disk_is_not_called_damage(
 
 
 def test_an_unreachable_root_is_not_called_damage(bench: Bench) -> None:
-    from catalog_support import Forwarding
     from pyarrow import fs as pafs
+
+    from tests.support.catalog import Forwarding
 
     made = fixed(100)
     seg = write(bench.store(), made)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from catalog_support import Bench, answers_or_refuses, fixed, knows, write
-from small_disk import fill, small_disk
 
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
+from tests.support.catalog import Bench, answers_or_refuses, fixed, knows, write
+from tests.support.small_disk import fill, small_disk
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_support import QUERY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.root import Root
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.errors import CatalogError, ConfigError
+from tests.support.catalog import QUERY
 
 ORDER = Definition(expression="order_id", kind="string")
 TIME = Definition(expression="ts", kind="timestamp")

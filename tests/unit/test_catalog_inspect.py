@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_support import (
+
+from dedup.catalog.blocks import encode_blocks
+from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
+from dedup.catalog.root import Root
+from dedup.core.arrays import I64, U64
+from dedup.core.entries import Entries
+from dedup.core.hash_ranges import hash_range
+from dedup.core.keys import Keys
+from dedup.core.segment import SegmentPlan
+from tests.support.catalog import (
     END_MS,
     QUERY,
     RUN,
@@ -19,15 +28,6 @@ from catalog_support import (
     varied,
     write,
 )
-
-from dedup.catalog.blocks import encode_blocks
-from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
-from dedup.catalog.root import Root
-from dedup.core.arrays import I64, U64
-from dedup.core.entries import Entries
-from dedup.core.hash_ranges import hash_range
-from dedup.core.keys import Keys
-from dedup.core.segment import SegmentPlan
 
 
 @pytest.fixture

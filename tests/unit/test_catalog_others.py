@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from metrics_support import batch
 
 from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.repair.others import Other, others_alike
@@ -16,6 +15,7 @@ from dedup.cli.watch.screen import screen
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.monitor.watched import Watched
 from dedup.spark.executor.task import warn_of_others
+from tests.support.batch_metrics import batch
 
 OWN, LAST, EARLIER = "own", "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "earlier"
 DAY_S = 86_400

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from catalog_support import Bench, answers_or_refuses, fixed, knows, write
-from small_disk import small_disk, take_inodes
 
 from dedup.catalog.repair.inspect import list_catalog
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
+from tests.support.catalog import Bench, answers_or_refuses, fixed, knows, write
+from tests.support.small_disk import small_disk, take_inodes
 
 INODES = 100
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-from catalog_support import DirectoryFileSystem, Forwarding
 
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.errors import CatalogError, ConfigError
+from tests.support.catalog import DirectoryFileSystem, Forwarding
 
 
 class Memory:

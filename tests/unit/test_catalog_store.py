@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from catalog_support import (
+
+from dedup.catalog.root import Root
+from dedup.core.entries import Entries
+from dedup.core.hash_ranges import hash_range
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS, SegmentStore
+from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.errors import CatalogError, ConfigError, StateError
+from tests.support.catalog import (
     END_MS,
     QUERY,
     RUN,
@@ -20,14 +28,6 @@ from catalog_support import (
     varied,
     write,
 )
-
-from dedup.catalog.root import Root
-from dedup.core.entries import Entries
-from dedup.core.hash_ranges import hash_range
-from dedup.core.keys import Keys
-from dedup.core.ports import ABSENT_MS, SegmentStore
-from dedup.core.segment import SegmentPlan, SegmentRef
-from dedup.errors import CatalogError, ConfigError, StateError
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_support import QUERY, Bench, fixed, hashes_of  # noqa: F401
 
 from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import LOOK_STRIDE, ShardTask, housekeep
@@ -25,6 +24,7 @@ from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from tests.support.catalog import QUERY, Bench, fixed, hashes_of  # noqa: F401
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

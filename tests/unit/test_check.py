@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import typer
-from metrics_support import HOUR_MS, QUERY, batch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -26,6 +25,7 @@ from dedup.cli.run.output_folder import Record
 from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import read_checkpoint
+from tests.support.batch_metrics import HOUR_MS, QUERY, batch
 
 app = typer.Typer()
 app.command()(check)

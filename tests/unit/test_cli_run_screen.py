@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from metrics_support import batch
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.figures import Figures
 from dedup.cli.run.drain import RunOutcome
 from dedup.core.metrics import BatchMetrics
+from tests.support.batch_metrics import batch
 
 
 def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: RunOutcome) -> str:

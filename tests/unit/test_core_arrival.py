@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from core_traces import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.arrival import Verdict, judge
 from dedup.core.lookup import Matches
+from tests.support.traces import traces
 
 I64 = np.int64
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from catalog_support import HASH_KEY, QUERY, RUN, Bench
-from core_driver import Driver, Rec
-from core_traces import batches, policies, traces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +15,9 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
+from tests.support.catalog import HASH_KEY, QUERY, RUN, Bench
+from tests.support.shard_driver import Driver, Rec
+from tests.support.traces import batches, policies, traces
 
 BUDGETS = st.sampled_from([0, 64, 400])
 

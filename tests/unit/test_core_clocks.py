@@ -6,14 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
-from core_driver import EVENT, PROCESSING, YEAR_MS
-from core_traces import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.clocks import IDLE_BATCHES, MAX_CLOCK_SKEW_MS, NEVER_MS, Clocks, Observed
 from dedup.core.policy import Policy
 from dedup.errors import ClockError
+from tests.support.shard_driver import EVENT, PROCESSING, YEAR_MS
+from tests.support.traces import traces
 
 
 def advance(clocks: Clocks, policy: Policy, now_ms: int, **observed: int) -> Clocks:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_store import HASH_KEY
 
 from dedup import kernel
 from dedup.core.entries import Entries, merged
 from dedup.core.keys import Keys
+from tests.support.memory_store import HASH_KEY
 
 
 def entries(ids: list[bytes]) -> Entries:

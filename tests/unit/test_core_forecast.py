@@ -6,11 +6,11 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from core_driver import EVENT, IN_2099_MS, SEALED_OR_NOT, Driver, Rec
 
 from dedup.core.clocks import Clocks, SourceClock
 from dedup.core.forecast import BANDS, expiry_bands, slowest_sources
 from dedup.core.state import ShardState
+from tests.support.shard_driver import EVENT, IN_2099_MS, SEALED_OR_NOT, Driver, Rec
 
 #: A band is as long as a bucket.
 POLICY = replace(EVENT, horizon_ms=80, bucket_ms=10)

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from core_driver import Driver, Rec, drive
-from memory_store import HASH_KEY, MemoryStore
 
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
@@ -16,6 +14,8 @@ from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
+from tests.support.memory_store import HASH_KEY, MemoryStore
+from tests.support.shard_driver import Driver, Rec, drive
 
 
 def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None) -> Matches:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from core_driver import Driver, Rec, drive
 
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
+from tests.support.shard_driver import Driver, Rec, drive
 
 X, Y, Z = b"x", b"y", b"z"
 

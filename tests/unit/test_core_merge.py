@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core_driver import Driver, Rec, drive
-from memory_store import HASH_KEY, MemoryStore
 
 from dedup.core.bucket import Bucket, Merge
 from dedup.core.filter import SplitBlockFilter
@@ -21,6 +19,8 @@ from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep, merge_fan_in, smallest_tier
 from dedup.errors import CatalogError, SegmentDamaged
+from tests.support.memory_store import HASH_KEY, MemoryStore
+from tests.support.shard_driver import Driver, Rec, drive
 
 
 def growing(**changes: object) -> Driver:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from core_driver import Driver, Rec, is_untimed
-from core_traces import BUDGETS, batches, policies, traces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError
+from tests.support.shard_driver import Driver, Rec, is_untimed
+from tests.support.traces import BUDGETS, batches, policies, traces
 
 
 def stable(trace: list[list[Rec]]) -> list[list[Rec]]:

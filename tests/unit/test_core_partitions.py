@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from core_driver import (
+
+from dedup.core.clocks import NEVER_MS
+from dedup.core.policy import Policy
+from tests.support.shard_driver import (
     SEALED_OR_NOT,
     YEAR_MS,
     Driver,
@@ -13,9 +16,6 @@ from core_driver import (
     drive,
     watermarks,
 )
-
-from dedup.core.clocks import NEVER_MS
-from dedup.core.policy import Policy
 
 X, Y, Z = b"x", b"y", b"z"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from core_driver import (
+
+from dedup.errors import ClockError
+from tests.support.shard_driver import (
     PROCESSING,
     SEALED_OR_NOT,
     YEAR_MS,
@@ -11,8 +13,6 @@ from core_driver import (
     drive,
     watermarks,
 )
-
-from dedup.errors import ClockError
 
 X, Y, Z = b"x", b"y", b"z"
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_driver import Driver, Rec, drive
-from memory_store import KEY_ID
 
 from dedup.core.state import MAGIC, VERSION, ShardState
 from dedup.errors import StateError
+from tests.support.memory_store import KEY_ID
+from tests.support.shard_driver import Driver, Rec, drive
 
 HEADER_BYTES = 24
 

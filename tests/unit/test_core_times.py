@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from core_driver import (
+
+from dedup.core.clocks import NEVER_MS
+from tests.support.shard_driver import (
     IN_2099_MS,
     MAX_FUTURE_MS,
     SEALED_OR_NOT,
@@ -13,8 +15,6 @@ from core_driver import (
     drive,
     watermarks,
 )
-
-from dedup.core.clocks import NEVER_MS
 
 X, Y, Z = b"x", b"y", b"z"
 

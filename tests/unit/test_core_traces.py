@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from core_driver import (
+
+from dedup import kernel
+from dedup.core.clocks import NEVER_MS
+from dedup.core.entries import Entries
+from dedup.core.keys import Keys
+from dedup.core.segment import SegmentPlan
+from tests.support.memory_store import HASH_KEY
+from tests.support.shard_driver import (
     IN_2099_MS,
     PROCESSING,
     SEALED_OR_NOT,
@@ -13,13 +20,6 @@ from core_driver import (
     drive,
     watermarks,
 )
-from memory_store import HASH_KEY
-
-from dedup import kernel
-from dedup.core.clocks import NEVER_MS
-from dedup.core.entries import Entries
-from dedup.core.keys import Keys
-from dedup.core.segment import SegmentPlan
 
 X, Y, Z = b"x", b"y", b"z"
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from core_driver import SEALED_OR_NOT, Driver, Rec, drive
 
 from dedup.core.manifest import Bucket, Expired, Manifest
 from dedup.core.policy import MAX_OPEN_SEGMENTS
@@ -16,6 +15,7 @@ from dedup.core.upkeep import (
     MAX_EXPIRED_NAMES,
     MERGE_STRIDE,
 )
+from tests.support.shard_driver import SEALED_OR_NOT, Driver, Rec, drive
 
 
 def fill(driver: Driver, batches: int, *, step_ms: int = 0, ids: int = 1, start_ms: int = 0) -> int:

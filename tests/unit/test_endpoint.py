@@ -10,7 +10,6 @@ import urllib.request
 from contextlib import suppress
 
 import pytest
-from metrics_support import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
@@ -19,6 +18,7 @@ from dedup.monitor import endpoint as endpoint_module
 from dedup.monitor.endpoint import PATH, Endpoint
 from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.prometheus import Exporter, serve
+from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
 
 OK = b"HTTP/1.0 200 OK\r\n\r\n"
 #: Of an exporter that has the prefix as well.

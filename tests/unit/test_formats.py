@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalog_support import QUERY, RUN, Bench, fixed, write
 
 from dedup.catalog import certificate as certificates
 from dedup.catalog import segment_file as segments
@@ -37,6 +36,7 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
+from tests.support.catalog import QUERY, RUN, Bench, fixed, write
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WITH_OBJECTS = sorted(path.parent.name for path in GOLDEN.glob("v*/objects"))

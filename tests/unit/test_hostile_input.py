@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from core_driver import Driver, Rec, drive
 
 from dedup import kernel
 from dedup.core.clocks import MAX_SOURCES, NEVER_MS
@@ -12,6 +11,7 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import ConfigError
+from tests.support.shard_driver import Driver, Rec, drive
 
 _ZERO_KEY = bytes(16)
 

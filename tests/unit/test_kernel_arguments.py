@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_models import KEY, PATHS, load
 
 from dedup import kernel
 from dedup.errors import ConfigError
+from tests.support.kernel_models import KEY, PATHS, load
 
 
 def u8(*values: int) -> np.ndarray:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_models import (
+
+from tests.support.kernel_models import (
     KEY,
     MASK,
     PATHS,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_models import (
+
+from tests.support.kernel_models import (
     MASK,
     PATHS,
     array,

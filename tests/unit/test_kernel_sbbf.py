@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_models import (
+
+from tests.support.kernel_models import (
     PATHS,
     array,
     kernel_settings,

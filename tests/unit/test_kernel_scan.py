@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_models import PATHS, array, kernel_settings, load, misaligned, scan
+
+from tests.support.kernel_models import PATHS, array, kernel_settings, load, misaligned, scan
 
 LOW, HIGH = -(2**63), 2**63 - 1
 

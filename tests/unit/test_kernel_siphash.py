@@ -12,7 +12,8 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given
-from kernel_models import (
+
+from tests.support.kernel_models import (
     KEY,
     PATHS,
     array,

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_models import MASK, PATHS, SANITIZED, array, column, kernel_settings, load, misaligned
+
+from tests.support.kernel_models import (
+    MASK,
+    PATHS,
+    SANITIZED,
+    array,
+    column,
+    kernel_settings,
+    load,
+    misaligned,
+)
 
 Hashes = Callable[[np.random.Generator, int], np.ndarray]
 

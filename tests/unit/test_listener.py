@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from metrics_support import QUERY, RUN, batch
 
 from dedup import DedupListener
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
 from dedup.spark.driver import listener as listener_module
+from tests.support.batch_metrics import QUERY, RUN, batch
 
 
 @pytest.mark.parametrize("port", [70_000, -1, "9464", True, 9464.0])

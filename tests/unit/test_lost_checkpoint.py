@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from query_driver import QUERY, QueryDriver, Rec
 
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.gc.vacuum import plan_vacuum
@@ -17,6 +16,7 @@ from dedup.catalog.root import Root
 from dedup.core.lineage import MAX_RUNS, Lineage, Run
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError
+from tests.support.query_driver import QUERY, QueryDriver, Rec
 
 DAY_MS = 86_400_000
 POLICY = Policy(

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import pytest
-from metrics_support import QUERY, RUN, START_MS, batch
 
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
@@ -18,6 +17,7 @@ from dedup.monitor.live_runs import Runs
 from dedup.monitor.log_folder import LogFolder, _read, read_logs
 from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
 from dedup.monitor.query_log import QueryLog
+from tests.support.batch_metrics import QUERY, RUN, START_MS, batch
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

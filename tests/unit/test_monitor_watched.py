@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from metrics_support import HOUR_MS, QUERY, START_MS, batch
 
 from dedup.monitor.watched import Pace, Watched
+from tests.support.batch_metrics import HOUR_MS, QUERY, START_MS, batch
 
 STEP_MS = 10_000
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from core_driver import SEALED_OR_NOT, Rec, drive
 
 from dedup import kernel
 from dedup.catalog.certificate import Certificate
 from dedup.core.keys import Keys
 from dedup.errors import CatalogError
+from tests.support.shard_driver import SEALED_OR_NOT, Rec, drive
 
 U64s = npt.NDArray[np.uint64]
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import fields
 
 import pytest
-from metrics_support import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
@@ -22,6 +21,7 @@ from dedup.monitor.series import (
     SOURCES,
     VERDICT,
 )
+from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
 
 
 def test_counters_add_up_and_gauges_are_the_last() -> None:

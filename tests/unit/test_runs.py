@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from metrics_support import HOUR_MS, QUERY, RUN, START_MS, batch
 
 from dedup.monitor.health import HISTORY, Status
 from dedup.monitor.live_runs import Runs
@@ -14,6 +13,7 @@ from dedup.monitor.log_folder import read_logs
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 from dedup.monitor.series import MAX_QUERIES
 from dedup.monitor.watched import Watched
+from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, batch
 
 
 def told(runs: Runs, now_ms: int = START_MS) -> tuple[Status, str]:

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_support import START_MS, batch
-from tune_support import COSTS
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
@@ -25,6 +23,8 @@ from dedup.monitor.metrics_log import MetricsLog
 from dedup.tune import candidates, costs, footprint, trial
 from dedup.tune.costs import Costs
 from dedup.tune.trial import made_keys
+from tests.support.batch_metrics import START_MS, batch
+from tests.support.tuning import COSTS
 
 pytest.importorskip("vl_convert")
 SMALL = ["--ids-per-day", "60k", "--horizon", "1 day", "--state-budget-bytes", "65536"]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tune_support import COSTS, candidate, demand
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.checks.facts import Facts
@@ -37,6 +36,7 @@ from dedup.tune.charts import charts
 from dedup.tune.curves import Point
 from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing
 from dedup.tune.trial import Trial
+from tests.support.tuning import COSTS, candidate, demand
 
 vl_convert = pytest.importorskip("vl_convert")
 BASE = Sizing(fpr=0.1)

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from metrics_support import START_MS, batch
-from tune_support import demand
 
 from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
@@ -18,6 +16,8 @@ from dedup.tune.counting import CountingStore
 from dedup.tune.demand import DAY_MS, Demand, Sizing, check, of_batches, of_states
 from dedup.tune.sample import Sample, of_sample, without_future
 from dedup.tune.trial import Load, drive, made_keys
+from tests.support.batch_metrics import START_MS, batch
+from tests.support.tuning import demand
 
 HOUR_MS = 3_600_000
 #: As a query with buckets=5 reports it.

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tune_support import COSTS, demand
 
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.sizing import interval
@@ -16,6 +15,7 @@ from dedup.tune.costs import measure
 from dedup.tune.curves import FILLS, fill_points
 from dedup.tune.demand import Demand, Sizing
 from dedup.tune.trial import Trial, made_keys, run, scaled
+from tests.support.tuning import COSTS, demand
 
 
 def tried(asked: Demand, sizing: Sizing) -> Trial:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metrics_support import HOUR_MS, QUERY, RUN, batch
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
@@ -32,6 +31,7 @@ from dedup.errors import ConfigError
 from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 from dedup.monitor.watched import Watched
+from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, batch
 
 STEP_MS = 10_000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from oracle import Oracle
 
 from dedup.sinks.staged import published_batches
+from tests.support.oracle import Oracle
 
 COLUMNS = ["id", "at", "n", "verdict"]
 

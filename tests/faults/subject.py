@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_cluster import Cluster
-
 from dedup import faults
+from tests.support.spark_cluster import Cluster
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -40,7 +39,7 @@ class Subject:
         config.write_text(json.dumps({**self.config, "folder": str(self.folder)}))
         with open(self.log(self.starts), "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "kill_query.py"), str(config)],
+                [sys.executable, "-m", "tests.faults.query", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -49,8 +48,8 @@ class Subject:
                 | {
                     faults.VARIABLE: str(self.faults),
                     "SPARK_LOCAL_IP": "127.0.0.1",
-                    # Of the daemon.
-                    "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
+                    # The query and the daemon are modules of these tests.
+                    "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
                 },
             )
         self.starts += 1

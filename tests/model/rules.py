@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
-from catalog_support import QUERY
-from model_checkpoint import Checkpoint
-from model_crash import Crash, MortalRoot
-from model_items import SOURCES, Item
-from model_world import KEY_ID, World
-
 from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged, StateError
+from tests.model.checkpoint import Checkpoint
+from tests.model.crash import Crash, MortalRoot
+from tests.model.items import SOURCES, Item
+from tests.model.world import KEY_ID, World
+from tests.support.catalog import QUERY
 
 MAX_CHECKPOINTS = 3
 

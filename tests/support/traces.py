@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from core_driver import Rec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from dedup.core.policy import Policy
+from tests.support.shard_driver import Rec
 
 IDS = [b"a", b"b", b"c", b"d", b"e", b"f"]
 #: Tiny budgets seal in every micro-batch; the large one keeps everything in the tail.

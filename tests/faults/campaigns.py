@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import count, cycle, islice, product
 from typing import Any
 
-from small_state import OPTIONS
-from spark_cluster import QUICK_JAVA
-
 from dedup import faults
+from tests.support.small_state import OPTIONS
+from tests.support.spark_cluster import QUICK_JAVA
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STORES: dict[str, dict[str, str]] = {

@@ -18,10 +18,6 @@ from unittest.mock import patch
 from zlib import crc32
 
 import numpy as np
-from catalog_support import HASH_KEY, QUERY, DirectoryFileSystem
-from model_checkpoint import BIRTH, Checkpoint, Commit, Zombie, draw_policy
-from model_items import Item, hear, make_items, marked, pack, shuffled
-from model_ledger import Judged
 
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc import housekeeping
@@ -36,6 +32,10 @@ from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.shard import Epoch, process
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
+from tests.model.checkpoint import BIRTH, Checkpoint, Commit, Zombie, draw_policy
+from tests.model.items import Item, hear, make_items, marked, pack, shuffled
+from tests.model.ledger import Judged
+from tests.support.catalog import HASH_KEY, QUERY, DirectoryFileSystem
 
 KEY_ID = filter_key_id(QUERY)
 #: Later than every real clock, so that files are as old as the model says and not younger.

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from support import (
+
+from tests.support.spark_query import (
     Query,
     Run,
     seeded,

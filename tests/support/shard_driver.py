@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_store import HASH_KEY, MemoryStore
 
 from dedup import kernel
 from dedup.core.arrival import Verdict
@@ -35,6 +34,7 @@ from dedup.core.shard import (
     process,
 )
 from dedup.core.state import ShardState
+from tests.support.memory_store import HASH_KEY, MemoryStore
 
 MAX_FUTURE_MS = 50
 YEAR_MS = 365 * 86_400_000

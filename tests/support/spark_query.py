@@ -287,8 +287,8 @@ def row_set(rows: Iterable[dict[str, Any]]) -> Counter[str]:
 
 
 def run_python(code: str, *args: object, timeout_s: int = 240, **env: str) -> Any:
-    """Run code in a Python of its own, with this folder on its path; its last line is JSON."""
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+    """Run code in a Python of its own, which can import these tests; its last line is JSON."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
         env={

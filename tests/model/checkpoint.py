@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from model_items import Item
-from model_ledger import Ledger
-
 from dedup.core.policy import Policy
+from tests.model.items import Item
+from tests.model.ledger import Ledger
 
 BIRTH = -1
 

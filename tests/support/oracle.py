@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from support import Run
 
 from dedup import BatchMetrics
+from tests.support.spark_query import Run
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Kills and restarts a real query again and again, and compares what came out with the truth.
 
-    python tests/faults/kill_harness.py --kills 1000 --seed 1
+    python -m tests.faults.harness --kills 1000 --seed 1
 
 A campaign is one query over seeded input, with a state store and a catalog of its own: faults are
 armed at named points (`dedup.faults`), and processes are killed at random times besides. It ends
@@ -23,23 +23,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
-
 import pyarrow as pa
 import pyarrow.parquet as pq
-from kill_campaigns import Campaign, campaigns
-from kill_query import SIDE, SPECULATED
-from kill_subject import Subject, stands_still
-from kill_truth import Outcome, judge
-from object_store import BUCKET, ObjectStore, running_store
-from oracle import Oracle
-from small_state import HORIZON_S, LATENESS_S
-from spark_cluster import Cluster, running_cluster
-from support import seeded
 
 from dedup import faults
 from dedup.sinks.staged import published_batches
+from tests.faults.campaigns import Campaign, campaigns
+from tests.faults.query import SIDE, SPECULATED
+from tests.faults.subject import Subject, stands_still
+from tests.faults.truth import Outcome, judge
+from tests.support.object_store import BUCKET, ObjectStore, running_store
+from tests.support.oracle import Oracle
+from tests.support.small_state import HORIZON_S, LATENESS_S
+from tests.support.spark_cluster import Cluster, running_cluster
+from tests.support.spark_query import seeded
 
 RESULTS = Path(__file__).resolve().with_name("results")
 

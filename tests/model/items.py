@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
-from model_ledger import Ledger
 
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.keys import Keys
@@ -19,6 +18,7 @@ from dedup.core.shard import (
     FLAG_UNTIMED,
     Records,
 )
+from tests.model.ledger import Ledger
 
 MAX_FUTURE_MS = 50
 SOURCES = ("p", "q", "r")

@@ -1,6 +1,6 @@
 """A query in a process of its own, to be killed and started again: files in, folders out.
 
-    python kill_query.py CONFIG.json
+    python -m tests.faults.query CONFIG.json
 
 It runs over all input there is and exits with 0. Every record goes on, with its verdict.
 """
@@ -13,16 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
-
-from object_store import s3_factory
 from pyspark.sql import SparkSession
-from spark_cluster import QUICK_SESSION
-from support import SCHEMA
 
 from dedup import dedup_by_id, faults
 from dedup.sinks.staged import StagedFiles
+from tests.support.object_store import s3_factory
+from tests.support.spark_cluster import QUICK_SESSION
+from tests.support.spark_query import SCHEMA
 
 #: Names under the campaign's folder.
 SIDE, SPECULATED = "side", "speculated"
@@ -54,7 +51,7 @@ def main() -> None:
         settings[f"spark.executorEnv.{faults.VARIABLE}"] = os.environ[faults.VARIABLE]
         options |= {} if config.get("s3") else {"shared_local": True}
     else:
-        settings["spark.python.daemon.module"] = "kill_daemon"
+        settings["spark.python.daemon.module"] = "tests.faults.daemon"
         options |= {"cache_dir": str(folder / "cache")}
     spark = session(settings)
     catalog = s3_factory(**config["s3"]) if config.get("s3") else str(folder / "catalog")

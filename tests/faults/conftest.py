@@ -1,9 +1,0 @@
-"""Where the helpers of the other tests are."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
