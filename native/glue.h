@@ -167,6 +167,16 @@ static inline PyObject *failed(buffers *held)
     return NULL;
 }
 
+/* Releases what is held; returns NULL with a ValueError. */
+static inline PyObject *refuse(buffers *held, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    PyErr_FormatV(PyExc_ValueError, format, values);
+    va_end(values);
+    return failed(held);
+}
+
 /* A bytearray for so many results of 8 bytes or of 1, where the caller cannot know how many. */
 static inline PyObject *make_room(uint64_t items, size_t itemsize, uint8_t **bytes)
 {

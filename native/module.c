@@ -239,10 +239,8 @@ static PyObject *blocks_find(PyObject *module, PyObject *args)
     PyThreadState *state = let_go(work_of(&blocks));
     dk_status status = dk_blocks_find(&blocks, query_block->buf, &queries, out->buf, &bad);
     take_back(state);
-    if (status == DK_BAD_BLOCK) {
-        PyErr_Format(PyExc_ValueError, "block %zu is damaged", bad);
-        return failed(&held);
-    }
+    if (status == DK_BAD_BLOCK)
+        return refuse(&held, "block %zu is damaged", bad);
     return done(&held, status);
 }
 
@@ -281,12 +279,31 @@ static PyObject *scan_verdicts(PyObject *module, PyObject *args)
     dk_status status = dk_scan_verdicts(group->buf, time_ms->buf, known->buf, droppable->buf, n,
                                         horizon_ms, out->buf);
     take_back(state);
-    if (status == DK_UNSORTED) {
-        PyErr_SetString(PyExc_ValueError,
-                        "records must be sorted by group, and by time within a group");
-        return failed(&held);
-    }
+    if (status == DK_UNSORTED)
+        return refuse(&held, "records must be sorted by group, and by time within a group");
     return done(&held, status);
+}
+
+/* Fills the rest from (data, offsets, out, out_offsets); room tells how many bytes of out the keys
+ * may take. */
+static bool take_uuids(PyObject *args, const char *format, size_t (*room)(const dk_keys *),
+                       buffers *held, dk_keys *keys, Py_buffer **out, Py_buffer **out_offsets)
+{
+    PyObject *o[4];
+    return PyArg_ParseTuple(args, format, &o[0], &o[1], &o[2], &o[3]) &&
+           take_column(held, o[0], o[1], "data", "offsets", keys) &&
+           (*out = take_sized(held, o[2], &U8, true, room(keys), "out")) &&
+           (*out_offsets = take_sized(held, o[3], &I64, true, keys->n + 1, "out_offsets"));
+}
+
+static size_t encoded_room(const dk_keys *keys)
+{
+    return keys->data_bytes + keys->n;
+}
+
+static size_t decoded_room(const dk_keys *keys)
+{
+    return keys->data_bytes / 17 * 36 + 36;
 }
 
 PyDoc_STRVAR(encode_uuid_doc, "encode_uuid(data, offsets, out, out_offsets)\n--\n\n"
@@ -295,17 +312,10 @@ PyDoc_STRVAR(encode_uuid_doc, "encode_uuid(data, offsets, out, out_offsets)\n--\
 static PyObject *encode_uuid(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *data, *offsets, *out_object, *out_offsets_object;
-    if (!PyArg_ParseTuple(args, "OOOO:encode_uuid", &data, &offsets, &out_object,
-                          &out_offsets_object))
-        return NULL;
     buffers held = {.n = 0};
     dk_keys keys;
     Py_buffer *out, *out_offsets;
-    if (!take_column(&held, data, offsets, "data", "offsets", &keys) ||
-        !(out = take_sized(&held, out_object, &U8, true, keys.data_bytes + keys.n, "out")) ||
-        !(out_offsets =
-              take_sized(&held, out_offsets_object, &I64, true, keys.n + 1, "out_offsets")))
+    if (!take_uuids(args, "OOOO:encode_uuid", encoded_room, &held, &keys, &out, &out_offsets))
         return failed(&held);
     PyThreadState *state = let_go(work_of(&keys));
     size_t used = dk_encode_uuid(&keys, out->buf, out_offsets->buf);
@@ -320,26 +330,17 @@ PyDoc_STRVAR(decode_uuid_doc, "decode_uuid(data, offsets, out, out_offsets)\n--\
 static PyObject *decode_uuid(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *data, *offsets, *out_object, *out_offsets_object;
-    if (!PyArg_ParseTuple(args, "OOOO:decode_uuid", &data, &offsets, &out_object,
-                          &out_offsets_object))
-        return NULL;
     buffers held = {.n = 0};
     dk_keys keys;
     Py_buffer *out, *out_offsets;
-    if (!take_column(&held, data, offsets, "data", "offsets", &keys) ||
-        !(out = take_sized(&held, out_object, &U8, true, keys.data_bytes / 17 * 36 + 36, "out")) ||
-        !(out_offsets =
-              take_sized(&held, out_offsets_object, &I64, true, keys.n + 1, "out_offsets")))
+    if (!take_uuids(args, "OOOO:decode_uuid", decoded_room, &held, &keys, &out, &out_offsets))
         return failed(&held);
     size_t bad = 0;
     PyThreadState *state = let_go(work_of(&keys));
     bool good = dk_decode_uuid(&keys, out->buf, out_offsets->buf, &bad);
     take_back(state);
-    if (!good) {
-        PyErr_Format(PyExc_ValueError, "key %zu is none that encode_uuid makes", bad);
-        return failed(&held);
-    }
+    if (!good)
+        return refuse(&held, "key %zu is none that encode_uuid makes", bad);
     return done(&held, DK_OK);
 }
 

@@ -22,10 +22,8 @@ static PyObject *blocks_encode(PyObject *module, PyObject *args)
         !(times = take_sized(&held, o[2], &I64, false, keys.n, "times_ms")) ||
         !(starts = take(&held, o[3], &I64, false, "starts")))
         return failed(&held);
-    if (starts->len == 0) {
-        PyErr_SetString(PyExc_ValueError, "starts must have b + 1 items, so at least one");
-        return failed(&held);
-    }
+    if (starts->len == 0)
+        return refuse(&held, "starts must have b + 1 items, so at least one");
     size_t b = (size_t)(starts->len / 8) - 1;
     if (!(out_offsets = take_sized(&held, o[5], &I64, true, b + 1, "out_offsets")))
         return failed(&held);
@@ -41,10 +39,8 @@ static PyObject *blocks_encode(PyObject *module, PyObject *args)
                                : "times_ms must be 0 to 2**32 - 1";
     else if (status == DK_BAD_LENGTH)
         problem = "keys must be shorter than 2**32 bytes";
-    if (problem) {
-        PyErr_SetString(PyExc_ValueError, problem);
-        return failed(&held);
-    }
+    if (problem)
+        return refuse(&held, "%s", problem);
     uint8_t *bytes;
     PyObject *out = make_room(dk_u64(out_offsets->buf, b), 1, &bytes);
     if (out) {
@@ -75,10 +71,8 @@ static PyObject *blocks_decode(PyObject *module, PyObject *args)
     PyThreadState *state = let_go(work_of(&blocks));
     dk_status status = dk_blocks_count(&blocks, &count, &key_bytes, &bad);
     take_back(state);
-    if (status == DK_BAD_BLOCK) {
-        PyErr_Format(PyExc_ValueError, "block %zu is damaged", bad);
-        return failed(&held);
-    }
+    if (status == DK_BAD_BLOCK)
+        return refuse(&held, "block %zu is damaged", bad);
     uint8_t *bytes, *offsets, *times;
     PyObject *made[3] = {NULL, NULL, NULL}, *all = NULL;
     if ((made[0] = make_room(key_bytes, 1, &bytes)) &&
@@ -120,11 +114,8 @@ static PyObject *take_keys(PyObject *module, PyObject *args)
     if (ok)
         status = dk_take_size(&keys, index->buf, m, out_offsets->buf);
     take_back(state);
-    if (!ok) {
-        PyErr_Format(PyExc_ValueError, "index[%zu] must be below %zu and not negative", bad,
-                     keys.n);
-        return failed(&held);
-    }
+    if (!ok)
+        return refuse(&held, "index[%zu] must be below %zu and not negative", bad, keys.n);
     if (status != DK_OK)
         return done(&held, status);
     uint8_t *bytes;

@@ -15,10 +15,8 @@ static PyObject *page_sums(PyObject *module, PyObject *args)
     Py_buffer *data = take(&held, data_object, &U8, false, "data");
     if (!data || !take_int(page_object, 8, DK_MAX_PAGE_BYTES, "page_bytes", &page_bytes))
         return failed(&held);
-    if (page_bytes % 8) {
-        PyErr_SetString(PyExc_ValueError, "page_bytes must be a multiple of 8");
-        return failed(&held);
-    }
+    if (page_bytes % 8)
+        return refuse(&held, "page_bytes must be a multiple of 8");
     size_t bytes = (size_t)data->len, pages = bytes / page_bytes + (bytes % page_bytes != 0);
     uint8_t *sums;
     PyObject *out = make_room(pages, 8, &sums);
@@ -61,10 +59,8 @@ static PyObject *filter_pages(PyObject *module, PyObject *args)
     dk_status status =
         dk_filter_pages(hashes->buf, n, sizes[0], sizes[1], pages->buf, starts->buf, &k);
     take_back(state);
-    if (status == DK_UNSORTED) {
-        PyErr_SetString(PyExc_ValueError, "hashes must never fall");
-        return failed(&held);
-    }
+    if (status == DK_UNSORTED)
+        return refuse(&held, "hashes must never fall");
     release(&held);
     return PyLong_FromSize_t(k);
 }
@@ -140,10 +136,8 @@ static PyObject *filter_probe_pages(PyObject *module, PyObject *args)
 #endif
         status = dk_probe_pages_scalar(&part, hashes->buf, out->buf, &bad);
     take_back(state);
-    if (status == DK_BAD_HASH) {
-        PyErr_Format(PyExc_ValueError, "hashes[%zu] does not lie in its page", bad);
-        return failed(&held);
-    }
+    if (status == DK_BAD_HASH)
+        return refuse(&held, "hashes[%zu] does not lie in its page", bad);
     return done(&held, status);
 }
 
