@@ -11,25 +11,27 @@ loss of an executor's disk costs.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
-
+from benchmarks.contenders import catalog_beside, operator
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, parser, session
-from benchmarks.results import keep
-from dedup import dedup_by_id
+from benchmarks.harness import (
+    HORIZON,
+    Pipeline,
+    data_folder,
+    drop_page_cache,
+    filling,
+    parser,
+    session,
+    work_folder,
+)
+from benchmarks.results import finish
 from tests.support.object_store import running_store, s3_factory
 
-HORIZON = "7 days"
-HORIZON_MS = 7 * 86_400_000
 #: Micro-batches that are looked at after a start.
 AFTER = 3
 #: Figures of `BatchMetrics` that are kept of each.
@@ -43,15 +45,8 @@ Catalog = Callable[[Path], Any]
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Build, start warm and start cold on each root; all figures."""
-    new = arguments.rows * (1 - arguments.duplicates)
-    batches = round(arguments.live * 1e6 / new)
-    events = Events(
-        rows=arguments.rows, duplicates=arguments.duplicates, batch_ms=HORIZON_MS // batches
-    )
-    data = data_folder(
-        arguments.data, f"{events.rows}-{events.duplicates}-{events.seed}-{events.batch_ms}"
-    )
-    work = Path(tempfile.mkdtemp(prefix="dedup-cold-", dir=arguments.work))
+    events, batches = filling(arguments)
+    data = data_folder(arguments.data, events)
     result: dict[str, Any] = {
         "rows_per_batch": events.rows,
         "duplicates": events.duplicates,
@@ -59,16 +54,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_event_ms": events.batch_ms,
         "roots": {},
     }
-    with running_store(work / "store.log") as store:
+    with work_folder(arguments) as work, running_store(work / "store.log") as store:
         roots: dict[str, Catalog] = {
-            "local": lambda folder: str(folder / "catalog"),
+            "local": catalog_beside,
             "S3": lambda folder: s3_factory(store.endpoint, "cold"),
         }
         for name, catalog in roots.items():
             result["roots"][name] = one_root(
                 catalog, work / name, events, data, batches, arguments.driver_memory
             )
-    shutil.rmtree(work, ignore_errors=True)
     return result
 
 
@@ -95,26 +89,11 @@ def one_root(
     return told
 
 
-def operator(catalog: Catalog) -> Callable[[DataFrame, Path], DataFrame]:
-    """What a user would write, with the cache in a place that can be lost."""
-
-    def transform(events: DataFrame, folder: Path) -> DataFrame:
-        unique = dedup_by_id(
-            "event_id", horizon=HORIZON, timestamp="ts", catalog=catalog(folder),
-            cache_dir=str(folder / "cache"),
-        )  # fmt: skip
-        return events.transform(unique)
-
-    return transform
-
-
 def lose(cache: Path) -> None:
     """The local disk is gone, and with it what the system remembers of files, if it lets us."""
     assert any(cache.glob("dedup-cache-*/*/shard=*/*")), "the cache was never warm"
     shutil.rmtree(cache)
-    os.sync()
-    with suppress(OSError):
-        Path("/proc/sys/vm/drop_caches").write_text("3")
+    drop_page_cache()
 
 
 def table(result: dict[str, Any]) -> str:
@@ -136,15 +115,10 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__, rows=500_000)
+    options = parser(__doc__, rows=500_000, driver_memory="4g", name="cold")
     options.add_argument("--live", type=float, default=4, help="million IDs")
-    options.add_argument("--duplicates", type=float, default=0.05)
-    options.add_argument("--driver-memory", default="4g")
-    options.add_argument("--name", default="cold", help="of the result")
     arguments = options.parse_args()
-    result = run(arguments)
-    keep(arguments.name, result)
-    print(table(result))
+    finish(arguments.name, run(arguments), table)
 
 
 if __name__ == "__main__":

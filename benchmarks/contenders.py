@@ -10,7 +10,7 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from benchmarks.harness import TUNED_ROCKSDB, Pipeline
+from benchmarks.harness import HORIZON, TUNED_ROCKSDB, Pipeline
 from dedup import dedup_by_id
 from dedup.core.metrics import COLUMNS, TEXTS
 from dedup.spark.driver.build import prepare
@@ -19,11 +19,15 @@ from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 
-HORIZON = "7 days"
+
+def catalog_beside(folder: Path) -> str:
+    return str(folder / "catalog")
 
 
-def operator(**options: Any) -> Callable[[DataFrame, Path], DataFrame]:
-    """What a user would write, with catalog and cache beside the checkpoint."""
+def operator(
+    catalog: Callable[[Path], Any] = catalog_beside, **options: Any
+) -> Callable[[DataFrame, Path], DataFrame]:
+    """What a user would write, with cache and, by default, catalog beside the checkpoint."""
 
     def transform(events: DataFrame, folder: Path) -> DataFrame:
         given = {
@@ -32,7 +36,7 @@ def operator(**options: Any) -> Callable[[DataFrame, Path], DataFrame]:
             "cache_dir": str(folder / "cache"),
             **options,
         }
-        return events.transform(dedup_by_id("event_id", catalog=str(folder / "catalog"), **given))
+        return events.transform(dedup_by_id("event_id", catalog=catalog(folder), **given))
 
     return transform
 
@@ -40,7 +44,7 @@ def operator(**options: Any) -> Callable[[DataFrame, Path], DataFrame]:
 def pass_through(events: DataFrame, folder: Path) -> DataFrame:
     """Pack, a state function that lets everything pass, unpack: the floor of the design."""
     options = dedup_by_id(
-        "event_id", horizon=HORIZON, timestamp="ts", catalog=str(folder / "catalog")
+        "event_id", horizon=HORIZON, timestamp="ts", catalog=catalog_beside(folder)
     ).options
     prepared, plan = prepare(events, options)
 

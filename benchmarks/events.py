@@ -74,7 +74,7 @@ class Events:
 
     def write(self, folder: Path, number: int, files: int = 2) -> list[Path]:
         """A micro-batch as Parquet files, made once."""
-        paths = [folder / f"b{number:04d}-{part}.parquet" for part in range(files)]
+        paths = [folder / f"b{number:04d}-{part}-of-{files}.parquet" for part in range(files)]
         if not all(path.exists() for path in paths):
             folder.mkdir(parents=True, exist_ok=True)
             table = self.batch(number)

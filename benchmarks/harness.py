@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.events import SCHEMA
+from benchmarks.events import SCHEMA, Events
 from dedup import kernel
 from dedup.core.metrics import BatchMetrics
 from dedup.spark.observations import from_progress
 
+HORIZON, HORIZON_MS = "7 days", 7 * 86_400_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 BASE_SETTINGS = {
@@ -110,10 +111,24 @@ class Pipeline:
 
 
 def parser(
-    description: str | None, *, rows: int = 1_000_000, batches: int | None = None
+    description: str | None,
+    *,
+    rows: int = 1_000_000,
+    batches: int | None = None,
+    driver_memory: str | None = None,
+    name: str | None = None,
 ) -> argparse.ArgumentParser:
-    """What every benchmark is told: size and number of micro-batches, and where files go."""
+    """What every benchmark is told: size and number of micro-batches, and where files go.
+
+    Those with a driver's memory also take the share of duplicates, those with a name may keep their
+    result under another.
+    """
     made = argparse.ArgumentParser(description=description)
+    if driver_memory is not None:
+        made.add_argument("--driver-memory", default=driver_memory)
+        made.add_argument("--duplicates", type=float, default=0.05)
+    if name is not None:
+        made.add_argument("--name", default=name, help="of the result")
     made.add_argument("--rows", type=int, default=rows, help="of a micro-batch")
     if batches is not None:
         made.add_argument("--batches", type=int, default=batches)
@@ -149,9 +164,58 @@ def session(
         spark.stop()
 
 
-def data_folder(given: str | None, name: str) -> Path:
+@contextmanager
+def work_folder(arguments: argparse.Namespace) -> Iterator[Path]:
+    """A folder for checkpoints, catalogs and caches, removed at the end."""
+    with tempfile.TemporaryDirectory(
+        prefix="dedup-bench-", dir=arguments.work, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def side_by_side(spark: SparkSession, pipelines: list[Pipeline], work: Path) -> Iterator[None]:
+    """All pipelines run, each in a folder named by its number."""
+    for number, pipeline in enumerate(pipelines):
+        pipeline.start(spark, work / str(number))
+    yield
+    for pipeline in pipelines:
+        pipeline.stop()
+
+
+@contextmanager
+def comparison(
+    arguments: argparse.Namespace, pipelines: list[Pipeline], **options: Any
+) -> Iterator[None]:
+    """A `session` of its own in which all pipelines run, in a folder that is removed."""
+    with (
+        work_folder(arguments) as work,
+        session(**options) as spark,
+        side_by_side(spark, pipelines, work),
+    ):
+        yield
+
+
+def data_folder(given: str | None, events: Events) -> Path:
     """Where generated input is kept between runs."""
+    name = "-".join(str(value) for value in asdict(events).values())
     return Path(given or Path(tempfile.gettempdir(), "dedup-bench-data")) / name
+
+
+def filling(arguments: argparse.Namespace) -> tuple[Events, int]:
+    """Events, and how many micro-batches of them bring the live IDs asked for in one horizon."""
+    batches = round(arguments.live * 1e6 / (arguments.rows * (1 - arguments.duplicates)))
+    events = Events(
+        rows=arguments.rows, duplicates=arguments.duplicates, batch_ms=HORIZON_MS // batches
+    )
+    return events, batches
+
+
+def drop_page_cache() -> None:
+    """Let the system forget what it remembers of files, if it lets us."""
+    os.sync()
+    with suppress(OSError):
+        Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def machine() -> dict[str, Any]:

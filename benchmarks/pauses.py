@@ -10,16 +10,13 @@ the machine, the JVM and Spark's own maintenance cause.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import operator, pass_through
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, parser, session
-from benchmarks.results import keep, median, quantile
+from benchmarks.harness import Pipeline, comparison, data_folder, parser
+from benchmarks.results import finish, median, quantile
 
 #: What our upkeep did in a micro-batch, by the counter that tells.
 WORK = {
@@ -43,22 +40,18 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "state_budget_bytes": arguments.state_budget_bytes,
         "keep_expired": "0 seconds",
     }
-    work = Path(tempfile.mkdtemp(prefix="dedup-pauses-", dir=arguments.work))
-    data = data_folder(arguments.data, f"small-{events.rows}-{events.seed}")
+    data = data_folder(arguments.data, events)
     ours = Pipeline("dedup_by_id", operator(**options))
     floor = Pipeline("pack, pass-through state, unpack", pass_through)
-    with session(settings={"spark.sql.streaming.minBatchesToRetain": "2"}) as spark:
-        for number, pipeline in enumerate((ours, floor)):
-            pipeline.start(spark, work / str(number))
+    with comparison(
+        arguments, [ours, floor], settings={"spark.sql.streaming.minBatchesToRetain": "2"}
+    ):
         for number in range(arguments.batches):
             files = events.write(data, number, files=1)
             for pipeline in (ours, floor):
                 pipeline.feed(files)
             if number % 50 == 49:
                 print(f"{number + 1} micro-batches", file=sys.stderr)
-        ours.stop()
-        floor.stop()
-    shutil.rmtree(work, ignore_errors=True)
     return {
         "rows_per_batch": events.rows,
         "warm_up": WARM_UP,
@@ -110,9 +103,7 @@ def main() -> None:
     options.add_argument("--horizon-batches", type=int, default=80)
     options.add_argument("--state-budget-bytes", type=int, default=64 << 10)
     arguments = options.parse_args()
-    result = run(arguments)
-    keep("pauses", result)
-    print(table(result))
+    finish("pauses", run(arguments), table)
 
 
 if __name__ == "__main__":

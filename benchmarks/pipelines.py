@@ -6,32 +6,26 @@ python -m benchmarks.pipelines --batches 10
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import HORIZON, contenders
+from benchmarks.contenders import contenders
 from benchmarks.events import Events
-from benchmarks.harness import BASE_SETTINGS, data_folder, parser, session
-from benchmarks.results import keep
+from benchmarks.harness import BASE_SETTINGS, HORIZON, comparison, data_folder, parser
+from benchmarks.results import finish
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Feed all contenders in turn; times, settings and our own metrics."""
     events = Events(rows=arguments.rows, duplicates=arguments.duplicates)
-    data = data_folder(arguments.data, f"{events.rows}-{events.duplicates}-{events.seed}")
-    work = Path(tempfile.mkdtemp(prefix="dedup-bench-", dir=arguments.work))
+    data = data_folder(arguments.data, events)
     wanted = [
         p
         for n, p in contenders().items()
         if not arguments.only or any(o in n for o in arguments.only)
     ]
-    with session(driver_memory=arguments.driver_memory) as spark:
-        for number, pipeline in enumerate(wanted):
-            pipeline.start(spark, work / str(number))
+    with comparison(arguments, wanted, driver_memory=arguments.driver_memory):
         for number in range(arguments.batches):
             files = events.write(data, number)
             for pipeline in wanted:
@@ -39,9 +33,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 print(
                     f"batch {number} {pipeline.name}: {pipeline.batch_ms[-1]} ms", file=sys.stderr
                 )
-        for pipeline in wanted:
-            pipeline.stop()
-    shutil.rmtree(work, ignore_errors=True)
     result = {
         "rows_per_batch": events.rows,
         "duplicates": events.duplicates,
@@ -77,15 +68,10 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__, batches=11)
-    options.add_argument("--duplicates", type=float, default=0.05)
+    options = parser(__doc__, batches=11, driver_memory="8g", name="pipelines")
     options.add_argument("--only", action="append")
-    options.add_argument("--driver-memory", default="8g")
-    options.add_argument("--name", default="pipelines", help="of the result")
     arguments = options.parse_args()
-    result = run(arguments)
-    keep(arguments.name, result)
-    print(table(result))
+    finish(arguments.name, run(arguments), table)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ def keep(benchmark: str, result: dict[str, Any], folder: Path = FOLDER) -> Path:
     whole = {"format": FORMAT, "benchmark": benchmark, "machine": machine(), **result}
     path.write_text(json.dumps(whole, indent=1) + "\n")
     return path
+
+
+def finish(benchmark: str, result: dict[str, Any], table: Callable[[dict[str, Any]], str]) -> None:
+    """Keep the result and print its table."""
+    keep(benchmark, result)
+    print(table(result))
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -10,43 +10,43 @@ counts. Memory is sampled while the operator runs.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.contenders import HORIZON, contenders
-from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, parser, session
+from benchmarks.contenders import contenders
+from benchmarks.harness import (
+    HORIZON,
+    Pipeline,
+    data_folder,
+    drop_page_cache,
+    filling,
+    parser,
+    session,
+    side_by_side,
+)
 from benchmarks.memory import Sampler, usage
-from benchmarks.results import keep
+from benchmarks.results import finish, median
 
 #: Million live IDs at which is looked.
 TARGETS = (1, 3, 10, 30, 100)
 #: Micro-batches before and after such a point that are timed.
 AROUND = 2
-HORIZON_MS = 7 * 86_400_000
 FLOOR = "pack, pass-through state, unpack"
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Feed until ``live`` million IDs are remembered, then a little further; all figures."""
+    events, batches = filling(arguments)
+    data = data_folder(arguments.data, events)
     new = arguments.rows * (1 - arguments.duplicates)
-    batches = round(arguments.live * 1e6 / new)
-    events = Events(
-        rows=arguments.rows, duplicates=arguments.duplicates, batch_ms=HORIZON_MS // batches
-    )
-    data = data_folder(
-        arguments.data, f"{events.rows}-{events.duplicates}-{events.seed}-{events.batch_ms}"
-    )
     work = Path(tempfile.mkdtemp(prefix="dedup-scale-", dir=arguments.work))
     everyone = contenders()
     wanted = [everyone[name] for name in (arguments.only or ["dedup_by_id", FLOOR])]
@@ -57,9 +57,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_event_ms": events.batch_ms,
         "batches": {pipeline.name: [] for pipeline in wanted},
     }
-    with session(driver_memory=arguments.driver_memory) as spark:
-        for number, pipeline in enumerate(wanted):
-            pipeline.start(spark, work / str(number))
+    with (
+        session(driver_memory=arguments.driver_memory) as spark,
+        side_by_side(spark, wanted, work),
+    ):
         marks = {at for at in _marks(new) if at <= batches}
         for number in range(batches + 2 + AROUND):
             files = events.write(data, number)
@@ -77,8 +78,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             for file in files:
                 if arguments.tidy:
                     file.unlink()
-        for pipeline in wanted:
-            pipeline.stop()
     if not arguments.only:
         last = events.write(data, batches + 2 + AROUND)
         result["cold_start"] = [
@@ -114,9 +113,7 @@ def cold_start(
 ) -> dict[str, Any]:
     """The first micro-batch after the local disk was lost: a new JVM, no cache, no page cache."""
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    os.sync()
-    with suppress(OSError):
-        Path("/proc/sys/vm/drop_caches").write_text("3")
+    drop_page_cache()
     begun_s = time.monotonic()
     with session(driver_memory=arguments.driver_memory) as spark:
         pipeline = contenders()[name]
@@ -180,10 +177,6 @@ def table(result: dict[str, Any]) -> str:
         window = range(at - AROUND, at + AROUND + 1)
         looked = ours[at + AROUND + 1]["memory"]
         batches = [ours[i] for i in window]
-
-        def median(values: list[float]) -> float:
-            return statistics.median(values)
-
         shards = batches[0]["metrics"]["shards"]
         stage = {
             name: median([b["metrics"]["stage_us"][name] / 1000 for b in batches])
@@ -218,18 +211,13 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__)
+    options = parser(__doc__, driver_memory="8g", name="scale")
     options.add_argument("--live", type=float, default=100, help="million IDs")
-    options.add_argument("--duplicates", type=float, default=0.05)
     options.add_argument("--only", action="append")
-    options.add_argument("--driver-memory", default="8g")
     options.add_argument("--tidy", action="store_true", help="remove input that was used")
     options.add_argument("--keep", action="store_true", help="keep checkpoint and catalog")
-    options.add_argument("--name", default="scale", help="of the result")
     arguments = options.parse_args()
-    result = run(arguments)
-    keep(arguments.name, result)
-    print(table(result))
+    finish(arguments.name, run(arguments), table)
 
 
 if __name__ == "__main__":

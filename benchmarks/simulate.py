@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import FOLDER, keep, median
+from benchmarks.results import FOLDER, finish, median
 from dedup.core.policy import Policy
 from dedup.tune.counting import CountingStore
 from dedup.tune.trial import Load, drive, made_keys
@@ -226,8 +226,7 @@ def main() -> None:
     parser.add_argument("--trigger-s", type=float, default=10)
     arguments = parser.parse_args()
     result = check(arguments) if arguments.what == "check" else plan(arguments)
-    keep(f"simulate-{arguments.what}", result)
-    print(table(result))
+    finish(f"simulate-{arguments.what}", result, table)
 
 
 if __name__ == "__main__":

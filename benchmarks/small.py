@@ -6,8 +6,6 @@ python -m benchmarks.small
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks.contenders import operator, pass_through, spark_built_in
 from benchmarks.events import Events
-from benchmarks.harness import BASE_SETTINGS, Pipeline, data_folder, parser, session
-from benchmarks.results import keep, median
+from benchmarks.harness import BASE_SETTINGS, Pipeline, comparison, data_folder, parser
+from benchmarks.results import finish, median
 
 OURS, BASE = "dedup_by_id", "dropDuplicates"
 WARM_UP = 15
@@ -30,8 +28,7 @@ def drop_duplicates(events: DataFrame, folder: Path) -> DataFrame:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Times of every micro-batch of all pipelines, fed in turn."""
     events = Events(rows=arguments.rows, duplicates=0.05)
-    work = Path(tempfile.mkdtemp(prefix="dedup-small-", dir=arguments.work))
-    data = data_folder(arguments.data, f"small-{events.rows}-{events.seed}")
+    data = data_folder(arguments.data, events)
     pipelines = [
         Pipeline("scan", lambda df, folder: df),
         Pipeline(BASE, drop_duplicates),
@@ -39,16 +36,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         Pipeline("pack, pass-through state, unpack", pass_through),
         Pipeline(OURS, operator()),
     ]
-    with session() as spark:
-        for number, pipeline in enumerate(pipelines):
-            pipeline.start(spark, work / str(number))
+    with comparison(arguments, pipelines):
         for number in range(arguments.batches):
             files = events.write(data, number, files=1)
             for pipeline in pipelines:
                 pipeline.feed(files)
-        for pipeline in pipelines:
-            pipeline.stop()
-    shutil.rmtree(work, ignore_errors=True)
     return {
         "rows_per_batch": events.rows,
         "shards": 2,
@@ -79,11 +71,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__, rows=1000, batches=60)
-    arguments = options.parse_args()
-    result = run(arguments)
-    keep("small", result)
-    print(table(result))
+    arguments = parser(__doc__, rows=1000, batches=60).parse_args()
+    finish("small", run(arguments), table)
 
 
 if __name__ == "__main__":

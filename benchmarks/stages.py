@@ -11,10 +11,8 @@ was yielded. CPU times count: wall times of a shared machine are hints.
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -28,7 +26,7 @@ from pyspark.sql import SparkSession
 from benchmarks.contenders import operator
 from benchmarks.cpu import Cpu
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, machine, parser, session
+from benchmarks.harness import Pipeline, data_folder, machine, parser, session, work_folder
 from dedup.spark.driver import build
 
 #: Parts of ``durationMs`` in the order in which they happen.
@@ -145,7 +143,7 @@ def measure(
     found: list[dict[str, Any]] = []
     jobs: set[int] = set()
     with timed_passes(spark) as take:
-        pipeline.start(spark, Path(arguments.folder))
+        pipeline.start(spark, arguments.folder)
         query = pipeline.query
         assert query is not None
         for number in range(arguments.batches):
@@ -220,19 +218,18 @@ def table(typical: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__, batches=8)
+    options = parser(__doc__, batches=8, driver_memory="4g")
     options.add_argument("--warm-up", type=int, default=3)
-    options.add_argument("--duplicates", type=float, default=0.05)
-    options.add_argument("--driver-memory", default="4g")
     options.add_argument("--json", type=Path)
     arguments = options.parse_args()
     events = Events(rows=arguments.rows, duplicates=arguments.duplicates)
-    data = data_folder(arguments.data, f"{events.rows}-{events.duplicates}-{events.seed}")
-    arguments.folder = tempfile.mkdtemp(prefix="dedup-bench-", dir=arguments.work)
-    with session(driver_memory=arguments.driver_memory) as spark:
+    data = data_folder(arguments.data, events)
+    with (
+        work_folder(arguments) as arguments.folder,
+        session(driver_memory=arguments.driver_memory) as spark,
+    ):
         pipeline = Pipeline("dedup_by_id", operator())
         found = measure(spark, pipeline, events, data, arguments)
-    shutil.rmtree(arguments.folder, ignore_errors=True)
     typical = medians(found[arguments.warm_up :])
     print(table(typical))
     if arguments.json:

@@ -9,7 +9,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks.contenders import operator, spark_built_in
 from benchmarks.events import Events
-from benchmarks.harness import BASE_SETTINGS, Pipeline, data_folder, parser, session
-from benchmarks.results import keep, median
+from benchmarks.harness import BASE_SETTINGS, Pipeline, comparison, data_folder, parser
+from benchmarks.results import finish, median
 
 DAEMON = {"spark.python.daemon.module": "dedup.spark.daemon"}
 BUILT_IN = "dropDuplicatesWithinWatermark"
@@ -42,17 +41,12 @@ def one(name: str, arguments: argparse.Namespace) -> list[int]:
     """Milliseconds of each micro-batch in this process, which has done nothing before."""
     transform, settings = CONTENDERS[name]
     events = Events(rows=arguments.rows, duplicates=0.05)
-    data = data_folder(arguments.data, f"starts-{events.rows}-{events.seed}")
-    files = [events.write(data, number, files=2) for number in range(1 + LATER)]
+    data = data_folder(arguments.data, events)
+    files = [events.write(data, number) for number in range(1 + LATER)]
     pipeline = Pipeline(name, transform)
-    with (
-        tempfile.TemporaryDirectory(prefix="dedup-starts-", dir=arguments.work) as work,
-        session(settings=settings) as spark,
-    ):
-        pipeline.start(spark, Path(work))
+    with comparison(arguments, [pipeline], settings=settings):
         for batch in files:
             pipeline.feed(batch)
-        pipeline.stop()
     return pipeline.batch_ms
 
 
@@ -93,9 +87,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(one(arguments.one, arguments)))
         return
-    result = run(arguments)
-    keep("starts", result)
-    print(table(result))
+    finish("starts", run(arguments), table)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,14 @@ Variants run side by side, fed in turn; only cores need a session each, in alter
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import operator
 from benchmarks.events import Events
-from benchmarks.harness import Pipeline, data_folder, parser, session
+from benchmarks.harness import Pipeline, comparison, data_folder, parser
 from benchmarks.results import keep, median
 
 WARM_UP = 2
@@ -76,21 +73,14 @@ SWEEPS: dict[str, Callable[[Events], list[Variant]]] = {
 
 def feed(variants: list[Variant], batches: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Figures of every micro-batch by variant, all fed in turn in one session."""
-    work = Path(tempfile.mkdtemp(prefix="dedup-sweep-", dir=arguments.work))
     pipelines = [Pipeline(v.name, operator(**v.options), v.settings) for v in variants]
-    with session(cores=arguments.cores) as spark:
-        for number, pipeline in enumerate(pipelines):
-            pipeline.start(spark, work / str(number))
+    with comparison(arguments, pipelines, cores=arguments.cores):
         for number in range(batches):
             for variant, pipeline in zip(variants, pipelines, strict=True):
-                made = variant.events
-                name = f"{made.rows}-{made.duplicates}-{made.seed}-{made.batch_ms}-{made.hot}"
-                pipeline.feed(made.write(data_folder(arguments.data, name), number))
+                events = variant.events
+                pipeline.feed(events.write(data_folder(arguments.data, events), number))
             times = {p.name: p.batch_ms[-1] for p in pipelines}
             print(f"{number}: {times}", file=sys.stderr)
-        for pipeline in pipelines:
-            pipeline.stop()
-    shutil.rmtree(work, ignore_errors=True)
     keys = ("live_ids", "unique", "duplicate", "state_bytes", "sidecar_bytes", "catalog_reads")
     return {
         p.name: {
