@@ -57,14 +57,14 @@ def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(name, file, ((old, new),), tests)
 
 
-ORACLE, TRACES = "unit/test_core_oracle.py", "unit/test_core_traces.py"
+ORACLE, VERDICTS = "unit/test_core_oracle.py", "unit/test_core_verdicts.py"
 STABLE = f"{ORACLE}::test_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
 UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
 MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
 DAMAGE, PARTITIONS = "unit/test_catalog_damage.py", "unit/test_core_partitions.py"
 
-LOST = "unit/test_lost_checkpoint.py"
+ADOPT = "unit/test_catalog_adopt.py"
 
 _BELIEVES = (
     "from dedup.catalog.view import OpenViews, Views\n",
@@ -126,14 +126,14 @@ MUTANTS = (
         "core/shard.py",
         "np.where((flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0, _FOREVER_MS, own_ms)",
         "own_ms",
-        "unit/test_mutants_found.py",
+        "unit/test_core_times.py",
     ),
     _mutant(
         "a new bucket grid leaves the tail as it is",
         "core/shard.py",
         "    if len(state.tail):\n",
         "    if False:\n",
-        TRACES,
+        UPKEEP,
     ),
     # --- the verdict
     _mutant(
@@ -142,14 +142,14 @@ MUTANTS = (
         "times_ms, late = _effective(records, clocks, policy, epoch)",
         "times_ms, late = _effective(records, clocks.advance(records.heard, now_ms=epoch.now_ms, "
         "run_id=epoch.run_id, policy=policy), policy, epoch)",
-        TRACES,
+        VERDICTS,
     ),
     _mutant(
         "an age of exactly the horizon is no duplicate",
         "core/horizon.py",
         "np.abs(times_ms - others_ms) <= horizon_ms",
         "np.abs(times_ms - others_ms) < horizon_ms",
-        TRACES,
+        VERDICTS,
     ),
     _mutant(
         "of several copies one of exactly that age is no duplicate",
@@ -179,7 +179,7 @@ MUTANTS = (
         "core/shard.py",
         "return np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late",
         "return records.times_ms, late",
-        TRACES,
+        VERDICTS,
     ),
     _mutant(
         "IDs with one hash are one ID",
@@ -188,7 +188,7 @@ MUTANTS = (
         "import numpy\n\n"
         "    _, first, inverse = numpy.unique(hashes, return_index=True, return_inverse=True)\n"
         "    return first[inverse]",
-        "unit/test_mutants_found.py",
+        "unit/test_hostile_input.py",
     ),
     _mutant(
         "late records pass although their IDs were forgotten",
@@ -236,7 +236,7 @@ MUTANTS = (
         "late_ms = max(late_ms, bound_ms - policy.lateness_ms)",
         "late_ms = bound_ms - policy.lateness_ms",
         CLOCKS,
-        TRACES,
+        VERDICTS,
     ),
     _mutant(
         "one watermark for lateness and for forgetting",
@@ -244,7 +244,7 @@ MUTANTS = (
         "gc_ms = max(gc_ms, late_ms - policy.horizon_ms)",
         "gc_ms = max(gc_ms, late_ms)",
         CLOCKS,
-        TRACES,
+        VERDICTS,
     ),
     # --- upkeep
     _mutant(
@@ -259,7 +259,7 @@ MUTANTS = (
         "core/upkeep.py",
         "ends_ms = tail.bucket_starts(self.state.bucket_ms) + self.state.bucket_ms",
         "ends_ms = tail.bucket_starts(self.state.bucket_ms)",
-        TRACES,
+        VERDICTS,
     ),
     _mutant(
         "a merge under way loses an input",
@@ -345,42 +345,42 @@ MUTANTS = (
         "spark/executor/group.py",
         "not (base.epoch == base.run_began or _made_segments(base))",
         "not _made_segments(base)",
-        LOST,
+        ADOPT,
     ),
     _mutant(
         "a checkpoint that is only tried replaces the copies",
         "spark/executor/group.py",
         "    if told.epoch <= base.epoch:\n",
         "    if True:\n",
-        LOST,
+        ADOPT,
     ),
     _mutant(
         "what another checkpoint saw is adopted",
         "catalog/repair/adopt.py",
         "    if not sole:\n        _check_one_line(",
         "    if False:\n        _check_one_line(",
-        LOST,
+        ADOPT,
     ),
     _mutant(
         "an adopted query begins with clocks of long ago",
         "catalog/repair/adopt.py",
         "newest = max(known.values(), key=_how_far)",
         "newest = min(known.values(), key=_how_far)",
-        LOST,
+        ADOPT,
     ),
     _mutant(
         "vacuum takes what a copy's original made for orphans",
         "catalog/gc/vacuum.py",
         "if elsewhere and not sole:",
         "if False:",
-        LOST,
+        SWEEP,
     ),
     _mutant(
         "a branch that began long ago is forgotten",
         "core/lineage.py",
         "and run.through_epoch >= first",
         "and run.began_epoch >= first",
-        LOST,
+        "unit/test_core_lineage.py",
     ),
     # --- damage
     _mutant(
@@ -409,7 +409,7 @@ MUTANTS = (
         "an object with a wrong checksum is used",
         "catalog/document.py",
         (("or said != known.get(found, checksum)(fields):\n", "or False:\n"),),
-        ("unit/test_mutants_found.py", "unit/test_formats.py"),
+        ("unit/test_catalog_certificate.py", "unit/test_formats.py"),
     ),
     _mutant(
         "another segment under the same name is used",

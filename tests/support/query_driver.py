@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,14 @@ QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 SHARD_KEY, HASH_KEY = derive_keys(QUERY)
 KEY_ID = filter_key_id(QUERY)
 
+DAY_MS = 86_400_000
+POLICY = Policy(
+    horizon_ms=7 * DAY_MS, bucket_ms=DAY_MS, event_time=True, lateness_ms=3_600_000,
+    state_budget_bytes=40_000,
+)  # fmt: skip
+#: Nothing is sealed under it.
+ROOMY = replace(POLICY, state_budget_bytes=1 << 30)
+PER_BATCH = 100
 #: An ID and its timestamp.
 Rec = tuple[bytes, int]
 
@@ -133,3 +141,17 @@ class QueryDriver:
     def begin_adopted(self, run_id: str) -> None:
         """Start with the empty checkpoint that an adoption made."""
         self.rows, self.epoch, self.run_id = [b""] * self.shards, 0, run_id
+
+
+def records(number: int) -> list[Rec]:
+    first_ms = 1_800_000_000_000 - DAY_MS
+    numbers = range(number * PER_BATCH, (number + 1) * PER_BATCH)
+    return [(b"id-%06d" % n, first_ms + 1000 * n) for n in numbers]
+
+
+def run(query: QueryDriver, numbers: range) -> list[str]:
+    told = []
+    for number in numbers:
+        query.now_ms += 60_000
+        told += query.batch(records(number))
+    return told

@@ -38,6 +38,7 @@ from tests.support.memory_store import HASH_KEY, MemoryStore
 
 MAX_FUTURE_MS = 50
 YEAR_MS = 365 * 86_400_000
+X, Y, Z = b"x", b"y", b"z"
 IN_2099_MS = 4_070_908_800_000
 EVENT = Policy(horizon_ms=60, bucket_ms=10, event_time=True, keep_expired_ms=0, retain_epochs=0)
 PROCESSING = replace(EVENT, event_time=False)

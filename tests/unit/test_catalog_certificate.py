@@ -130,3 +130,14 @@ def test_slot_keys_spread_as_evenly_as_possible(shards: int, partitions: int) ->
 def test_slot_keys_of_nothing_are_refused(shards: int, partitions: int) -> None:
     with pytest.raises(ConfigError, match="from 1 on"):
         slot_keys(shards, partitions)
+
+
+def test_every_flipped_bit_of_a_certificate_is_damage() -> None:
+    """Another ID column of the same type would silently drop unique rows (invariant 14)."""
+    whole = WANTED.to_bytes()
+    for at in range(len(whole.rstrip())):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(CatalogError):
+                Certificate.from_bytes(bytes(damaged), "here")

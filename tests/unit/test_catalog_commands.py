@@ -26,8 +26,7 @@ from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.machine import wall_clock_ms
 from dedup.spark.driver.state_reader import Snapshot
-from tests.support.query_driver import QUERY, QueryDriver
-from tests.unit.test_lost_checkpoint import DAY_MS, POLICY, ROOMY, records
+from tests.support.query_driver import DAY_MS, POLICY, QUERY, ROOMY, QueryDriver, records
 
 
 def encoded(text: str) -> bytes:

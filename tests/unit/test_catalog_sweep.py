@@ -25,6 +25,8 @@ from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from tests.support.catalog import QUERY, Bench, fixed, hashes_of  # noqa: F401
+from tests.support.query_driver import DAY_MS, ROOMY, QueryDriver, run
+from tests.support.query_driver import POLICY as SEALING
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -278,3 +280,58 @@ def test_a_run_of_one_micro_batch_is_marked_by_the_next(root: Root) -> None:
     housekeep(root, visit("a", 0), ShardState(), POLICY)
     housekeep(root, visit("b", 1), state("a", 0, 0), POLICY)
     assert list_runs(root, QUERY) == [Run("a", 0, 0), Run("b", 1)]
+
+
+def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_path: Path) -> None:
+    """The original rests since, and its note of how far it is was made before that."""
+    query = QueryDriver(tmp_path, SEALING)
+    run(query, range(13))
+    copied = query.states()
+    run(query, range(13, 53))
+    now_ms = query.now_ms + 10 * DAY_MS + 10**12
+    with pytest.raises(ConfigError, match="went on behind the state of this checkpoint") as refused:
+        plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=DAY_MS, sole=False)
+    assert refused.value.remedy == "branched-history"
+    told = plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=0, sole=True)
+    live = {segment.name for segment in query.state().manifest.segments()}
+    assert live & {file.parsed.segment for file in told.files}, "the word is taken"
+    # With its own checkpoint the same files are no orphans, and no word is needed.
+    own = plan_vacuum(query.root, QUERY, query.states(), now_ms=now_ms, older_than_ms=0, sole=False)
+    assert not live & {file.parsed.segment for file in own.files}
+
+
+def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedup.core.lineage.MAX_RUNS", 4)
+    query = QueryDriver(tmp_path, ROOMY)
+    for start in range(12):
+        query.go_on(f"run-{start}")
+        run(query, range(2 * start, 2 * start + 2))
+    # The lineage's own, and the one before it, which the next start will forget.
+    assert [known.run_id for known in list_runs(query.root, QUERY)][-4:] == [
+        f"run-{n}" for n in range(8, 12)
+    ]
+    assert len(list_runs(query.root, QUERY)) <= 5
+    # Starts that committed nothing go as well.
+    for start in range(20):
+        rows, epoch = list(query.rows), query.epoch
+        query.go_on(f"failed-{start}")
+        run(query, range(90, 91))
+        query.rows, query.epoch = rows, epoch
+    for start in range(12, 18):
+        query.go_on(f"run-{start}")
+        run(query, range(2 * start, 2 * start + 2))
+    assert len(list_runs(query.root, QUERY)) <= 5
+    assert query.state().branches == 0
+
+
+def test_the_runs_of_a_quiet_query_are_listed_as_one_line(tmp_path: Path) -> None:
+    query = QueryDriver(tmp_path, ROOMY)
+    for start in range(4):
+        query.go_on(f"run-{start}")
+        run(query, range(3 * start, 3 * start + 3))
+    assert query.state().branches == 0
+    assert [known.run_id for known in list_runs(query.root, QUERY)] == [
+        f"run-{n}" for n in range(4)
+    ]

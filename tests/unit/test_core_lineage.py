@@ -60,3 +60,20 @@ def test_a_run_at_work_behind_its_successors_first_micro_batch(
     run_id: str, epoch: int, found: Run | None
 ) -> None:
     assert HISTORY.outran(run_id, epoch) == found
+
+
+def test_a_branch_that_began_before_a_full_lineage_still_counts() -> None:
+    runs = tuple(Run(f"run-{n}", 10 * n) for n in range(1, MAX_RUNS + 1))
+    lineage = Lineage(runs)
+    copy = Run("a copy since long ago", 5, through_epoch=90_000)
+    ended = Run("ended before", 0, through_epoch=4)
+    assert lineage.branches([*runs, copy, ended]) == (copy,)
+
+
+def test_which_micro_batches_a_lineage_made() -> None:
+    lineage = Lineage((Run("a", 0), Run("b", 5), Run("c", 9)))
+    assert lineage.contains("a", 4)
+    assert not lineage.contains("a", 5)
+    assert lineage.contains("b", 8)
+    assert lineage.contains("c", 99)
+    assert not lineage.contains("d", 1)

@@ -13,11 +13,11 @@ from tests.support.shard_driver import (
     YEAR_MS,
     Driver,
     Rec,
+    X,
+    Y,
     drive,
     watermarks,
 )
-
-X, Y, Z = b"x", b"y", b"z"
 
 
 @SEALED_OR_NOT
@@ -153,3 +153,12 @@ def test_other_source_columns_start_with_new_clocks() -> None:
     driver.feed([Rec(b"b", 500, "t")], 1_000)
     assert driver.state.clocks.late_watermark_ms == 500
     assert set(driver.state.clocks.sources) == {"t"}
+
+
+def test_a_source_partition_of_which_nothing_is_timed_holds_no_watermark() -> None:
+    driver = drive(idle_timeout_ms=None)
+    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "q", untimed=True)])
+    assert watermarks(driver) == (100, 40)
+    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "r")])
+    driver.feed([Rec(X, 200, "p")])
+    assert watermarks(driver) == (100, 40), "one whose times are replaced does hold it"

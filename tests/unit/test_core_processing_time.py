@@ -10,11 +10,12 @@ from tests.support.shard_driver import (
     SEALED_OR_NOT,
     YEAR_MS,
     Rec,
+    X,
+    Y,
+    Z,
     drive,
     watermarks,
 )
-
-X, Y, Z = b"x", b"y", b"z"
 
 
 @SEALED_OR_NOT

@@ -12,11 +12,12 @@ from tests.support.shard_driver import (
     STABLE_OR_NOT,
     YEAR_MS,
     Rec,
+    X,
+    Y,
+    Z,
     drive,
     watermarks,
 )
-
-X, Y, Z = b"x", b"y", b"z"
 
 
 @pytest.mark.parametrize("late", ["emit", "drop"])
@@ -112,3 +113,11 @@ def test_stable_probes_only_the_buckets_that_may_hold_a_copy() -> None:
     driver.feed([Rec(b"%d" % t, t) for t in range(0, 60, 2)])
     # Each of six buckets once, by each of the two attempts.
     assert driver.store.lookups - lookups == 12
+
+
+@SEALED_OR_NOT
+def test_a_copy_whose_time_lies_in_the_future_now_is_found_under_it(budget: int) -> None:
+    """It was the record's own before the driver's clock was set back."""
+    driver = drive(state_budget_bytes=budget, stable_timestamps=True)
+    assert driver.named([Rec(b"x", 1040)], 1000) == ["UNIQUE"]
+    assert driver.named([Rec(b"x", 1040)], 400) == ["DUPLICATE"]

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from dedup import kernel
+from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import MAX_SOURCES, NEVER_MS
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import ConfigError
-from tests.support.shard_driver import Driver, Rec, drive
+from tests.support.shard_driver import SEALED_OR_NOT, Driver, Rec, drive
 
 _ZERO_KEY = bytes(16)
 
@@ -47,7 +48,7 @@ def test_ids_that_collide_without_the_key_do_not_with_it() -> None:
     assert rates["keyed"] < 0.015
 
 
-@pytest.mark.parametrize("budget", [0, 1 << 20], ids=["sealed", "tail"])
+@SEALED_OR_NOT
 def test_one_hot_id_and_ids_of_all_sizes(budget: int) -> None:
     """Nine tenths are one ID; the others are empty, of a megabyte, and of every length between."""
     driver = drive(state_budget_bytes=budget, horizon_ms=1_000, bucket_ms=100)
@@ -90,3 +91,20 @@ def test_countless_source_partitions_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"more than 20,000 source partitions.*not records"):
         sources(driver, MAX_SOURCES + 1, 100)
     assert driver.state.clocks.low_watermark_ms == NEVER_MS
+
+
+@SEALED_OR_NOT
+def test_ids_that_share_a_hash_are_told_apart(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash collisions cost a lookup, never a record (invariant 8)."""
+    real = kernel.hash64
+
+    def two_values(data: U8, offsets: I64, key: bytes) -> U64:
+        return real(data, offsets, key) & np.uint64(1 << 63)
+
+    monkeypatch.setattr(kernel, "hash64", two_values)
+    driver = drive(state_budget_bytes=budget)
+    ids = [b"%d" % n for n in range(40)]
+    for first in (0, 20):
+        new = [Rec(record_id, 100) for record_id in ids[first : first + 20]]
+        assert driver.named([*new, *new]) == ["UNIQUE"] * 20 + ["DUPLICATE"] * 20
+    assert driver.named([Rec(record_id, 101) for record_id in ids]) == ["DUPLICATE"] * 40

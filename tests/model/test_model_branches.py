@@ -1,4 +1,4 @@
-"""What the model found, step by step."""
+"""Histories that branch, because a checkpoint is copied or an attempt dies, step by step."""
 
 from __future__ import annotations
 

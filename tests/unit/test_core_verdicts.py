@@ -1,27 +1,22 @@
-"""Traces that broke earlier drafts: thresholds, backfills, restarts, orphans."""
+"""What becomes of a record, by its age, the watermarks, and what it lacks."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from dedup import kernel
 from dedup.core.clocks import NEVER_MS
-from dedup.core.entries import Entries
-from dedup.core.keys import Keys
-from dedup.core.segment import SegmentPlan
-from tests.support.memory_store import HASH_KEY
 from tests.support.shard_driver import (
     IN_2099_MS,
     PROCESSING,
     SEALED_OR_NOT,
     STABLE_OR_NOT,
     Rec,
+    X,
+    Y,
+    Z,
     drive,
     watermarks,
 )
-
-X, Y, Z = b"x", b"y", b"z"
 
 
 @SEALED_OR_NOT
@@ -151,48 +146,6 @@ def test_watermarks_do_not_fall_with_a_longer_lateness_or_horizon(budget: int) -
     assert watermarks(driver) == (520, 430)
 
 
-@pytest.mark.parametrize("new_bucket_ms", [1, 7, 40])
-def test_the_tail_is_sealed_under_the_grid_that_it_was_taken_on(new_bucket_ms: int) -> None:
-    driver = drive(horizon_ms=10, bucket_ms=5, lateness_ms=200)
-    driver.feed([Rec(X, t) for t in (0, 11, 22)])
-    assert len(driver.state.tail) == 3
-    # In one bucket of the new grid x would occur twice.
-    driver.retune(horizon_ms=40, bucket_ms=new_bucket_ms)
-    driver.feed([Rec(Y, 23)])
-    assert [b.range for b in driver.state.manifest.buckets] == [(0, 5), (10, 15), (20, 25)]
-    assert list(driver.state.tail.keys) == [Y]
-    assert driver.named([Rec(X, 62), Rec(X, 63)]) == ["DUPLICATE", "UNIQUE"]
-
-
-def test_a_lookup_takes_segments_of_every_grid() -> None:
-    driver = drive(horizon_ms=30, bucket_ms=10, lateness_ms=500, state_budget_bytes=0)
-    driver.feed([Rec(X, 9), Rec(Y, 25)])
-    driver.retune(horizon_ms=60, bucket_ms=7)
-    driver.feed([Rec(Z, 30)])
-    driver.retune(horizon_ms=40, bucket_ms=40)
-    assert driver.named([Rec(X, 49), Rec(X, 50), Rec(Y, 65), Rec(Z, 70), Rec(Z, 71)]) == [
-        "DUPLICATE",
-        "UNIQUE",
-        "DUPLICATE",
-        "DUPLICATE",
-        "UNIQUE",
-    ]
-
-
-def test_an_orphan_segment_with_a_live_id_is_not_believed() -> None:
-    driver = drive(state_budget_bytes=0)
-    driver.feed([Rec(X, 100)])
-    keys = Keys.from_list([Y, X])
-    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    entries = Entries.in_order(keys, hashes, np.array([100, 109]))
-    driver.store.write_segment(SegmentPlan(100, 110, 0.01), [entries])
-    assert driver.named([Rec(X, 160), Rec(X, 161), Rec(Y, 101)]) == [
-        "DUPLICATE",
-        "UNIQUE",
-        "UNIQUE",
-    ]
-
-
 def test_the_future_that_was_rolled_back_never_happened() -> None:
     driver = drive(state_budget_bytes=0, retain_epochs=5)
     driver.feed([Rec(X, 100)])
@@ -227,15 +180,6 @@ def test_records_that_nothing_times(budget: int) -> None:
     assert driver.named([Rec(None, None, untimed=True), untimed]) == ["NULL_ID", "UNTIMED"]
     assert driver.named([Rec(Y, None, untimed=True)]) == ["UNTIMED"]
     assert driver.named([Rec(X, 100), Rec(Y, 100)]) == ["DUPLICATE", "UNIQUE"]
-
-
-def test_a_source_partition_of_which_nothing_is_timed_holds_no_watermark() -> None:
-    driver = drive(idle_timeout_ms=None)
-    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "q", untimed=True)])
-    assert watermarks(driver) == (100, 40)
-    driver.feed([Rec(X, 100, "p"), Rec(Y, None, "r")])
-    driver.feed([Rec(X, 200, "p")])
-    assert watermarks(driver) == (100, 40), "one whose times are replaced does hold it"
 
 
 def test_counts_add_up() -> None:

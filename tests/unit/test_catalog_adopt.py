@@ -1,5 +1,4 @@
-"""Going on after the checkpoint was lost, put back or copied: what is remembered is what was
-emitted, and nothing goes that somebody still needs."""
+"""Adopting a catalog whose checkpoint was lost: what is remembered is what was emitted."""
 
 from __future__ import annotations
 
@@ -8,38 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.gc.runs import list_runs
-from dedup.catalog.gc.vacuum import plan_vacuum
 from dedup.catalog.repair.adopt import adopt
 from dedup.catalog.repair.backup import read_adopted, read_backup
 from dedup.catalog.root import Root
-from dedup.core.lineage import MAX_RUNS, Lineage, Run
-from dedup.core.policy import Policy
 from dedup.errors import ConfigError
-from tests.support.query_driver import QUERY, QueryDriver, Rec
-
-DAY_MS = 86_400_000
-POLICY = Policy(
-    horizon_ms=7 * DAY_MS, bucket_ms=DAY_MS, event_time=True, lateness_ms=3_600_000,
-    state_budget_bytes=40_000,
-)  # fmt: skip
-#: Nothing is sealed under it.
-ROOMY = replace(POLICY, state_budget_bytes=1 << 30)
-PER_BATCH = 100
-
-
-def records(number: int) -> list[Rec]:
-    first_ms = 1_800_000_000_000 - DAY_MS
-    numbers = range(number * PER_BATCH, (number + 1) * PER_BATCH)
-    return [(b"id-%06d" % n, first_ms + 1000 * n) for n in numbers]
-
-
-def run(query: QueryDriver, numbers: range) -> list[str]:
-    told = []
-    for number in numbers:
-        query.now_ms += 60_000
-        told += query.batch(records(number))
-    return told
+from tests.support.query_driver import POLICY, QUERY, ROOMY, QueryDriver, records, run
 
 
 def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
@@ -214,75 +186,3 @@ def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) 
     query.batch([])
     named = {pending_list.name for pending_list in query.state().manifest.pending_lists}
     assert not named & {pending_list.name for pending_list in gone}
-
-
-def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_path: Path) -> None:
-    """The original rests since, and its note of how far it is was made before that."""
-    query = QueryDriver(tmp_path, POLICY)
-    run(query, range(13))
-    copied = query.states()
-    run(query, range(13, 53))
-    now_ms = query.now_ms + 10 * DAY_MS + 10**12
-    with pytest.raises(ConfigError, match="went on behind the state of this checkpoint") as refused:
-        plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=DAY_MS, sole=False)
-    assert refused.value.remedy == "branched-history"
-    told = plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=0, sole=True)
-    live = {segment.name for segment in query.state().manifest.segments()}
-    assert live & {file.parsed.segment for file in told.files}, "the word is taken"
-    # With its own checkpoint the same files are no orphans, and no word is needed.
-    own = plan_vacuum(query.root, QUERY, query.states(), now_ms=now_ms, older_than_ms=0, sole=False)
-    assert not live & {file.parsed.segment for file in own.files}
-
-
-def test_a_branch_that_began_before_a_full_lineage_still_counts() -> None:
-    runs = tuple(Run(f"run-{n}", 10 * n) for n in range(1, MAX_RUNS + 1))
-    lineage = Lineage(runs)
-    copy = Run("a copy since long ago", 5, through_epoch=90_000)
-    ended = Run("ended before", 0, through_epoch=4)
-    assert lineage.branches([*runs, copy, ended]) == (copy,)
-
-
-def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dedup.core.lineage.MAX_RUNS", 4)
-    query = QueryDriver(tmp_path, ROOMY)
-    for start in range(12):
-        query.go_on(f"run-{start}")
-        run(query, range(2 * start, 2 * start + 2))
-    # The lineage's own, and the one before it, which the next start will forget.
-    assert [known.run_id for known in list_runs(query.root, QUERY)][-4:] == [
-        f"run-{n}" for n in range(8, 12)
-    ]
-    assert len(list_runs(query.root, QUERY)) <= 5
-    # Starts that committed nothing go as well.
-    for start in range(20):
-        rows, epoch = list(query.rows), query.epoch
-        query.go_on(f"failed-{start}")
-        run(query, range(90, 91))
-        query.rows, query.epoch = rows, epoch
-    for start in range(12, 18):
-        query.go_on(f"run-{start}")
-        run(query, range(2 * start, 2 * start + 2))
-    assert len(list_runs(query.root, QUERY)) <= 5
-    assert query.state().branches == 0
-
-
-def test_which_micro_batches_a_lineage_made() -> None:
-    lineage = Lineage((Run("a", 0), Run("b", 5), Run("c", 9)))
-    assert lineage.contains("a", 4)
-    assert not lineage.contains("a", 5)
-    assert lineage.contains("b", 8)
-    assert lineage.contains("c", 99)
-    assert not lineage.contains("d", 1)
-
-
-def test_the_runs_of_a_quiet_query_are_listed_as_one_line(tmp_path: Path) -> None:
-    query = QueryDriver(tmp_path, ROOMY)
-    for start in range(4):
-        query.go_on(f"run-{start}")
-        run(query, range(3 * start, 3 * start + 3))
-    assert query.state().branches == 0
-    assert [known.run_id for known in list_runs(query.root, QUERY)] == [
-        f"run-{n}" for n in range(4)
-    ]

@@ -9,9 +9,7 @@ import pytest
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
-from tests.support.shard_driver import Driver, Rec, drive
-
-X, Y, Z = b"x", b"y", b"z"
+from tests.support.shard_driver import Driver, Rec, X, Y, Z, drive
 
 
 def names(manifest: Manifest) -> list[str]:
