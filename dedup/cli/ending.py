@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
 from dedup.errors import LINK
+
+
+class Done(NamedTuple):
+    """What a command has done: its exit code, what ``--json`` prints, and what people read."""
+
+    code: int
+    body: dict[str, Any]
+    lines: Iterable[str] = ()
 
 
 @contextmanager
@@ -26,12 +34,12 @@ def while_read() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> None:
+def finish(work: Callable[[], Done], *, as_json: bool) -> None:
     """Run a command's work, print what is due, and leave with the exit code."""
     try:
-        code, body = work()
+        done = work()
     except KeyboardInterrupt:
-        code, body = INTERRUPTED, {"status": "interrupted"}
+        done = Done(INTERRUPTED, {"status": "interrupted"})
     except typer.Exit:
         raise
     except ModuleNotFoundError:
@@ -40,13 +48,16 @@ def finish(work: Callable[[], tuple[int, dict[str, Any]]], *, as_json: bool) -> 
         if os.environ.get(TRACEBACK):
             raise
         failure = explain(error)
-        code = failure.exit_code
         body = {"status": "failed", "error": failure.kind, "message": failure.message}
         print(f"error: {failure.message}", file=sys.stderr)
         if failure.remedy is not None:
             body["remedy"] = failure.remedy
             print(f"{LINK}{failure.remedy}", file=sys.stderr)
-    if as_json:
-        with while_read():
-            print(json.dumps(body | {"exit_code": code}, sort_keys=True))
-    raise typer.Exit(code)
+        done = Done(failure.exit_code, body)
+    with while_read():
+        if as_json:
+            print(json.dumps(done.body | {"exit_code": done.code}, sort_keys=True))
+        else:
+            for line in done.lines:
+                print(line)
+    raise typer.Exit(done.code)

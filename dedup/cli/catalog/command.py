@@ -1,198 +1,160 @@
-"""The flags of `dedup catalog` and its tables."""
+"""The flags of `dedup catalog`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
-import typer
-
+from dedup.cli import flags as shared
 from dedup.cli.catalog.screen import (
     adoption_lines,
     inspection_lines,
     vacuum_lines,
     verification_lines,
 )
-from dedup.cli.ending import finish, while_read
+from dedup.cli.ending import Done
 from dedup.cli.failures import DAMAGE, NOT_FOUND, OK
+from dedup.cli.flags import Flags, command, option, switch
 from dedup.cli.help_screen import App
-
-if TYPE_CHECKING:
-    from dedup.spark.driver.state_reader import Snapshot
 
 catalog_app = App(help="Look into a catalog, verify it, clean it up, go on after a loss.")
 
-_ROOT = Annotated[str, typer.Argument(metavar="ROOT", help="Path or URI of the catalog.")]
-_CHECKPOINT = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR", help="Checkpoint of the query: only it tells live segments from others."
-    ),
-]
-_QUERY = Annotated[str | None, typer.Option(metavar="ID", help="Only this query.")]
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogFlags(Flags):
+    """Which catalog, and how it is looked at."""
+
+    root: shared.Root
+    checkpoint: Annotated[
+        str | None,
+        option("DIR", "Checkpoint of the query: only it tells live segments from others."),
+    ] = None
+    query: shared.OnlyQuery = None
 
 
-@catalog_app.command()
-def inspect(
-    root: _ROOT,
-    checkpoint: _CHECKPOINT = None,
-    query: _QUERY = None,
-    list_segments: Annotated[bool, typer.Option("--segments", help="List every segment.")] = False,
-    as_json: _JSON = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InspectFlags(CatalogFlags):
+    """What can be given to `dedup catalog inspect`."""
+
+    list_segments: Annotated[bool, switch("List every segment.", "--segments")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptLossFlags(Flags):
+    """What can be given to `dedup catalog accept-loss`."""
+
+    root: shared.Root
+    segment: Annotated[str, option("NAME", "Segment, as the query's error names it.")]
+    query: shared.OnlyQuery = None
+    shard: Annotated[int | None, option("N", "Only this shard.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VacuumFlags(Flags):
+    """What can be given to `dedup catalog vacuum`."""
+
+    root: shared.Root
+    checkpoint: Annotated[str, option("DIR", "Checkpoint of the query: what it names stays.")]
+    older_than: Annotated[
+        str, option("TIME", "Younger files may belong to a micro-batch under way.")
+    ] = "24 hours"
+    sole: Annotated[
+        bool,
+        switch("No other checkpoint of this query is in use: its other runs are over.", "--sole"),
+    ] = False
+    dry_run: Annotated[bool, switch("Only say what would be deleted.", "--dry-run")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptFlags(Flags):
+    """What can be given to `dedup catalog adopt`."""
+
+    root: shared.Root
+    checkpoint: Annotated[str, option("DIR", "Where the new checkpoint is to be.")]
+    query: shared.OnlyQuery = None
+    sole: Annotated[
+        bool,
+        switch("The sink holds all that is told of, though history branched.", "--sole"),
+    ] = False
+
+
+@command(InspectFlags)
+def inspect(flags: InspectFlags) -> Done:
     """Say what a catalog holds."""
-    from dedup.cli.catalog import work as catalog
+    from dedup.cli.catalog import work
 
-    def work() -> tuple[int, dict[str, Any]]:
-        place = catalog.open_root(root)
-        body = catalog.inspect(place, _known(place, checkpoint), query)
-        if not as_json:
-            _say(inspection_lines(body, list_segments=list_segments))
-        return OK, body
-
-    finish(work, as_json=as_json)
+    root = work.open_root(flags.root)
+    body = work.inspect(root, work.known(root, flags.checkpoint), flags.query)
+    return Done(OK, body, inspection_lines(body, list_segments=flags.list_segments))
 
 
-@catalog_app.command()
-def verify(
-    root: _ROOT,
-    checkpoint: _CHECKPOINT = None,
-    query: _QUERY = None,
-    as_json: _JSON = False,
-) -> None:
+@command(CatalogFlags)
+def verify(flags: CatalogFlags) -> Done:
     """Read every file of the catalog; exit with 3 if one is damaged or missing."""
-    from dedup.cli.catalog import work as catalog
+    from dedup.cli.catalog import work
 
-    def work() -> tuple[int, dict[str, Any]]:
-        place = catalog.open_root(root)
-        known = _known(place, checkpoint)
-        others = catalog.verify_others(place, known, query)
-        checked = catalog.verify(place, known, query)
-        bad = [(s, r) for s, r in checked if not r.ok]
-        # A loss that was accepted is no news.
-        open_damage = [s for s, _ in bad if not s.loss_accepted]
-        body = {
-            "root": place.url(),
-            "status": "damaged" if open_damage or others else "ok",
-            "segments": len(checked),
-            "ids": sum(r.count for _, r in checked),
-            "damaged": [s.to_json() | {"problems": list(r.problems)} for s, r in bad],
-            "damaged_objects": [asdict(problem) for problem in others],
-        }
-        if not as_json:
-            _say(verification_lines(body))
-        return (DAMAGE if open_damage or others else OK), body
-
-    finish(work, as_json=as_json)
+    root = work.open_root(flags.root)
+    known = work.known(root, flags.checkpoint)
+    others = work.verify_others(root, known, flags.query)
+    checked = work.verify(root, known, flags.query)
+    bad = [(s, r) for s, r in checked if not r.ok]
+    # A loss that was accepted is no news.
+    open_damage = [s for s, _ in bad if not s.loss_accepted]
+    body = {
+        "root": root.url(),
+        "status": "damaged" if open_damage or others else "ok",
+        "segments": len(checked),
+        "ids": sum(r.count for _, r in checked),
+        "damaged": [s.to_json() | {"problems": list(r.problems)} for s, r in bad],
+        "damaged_objects": [asdict(problem) for problem in others],
+    }
+    return Done(DAMAGE if open_damage or others else OK, body, verification_lines(body))
 
 
-@catalog_app.command()
-def accept_loss(
-    root: _ROOT,
-    segment: Annotated[
-        str, typer.Option(metavar="NAME", help="Segment, as the query's error names it.")
-    ],
-    query: _QUERY = None,
-    shard: Annotated[int | None, typer.Option(metavar="N", help="Only this shard.")] = None,
-    as_json: _JSON = False,
-) -> None:
+@command(AcceptLossFlags)
+def accept_loss(flags: AcceptLossFlags) -> Done:
     """Accept the loss of one damaged segment: its IDs may then be emitted once more.
 
     The query takes note at its next start; a segment that is whole stays in use.
     """
-    from dedup.cli.catalog import work as catalog
+    from dedup.cli.catalog import work
 
-    def work() -> tuple[int, dict[str, Any]]:
-        place = catalog.open_root(root)
-        body = catalog.accept_loss(place, segment, query_id=query, shard=shard)
-        if not as_json:
-            bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
-            _say(
-                [
-                    f"Accepted: segment {segment} of shard {body['shard']} ({bucket}) may be lost.",
-                    "Start the query again.",
-                ]
-            )
-        return OK, body
-
-    finish(work, as_json=as_json)
+    root = work.open_root(flags.root)
+    body = work.accept_loss(root, flags.segment, query_id=flags.query, shard=flags.shard)
+    bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
+    accepted = f"segment {flags.segment} of shard {body['shard']} ({bucket})"
+    lines = [f"Accepted: {accepted} may be lost.", "Start the query again."]
+    return Done(OK, body, lines)
 
 
-@catalog_app.command()
-def vacuum(
-    root: _ROOT,
-    checkpoint: Annotated[
-        str,
-        typer.Option(metavar="DIR", help="Checkpoint of the query: what it names stays."),
-    ],
-    older_than: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Younger files may belong to a micro-batch under way."),
-    ] = "24 hours",
-    sole: Annotated[
-        bool,
-        typer.Option(
-            "--sole", help="No other checkpoint of this query is in use: its other runs are over."
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
-    ] = False,
-    as_json: _JSON = False,
-) -> None:
+@command(VacuumFlags)
+def vacuum(flags: VacuumFlags) -> Done:
     """Delete what no manifest names: orphans and half-written files. Foreign files stay."""
-    from dedup.cli.catalog import upkeep as catalog_upkeep
+    from dedup.cli.catalog import upkeep
 
-    def work() -> tuple[int, dict[str, Any]]:
-        body = catalog_upkeep.vacuum(
-            root, checkpoint, older_than=older_than, sole=sole, dry_run=dry_run
-        )
-        if not as_json:
-            _say(vacuum_lines(body))
-        return OK, body
+    body = upkeep.vacuum(
+        flags.root,
+        flags.checkpoint,
+        older_than=flags.older_than,
+        sole=flags.sole,
+        dry_run=flags.dry_run,
+    )
+    return Done(OK, body, vacuum_lines(body))
 
-    finish(work, as_json=as_json)
 
-
-@catalog_app.command()
-def adopt(
-    root: _ROOT,
-    checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="Where the new checkpoint is to be.")
-    ],
-    query: _QUERY = None,
-    sole: Annotated[
-        bool,
-        typer.Option("--sole", help="The sink holds all that is told of, though history branched."),
-    ] = False,
-    as_json: _JSON = False,
-) -> None:
+@command(AdoptFlags)
+def adopt(flags: AdoptFlags) -> Done:
     """Make a new checkpoint that goes on with a catalog whose own is lost.
 
     Start the query with it. IDs that only the lost checkpoint held, the newest ones, may be emitted
     once more. The lost checkpoint must never run again. Exit code 5: the catalog held no ID, so
     that none was saved.
     """
-    from dedup.cli.catalog import upkeep as catalog_upkeep
+    from dedup.cli.catalog import upkeep
 
-    def work() -> tuple[int, dict[str, Any]]:
-        body = catalog_upkeep.adopt(root, checkpoint, query, sole=sole)
-        if not as_json:
-            _say(adoption_lines(body))
-        return (OK if body["ids"] else NOT_FOUND), body
-
-    finish(work, as_json=as_json)
+    body = upkeep.adopt(flags.root, flags.checkpoint, flags.query, sole=flags.sole)
+    return Done(OK if body["ids"] else NOT_FOUND, body, adoption_lines(body))
 
 
-def _known(place: Any, checkpoint: str | None) -> Snapshot | None:
-    from dedup.cli.catalog import work as catalog
-
-    return None if checkpoint is None else catalog.snapshot(place, checkpoint)
-
-
-def _say(lines: Iterable[str]) -> None:
-    with while_read():
-        for line in lines:
-            print(line)
+for _command in (inspect, verify, accept_loss, vacuum, adopt):
+    catalog_app.command()(_command)

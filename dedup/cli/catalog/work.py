@@ -77,6 +77,11 @@ def snapshot(root: Root, checkpoint: str, spark: SparkSession | None = None) -> 
         return _read(session, checkpoint, root)
 
 
+def known(root: Root, checkpoint: str | None) -> Snapshot | None:
+    """Return what a checkpoint tells, None where none is given."""
+    return None if checkpoint is None else snapshot(root, checkpoint)
+
+
 def segments(root: Root, known: Snapshot | None, query_id: str | None = None) -> list[Segment]:
     """List the segments of a catalog, those included that only a manifest names.
 

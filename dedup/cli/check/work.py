@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from dedup.catalog.root import Root
 from dedup.checks.facts import Facts, cores_of, retention, whole
 from dedup.checks.findings import Finding, Level
 from dedup.checks.rules import advise
+from dedup.cli.check.command import CheckFlags
 from dedup.cli.failures import OK, UNSAFE
+from dedup.cli.flags import pairs
 from dedup.cli.run.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
 from dedup.core.duration import duration_ms
@@ -31,54 +33,8 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What the command line says beyond the checkpoint.
-
-    Parameters
-    ----------
-    log : str or None
-        Folder of metrics logs.
-    query : str or None
-        The ID or name that the query should have.
-    catalog : str or None
-        Root of the catalog.
-    conf : sequence of str
-        ``KEY=VALUE``, Spark settings of the next start.
-    properties : str or None
-        File of all of them, as spark-defaults.conf.
-    source_options : sequence of str
-        ``KEY=VALUE``, options of the source.
-    kafka_retention, horizon : str or None
-        Durations.
-    late : str or None
-        ``"emit"`` or ``"drop"``, of the next start.
-    """
-
-    log: str | None = None
-    query: str | None = None
-    catalog: str | None = None
-    conf: Sequence[str] = ()
-    properties: str | None = None
-    source_options: Sequence[str] = ()
-    kafka_retention: str | None = None
-    horizon: str | None = None
-    late: str | None = None
-
-
-def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Finding]]:
-    """Look a query over.
-
-    Parameters
-    ----------
-    checkpoint : str
-        Its checkpoint, or the output folder of `dedup run`.
-    given : Given
-
-    Returns
-    -------
-    (int, dict, list of Finding)
-        The exit code, what ``--json`` prints, and the findings, in order.
+def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
+    """Look a query over; return the exit code, what ``--json`` prints, and the findings, in order.
 
     Raises
     ------
@@ -89,19 +45,20 @@ def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Find
     """
     # Flags first: no look into a far-away checkpoint for a slip of the pen.
     facts = _flags(given)
-    options = _pairs("--source-option", given.source_options)
+    options = _pairs(given.source_option, "--source-option")
+    checkpoint, catalog = given.checkpoint, given.catalog
     output = _output_folder(checkpoint)
     if output is not None:
         where = Path(checkpoint) / RECORD
         try:
             facts = _of_run(facts, output)
-            checkpoint, catalog = output.options["checkpoint"], output.options["catalog"]
+            checkpoint, own = output.options["checkpoint"], output.options["catalog"]
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"{where} cannot be read: it lacks {error}. Restore it, or give the checkpoint.",
                 remedy="output-folder",
             ) from None
-        given = replace(given, catalog=given.catalog or catalog)
+        catalog = catalog or own
         options = {"maxFilesPerTrigger": "what --files-per-trigger says", **options}
     log = read_checkpoint(checkpoint)
     name = None
@@ -113,8 +70,8 @@ def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Find
             f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {given.query}."
         )
     facts = _of_checkpoint(facts, log, options)
-    if given.catalog is not None:
-        facts = _of_catalog(facts, given.catalog, log)
+    if catalog is not None:
+        facts = _of_catalog(facts, catalog, log)
     # `dedup run` has no flag for it.
     findings = [f for f in advise(facts) if output is None or f.rule != "arrow-batch-bytes"]
     broken = any(finding.level is Level.BREAKS for finding in findings)
@@ -128,9 +85,9 @@ def check(checkpoint: str, given: Given) -> tuple[int, dict[str, Any], list[Find
     return (UNSAFE if broken else OK), body, findings
 
 
-def _flags(given: Given) -> Facts:
+def _flags(given: CheckFlags) -> Facts:
     settings = {} if given.properties is None else _properties(given.properties)
-    conf = _pairs("--conf", given.conf)
+    conf = _pairs(given.conf, "--conf")
     settings |= conf
     strange = sorted(name for name in conf if not name.startswith("spark."))
     if strange:
@@ -158,11 +115,8 @@ def _flags(given: Given) -> Facts:
     )
 
 
-def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
-    for text in texts:
-        if not text.partition("=")[0].strip() or "=" not in text:
-            raise ConfigError(f"{flag} {text} is not KEY=VALUE.")
-    return {t.partition("=")[0].strip(): t.partition("=")[2].strip() for t in texts}
+def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
+    return {name: value.strip() for name, value in pairs(texts, flag).items()}
 
 
 def _properties(where: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -342,11 +342,3 @@ DEFAULTS = {
     for option in dataclasses.fields(RunOptions)
     if option.default is not dataclasses.MISSING
 }
-
-
-def pairs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Options of Spark's reader from ``KEY=VALUE``, in order; ConfigError where one is not that."""
-    for text in texts:
-        if "=" not in text:
-            raise ConfigError(f"--read-option {text} is not KEY=VALUE.")
-    return tuple(sorted((t.partition("=")[0], t.partition("=")[2]) for t in texts))

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
+from dedup.cli.findings_screen import findings_lines
 from dedup.core.duration import format_ms
 from dedup.tune.candidates import Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand
+
+if TYPE_CHECKING:
+    from dedup.cli.tune.work import Result
 
 #: Columns of the table: name, width, meaning.
 COLUMNS = (
@@ -177,3 +187,44 @@ def few(number: float) -> str:
     if number >= 99_999.5:
         return f"{number / 1000:,.0f}k"
     return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """A bar on a terminal's stderr, else a line for each thing that is begun."""
+    console = Console(stderr=True, quiet=quiet)
+    if console.is_terminal and not quiet:
+        columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        with ProgressBar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=1.0)
+            yield lambda done, what: bar.update(task, completed=done, description=what)
+        return
+    said = ""
+
+    def tell(done: float, what: str) -> None:
+        nonlocal said
+        if what != said:
+            said = what
+            console.print(f"{done:4.0%} {what}", markup=False, highlight=False)
+
+    yield tell
+
+
+def show(result: Result, foot: str, html: Path | None) -> None:
+    """Print the verdict, the choices, the findings and what they rest on."""
+    console = Console()
+    width = max(40, min(100, console.width)) if console.is_terminal else 100
+    lines = [
+        *Text(title(result.demand), style="dim").wrap(console, width),
+        *Text(verdict(result.demand, result.choice), style="bold").wrap(console, width),
+        Text(),
+        *table(result.choice, running=result.demand.running, width=width),
+        Text(),
+        *findings_lines(result.findings, width),
+        *Text(foot, style="dim").wrap(console, width),
+    ]
+    if html is not None:
+        lines.append(Text(f"report: {html}"))
+    for line in lines:
+        line.rstrip()
+        console.print(line, highlight=False, soft_wrap=True)

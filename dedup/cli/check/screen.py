@@ -1,0 +1,27 @@
+"""What `dedup check` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from dedup.checks.findings import Finding
+from dedup.cli.findings_screen import WIDTH, findings_lines, summary_line
+
+
+def show(body: Mapping[str, Any], findings: Sequence[Finding], *, fold: bool) -> None:
+    """Print which query was looked over, the findings, and how many there are."""
+    console = Console()
+    name = f" ({body['name']})" if body["name"] else ""
+    since = (
+        "not started yet" if body["batch_id"] is None else f"as of micro-batch {body['batch_id']}"
+    )
+    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    for line in (
+        f"query {body['query_id']}{name}, {since}",
+        *findings_lines(findings, width, fold=fold),
+        summary_line(findings),
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
