@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dedup.tune.candidates import LEAST_BYTES, Choice, named, written
+from dedup.tune.chart_labels import label_layers
 from dedup.tune.curves import Point
 from dedup.tune.demand import Demand, Sizing
 
@@ -16,22 +17,23 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _HOUR_MS = 3_600_000
 #: Moments of the fill that are drawn.
 _MOMENTS = 120
-#: Pixels of the chart of labelled points where it is narrowest, of a letter and of a line.
-_WIDE, _HIGH, _LETTER, _FONT = 290.0, 300.0, 6.0, 11
-#: Places of a label at its point: where its box begins (pixels, share of its width, pixels from the
-#: top), and how Vega-Lite writes that.
-_PLACES: dict[str, tuple[tuple[float, float, float], dict[str, Any]]] = {
-    "above": ((0.0, -0.5, -18.0), {"align": "center", "dy": -12}),
-    "below": ((0.0, -0.5, 8.0), {"align": "center", "dy": 14}),
-    "right": ((9.0, 0.0, -5.0), {"align": "left", "dx": 9}),
-    "left": ((-9.0, -1.0, -5.0), {"align": "right", "dx": -9}),
-}
 #: More shards than this are drawn as the worst of equal groups.
 _SHARDS = 64
+_DASHED = {"strokeDash": [5, 4]}
+#: The kinds of choices, those that matter most first.
+_KINDS = ["recommended", "as it is", "another choice", "dominated"]
 
 
 def charts(demand: Demand, choice: Choice, points: Sequence[Point]) -> dict[str, Spec]:
-    """Return each chart by the name of its place in the page."""
+    """Return each chart by the name of its place in the page.
+
+    Parameters
+    ----------
+    demand : Demand
+    choice : Choice
+    points : sequence of Point
+        Measured false-positive rates.
+    """
     found = {
         "fpr": _fpr(points),
         "cost": _cost(choice),
@@ -41,6 +43,26 @@ def charts(demand: Demand, choice: Choice, points: Sequence[Point]) -> dict[str,
     if demand.repeats is not None and len(demand.repeats.apart_ms):
         found["repeats"] = _repeats(demand, demand.repeats.apart_ms)
     return {name: {"$schema": _SCHEMA, "width": "container", **s} for name, s in found.items()}
+
+
+def _number(field: str, title: str = "", axis_format: str = "", **more: Any) -> Spec:
+    """Return the encoding of a number along an axis."""
+    titled = {"title": title} if title else {}
+    axis = {"axis": {"format": axis_format}} if axis_format else {}
+    return {"field": field, "type": "quantitative", **titled, **axis, **more}
+
+
+def _tooltip(*lines: tuple[str, ...]) -> list[Spec]:
+    """Return the lines of a tooltip: field, format and title of each, "" for none."""
+    keys = ("field", "format", "title")
+    return [{key: text for key, text in zip(keys, line, strict=False) if text} for line in lines]
+
+
+def _layer(mark: str, encoding: Spec, values: Sequence[Spec] | None = None, **options: Any) -> Spec:
+    """Return one layer; without values it draws those of the chart."""
+    data = {} if values is None else {"data": {"values": values}}
+    encoded = {"encoding": encoding} if encoding else {}
+    return {**data, "mark": {"type": mark, **options}, **encoded}
 
 
 def _fpr(points: Sequence[Point]) -> Spec:
@@ -56,68 +78,76 @@ def _fpr(points: Sequence[Point]) -> Spec:
         }
         for point in points
     ]
-    # A logarithm has no place for none.
-    seen = [{"filter": "datum.measured > 0"}]
-    x = {"field": "fill", "type": "quantitative", "title": "IDs held / IDs sized for"}
     scale = {"type": "log", "domain": [1e-5, 1], "clamp": True}
-    colour = {
-        "field": "target", "type": "nominal", "title": "sized for", "sort": None,
-        "legend": {"symbolOpacity": 1},
-    }  # fmt: skip
-    tip = [
-        {"field": "target", "title": "sized for"},
-        {"field": "fill"},
-        {"field": "predicted", "format": ".4%"},
-        {"field": "measured", "format": ".4%"},
-        {"field": "low", "format": ".4%", "title": "95 % from"},
-        {"field": "high", "format": ".4%", "title": "to"},
-    ]
+    # A logarithm has no place for none.
+    positive = {"transform": [{"filter": "datum.measured > 0"}]}
+    tooltip = _tooltip(
+        ("target", "", "sized for"),
+        ("fill",),
+        ("predicted", ".4%"),
+        ("measured", ".4%"),
+        ("low", ".4%", "95 % from"),
+        ("high", ".4%", "to"),
+    )
+    predicted = _number("predicted", "false-positive rate", "~%", scale=scale)
+    interval = {"y": _number("low", scale=scale), "y2": {"field": "high"}}
+    measured = {"y": _number("measured", scale=scale), "tooltip": tooltip}
+    full = {"x": {"field": "fill"}, "color": {"value": "gray"}}
     return {
         "height": 300,
         "data": {"values": rows},
-        "encoding": {"x": x, "color": colour},
+        "encoding": {
+            "x": _number("fill", "IDs held / IDs sized for"),
+            "color": {
+                "field": "target", "type": "nominal", "title": "sized for", "sort": None,
+                "legend": {"symbolOpacity": 1},
+            },
+        },
         "layer": [
-            {
-                "mark": {"type": "line"},
-                "encoding": {
-                    "y": {
-                        "field": "predicted", "type": "quantitative", "scale": scale,
-                        "title": "false-positive rate", "axis": {"format": "~%"},
-                    }
-                },
-            },
-            {
-                "transform": seen,
-                "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.5},
-                "encoding": {
-                    "y": {"field": "low", "type": "quantitative", "scale": scale},
-                    "y2": {"field": "high"},
-                },
-            },
-            {
-                "transform": seen,
-                "mark": {"type": "point", "filled": True, "size": 45},
-                "encoding": {
-                    "y": {"field": "measured", "type": "quantitative", "scale": scale},
-                    "tooltip": tip,
-                },
-            },
-            {
-                "data": {"values": [{"fill": 1}]},
-                "mark": {"type": "rule", "strokeDash": [5, 4]},
-                "encoding": {"x": {"field": "fill"}, "color": {"value": "gray"}},
-            },
+            _layer("line", {"y": predicted}),
+            positive | _layer("rule", interval, strokeWidth=3, opacity=0.5),
+            positive | _layer("point", measured, filled=True, size=45),
+            _layer("rule", full, [{"fill": 1}], **_DASHED),
         ],
     }  # fmt: skip
 
 
 def _cost(choice: Choice) -> Spec:
     """Time against bytes: the knee is where their product is least."""
-    rows: list[dict[str, Any]] = []
+    rows = _choices(choice)
+    xs, ys = (_padded([row[field] for row in rows]) for field in ("gib", "ms"))
+    tooltip = _tooltip(
+        ("choice",),
+        ("kind",),
+        ("gib", ".3f", "GiB"),
+        ("ms", ",.0f", "ms per 1 M"),
+        ("fpr", ".3%", "measured rate"),
+        ("reads", ",.1f", "catalog reads/s"),
+    )
+    points = {
+        "color": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": _KINDS}},
+        "tooltip": tooltip,
+    }
+    return {
+        "height": 300,
+        "encoding": {
+            "x": _number("gib", "state + sidecars + segments, GiB", scale=_between(xs)),
+            "y": _number("ms", "ms of one core per 1 M records", scale=_between(ys)),
+        },
+        "layer": [
+            _layer("line", {}, _equal_cost(choice), **_DASHED, color="gray", clip=True),
+            _layer("point", points, rows, filled=True, size=110),
+            # Those that matter most choose first.
+            *label_layers(rows[::-1], xs, ys),
+        ],
+    }
+
+
+def _choices(choice: Choice) -> list[Spec]:
+    """Return a row for each choice; those that matter most come last, and so lie on top."""
+    rows: list[Spec] = []
     for candidate in choice.candidates:
-        kind = "another choice"
-        if choice.dominated(candidate):
-            kind = "dominated"
+        kind = "dominated" if choice.dominated(candidate) else "another choice"
         if candidate is choice.today:
             kind = "as it is"
         if candidate is choice.recommended:
@@ -133,105 +163,35 @@ def _cost(choice: Choice) -> Spec:
                 "reads": candidate.reads_per_s,
             }
         )
-    # Those that matter most lie on top, where several come to the same.
-    kinds = ["recommended", "as it is", "another choice", "dominated"]
-    rows.sort(key=lambda row: -kinds.index(str(row["kind"])))
-    knee = choice.recommended
+    return sorted(rows, key=lambda row: -_KINDS.index(row["kind"]))
+
+
+def _equal_cost(choice: Choice) -> list[Spec]:
+    """Return the curve of what costs as much as the recommended choice."""
     gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
-    xs, ys = _padded(gib), _padded([row["ms"] for row in rows])
-    # Those that matter most choose first.
-    labels = _labels(rows[::-1], xs, ys)
-    sizes = np.geomspace(min(gib), max(gib), 40)
-    least = LEAST_BYTES / 2**30
-    line = [
-        {"gib": size, "ms": knee.cost / 2**30 / max(size, least), "kind": "recommended"}
-        for size in sizes.tolist()
+    cost, least = choice.recommended.cost / 2**30, LEAST_BYTES / 2**30
+    return [
+        {"gib": size, "ms": cost / max(size, least), "kind": "recommended"}
+        for size in np.geomspace(min(gib), max(gib), 40).tolist()
     ]
-    x = {
-        "field": "gib", "type": "quantitative", "scale": {"domain": xs, "nice": False},
-        "title": "state + sidecars + segments, GiB",
-    }  # fmt: skip
-    y = {
-        "field": "ms", "type": "quantitative", "scale": {"domain": ys, "nice": False},
-        "title": "ms of one core per 1 M records",
-    }  # fmt: skip
-    colour = {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": kinds}}
-    return {
-        "height": 300,
-        "encoding": {"x": x, "y": y},
-        "layer": [
-            {
-                "data": {"values": line},
-                "mark": {"type": "line", "strokeDash": [5, 4], "color": "gray", "clip": True},
-            },
-            {
-                "data": {"values": rows},
-                "mark": {"type": "point", "filled": True, "size": 110},
-                "encoding": {
-                    "color": colour,
-                    "tooltip": [
-                        {"field": "choice"},
-                        {"field": "kind"},
-                        {"field": "gib", "format": ".3f", "title": "GiB"},
-                        {"field": "ms", "format": ",.0f", "title": "ms per 1 M"},
-                        {"field": "fpr", "format": ".3%", "title": "measured rate"},
-                        {"field": "reads", "format": ",.1f", "title": "catalog reads/s"},
-                    ],
-                },
-            },
-            *(
-                {
-                    "data": {"values": placed},
-                    "mark": {"type": "text", "fontSize": _FONT, **_PLACES[place][1]},
-                    "encoding": {"text": {"field": "label"}},
-                }
-                for place, placed in labels.items()
-            ),
-        ],
-    }
 
 
 def _short(sizing: Sizing, base: Sizing) -> str:
-    """A choice as `named`, in the words of the table."""
+    """Return a choice as `named`, in the words of the table."""
     mib = f"budget={sizing.state_budget_bytes / 2**20:g}M"
     budget = written("state_budget_bytes", sizing.state_budget_bytes)
     return named(sizing, base).replace(budget, mib)
 
 
+def _between(ends: tuple[float, float]) -> Spec:
+    return {"domain": ends, "nice": False}
+
+
 def _padded(values: Sequence[float]) -> tuple[float, float]:
-    """A scale's ends, so that no point lies at the edge; of equal values as well."""
+    """Return a scale's ends, so that no point lies at the edge; of equal values as well."""
     low, high = min(values), max(values)
     room = 0.15 * (high - low) or 0.15 * abs(high) or 1.0
     return low - room, high + room
-
-
-def _labels(
-    rows: Sequence[dict[str, Any]], xs: tuple[float, float], ys: tuple[float, float]
-) -> dict[str, list[dict[str, Any]]]:
-    """Where each point's label has room, by place; the first points choose first.
-
-    A label that would lie on another, on a point or outside of the chart is left to the tooltip.
-    """
-    of_x, of_y = _WIDE / (xs[1] - xs[0]), _HIGH / (ys[1] - ys[0])
-    points = [((row["gib"] - xs[0]) * of_x, (ys[1] - row["ms"]) * of_y) for row in rows]
-    # What is taken: left, top, right, bottom.
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
-    found: dict[str, list[dict[str, Any]]] = {place: [] for place in _PLACES}
-    for row, (x, y) in zip(rows, points, strict=True):
-        wide = _LETTER * len(row["label"])
-        for place, (box, _) in _PLACES.items():
-            left, top = x + box[0] + box[1] * wide, y + box[2]
-            mine = left, top, left + wide, top + _FONT
-            inside = left >= 0 and top >= 0 and mine[2] <= _WIDE and mine[3] <= _HIGH
-            if inside and not any(_meet(mine, other) for other in taken):
-                taken.append(mine)
-                found[place].append(row)
-                break
-    return found
-
-
-def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _fill(choice: Choice) -> Spec:
@@ -248,22 +208,17 @@ def _fill(choice: Choice) -> Spec:
         "data": {"values": rows},
         "mark": {"type": "area", "interpolate": "step-after"},
         "encoding": {
-            "x": {"field": "at", "type": "quantitative", "title": "horizons since the first start"},
-            "y": {
-                "field": "ids", "type": "quantitative", "stack": True,
-                "title": "live IDs of a shard", "axis": {"format": "~s"},
-            },
+            "x": _number("at", "horizons since the first start"),
+            "y": _number("ids", "live IDs of a shard", "~s", stack=True),
             # The oldest lies at the bottom.
             "order": {"field": "bucket"},
             "color": {
                 "field": "bucket", "type": "ordinal", "title": "bucket", "legend": None,
                 "scale": {"scheme": "tealblues"},
             },
-            "tooltip": [
-                {"field": "bucket"},
-                {"field": "ids", "format": ","},
-                {"field": "at", "title": "horizons"},
-            ],
+            "tooltip": _tooltip(
+                ("bucket",), ("ids", ","), ("at", "", "horizons")
+            ),
         },
     }  # fmt: skip
 
@@ -281,35 +236,18 @@ def _shards(demand: Demand) -> Spec:
         }
         for g in groups
     ]
-    return {
-        "height": 200,
-        "layer": [
-            {
-                "data": {"values": rows},
-                "mark": {"type": "bar"},
-                "encoding": {
-                    "x": {
-                        "field": "shard", "type": "nominal", "sort": None, "title": "shard",
-                        "axis": {"labelAngle": 0, "labelOverlap": True},
-                    },
-                    "y": {
-                        "field": "ids", "type": "quantitative", "title": "live IDs",
-                        "axis": {"format": "~s"},
-                    },
-                    "tooltip": [
-                        {"field": "shard"},
-                        {"field": "ids", "format": ",.0f"},
-                        {"field": "of_mean", "format": ".3f", "title": "of the mean"},
-                    ],
-                },
-            },
-            {
-                "data": {"values": [{"mean": mean}]},
-                "mark": {"type": "rule", "strokeDash": [5, 4]},
-                "encoding": {"y": {"field": "mean", "type": "quantitative"}},
-            },
-        ],
+    bars = {
+        "x": {
+            "field": "shard", "type": "nominal", "sort": None, "title": "shard",
+            "axis": {"labelAngle": 0, "labelOverlap": True},
+        },
+        "y": _number("ids", "live IDs", "~s"),
+        "tooltip": _tooltip(
+            ("shard",), ("ids", ",.0f"), ("of_mean", ".3f", "of the mean")
+        ),
     }  # fmt: skip
+    line = _layer("rule", {"y": _number("mean")}, [{"mean": mean}], **_DASHED)
+    return {"height": 200, "layer": [_layer("bar", bars, rows), line]}
 
 
 def _repeats(demand: Demand, apart_ms: np.ndarray) -> Spec:
@@ -318,29 +256,17 @@ def _repeats(demand: Demand, apart_ms: np.ndarray) -> Spec:
     rows = [
         {"hours": float(apart_ms[i]) / _HOUR_MS, "share": (int(i) + 1) / len(apart_ms)} for i in at
     ]
-    x = {"field": "hours", "type": "quantitative", "title": "hours behind the first copy"}
+    x = _number("hours", "hours behind the first copy")
+    curve = {
+        "x": x,
+        "y": _number("share", "share of the repeats", "~%"),
+        "tooltip": _tooltip(("hours", ".2f"), ("share", ".2%")),
+    }
+    horizon = [{"hours": demand.horizon_ms / _HOUR_MS, "text": "horizon"}]
     return {
         "height": 220,
         "layer": [
-            {
-                "data": {"values": rows},
-                "mark": {"type": "line", "interpolate": "step-after"},
-                "encoding": {
-                    "x": x,
-                    "y": {
-                        "field": "share", "type": "quantitative", "title": "share of the repeats",
-                        "axis": {"format": "~%"},
-                    },
-                    "tooltip": [
-                        {"field": "hours", "format": ".2f"},
-                        {"field": "share", "format": ".2%"},
-                    ],
-                },
-            },
-            {
-                "data": {"values": [{"hours": demand.horizon_ms / _HOUR_MS, "text": "horizon"}]},
-                "mark": {"type": "rule", "strokeDash": [5, 4]},
-                "encoding": {"x": x},
-            },
+            _layer("line", curve, rows, interpolate="step-after"),
+            _layer("rule", {"x": x}, horizon, **_DASHED),
         ],
-    }  # fmt: skip
+    }
