@@ -23,7 +23,8 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.core.state import ShardState
-from dedup.tune.trial import HASH_KEY, UNKNOWN, KeysOf, Load, Trial, asked_of, drive, made_keys
+from dedup.tune.drive import HASH_KEY, UNKNOWN, KeysOf, Load, drive, made_keys
+from dedup.tune.trial import Trial, asked_of
 
 #: Stages of `process` that belong to none of the other units.
 _ROW_STAGES = ("hash", "tail", "judge")

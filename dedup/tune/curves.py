@@ -9,7 +9,7 @@ import numpy as np
 from dedup import kernel
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.sizing import interval, predicted_fpr, predicted_spread
-from dedup.tune.trial import HASH_KEY, UNKNOWN, KeysOf
+from dedup.tune.drive import HASH_KEY, UNKNOWN, KeysOf
 
 #: IDs that each filter is sized for, and unknown ones that it is asked for.
 _SIZED_FOR = 20_000

@@ -1,25 +1,19 @@
-"""What a query is asked to remember: from a number, or as a running query or catalog shows it."""
+"""What a query is asked to remember: rates, horizon and options, and what cannot be measured."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dedup import kernel
-from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
-from dedup.core.metrics import BatchMetrics
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, shards_of
-from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from dedup.tune.counting import SST_BYTES_BESIDE_KEY
-from dedup.tune.trial import UUID_BYTES, KeysOf, made_keys
+from dedup.tune.drive import UUID_BYTES, KeysOf, made_keys
 
 DAY_MS = 86_400_000
 #: Bounds of what trials go through in a minute or two.
@@ -266,130 +260,3 @@ def check(demand: Demand) -> Demand:
     if demand.live_ids > 1e13:
         raise ConfigError(f"{demand.live_ids:.3g} live IDs are more than any catalog can hold.")
     return demand
-
-
-def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetrics]]) -> Demand:
-    """The demand that a metrics log shows, options of the last micro-batch included.
-
-    Parameters
-    ----------
-    base : Demand
-        What the log does not tell.
-    query : str
-        Name or ID, for people.
-    batches : sequence of (int, BatchMetrics)
-        When each was heard of, and what it did; the oldest first.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer than two of them, or time stands still between them.
-    """
-    if len(batches) < 2:
-        raise ConfigError(
-            f"The metrics log of query {query} holds {len(batches)} micro-batches; it takes two to "
-            "tell a rate. Let the query go on, or give --ids-per-day."
-        )
-    last = batches[-1][1]
-    done = [batch for _, batch in batches[1:]]
-    records = sum(batch.unique + batch.late + batch.duplicate for batch in done)
-    new = sum(batch.unique + batch.late for batch in done)
-    times = [batch.newest_ms for _, batch in batches if batch.newest_ms is not None]
-    passed_ms = times[-1] - times[0] if times else 0
-    if passed_ms <= 0 or not records:
-        raise ConfigError(
-            f"In the metrics log of query {query} no data came, or its time stood still; give "
-            "--ids-per-day."
-        )
-    sealed = last.live_ids - last.tail_ids
-    key_bytes = base.key_bytes
-    if sealed > 0 and last.segment_bytes:
-        key_bytes = max(1, round(last.segment_bytes / sealed - SST_BYTES_BESIDE_KEY))
-    begins_ms = next((batch.newest_ms for _, batch in batches if batch.begins), None)
-    young = begins_ms is not None and times[-1] - begins_ms < last.horizon_ms + last.lateness_ms
-    wrong = sum(batch.filter_false_positive for _, batch in batches)
-    asked = wrong + sum(batch.filter_negative for _, batch in batches)
-    return replace(
-        base,
-        origin=f"the metrics log of query {query}, {len(batches)} micro-batches",
-        ids_per_day=new / passed_ms * DAY_MS,
-        duplicates=1 - new / records,
-        horizon_ms=last.horizon_ms,
-        lateness_ms=last.lateness_ms,
-        # Of the data's time, as the rate is: a query that catches up goes through more of it.
-        batch_ms=max(1, round(passed_ms / (len(batches) - 1))),
-        batch_known=True,
-        shards=last.shards,
-        key_bytes=key_bytes,
-        today=Sizing(
-            buckets=-(-last.horizon_ms // last.bucket_ms),
-            fpr=last.target_fpr,
-            state_budget_bytes=last.state_budget_bytes,
-        ),
-        fullest=last.fullest_shard_ids * last.shards / last.live_ids if last.live_ids else None,
-        running=True,
-        seen_fpr=(wrong, asked) if asked else None,
-        seen_live=None if young else last.live_ids,
-    )
-
-
-def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Demand:
-    """The demand that a query's states in its checkpoint show.
-
-    Parameters
-    ----------
-    base : Demand
-        What they do not tell.
-    query : str
-        Its ID, for people.
-    states : mapping of shard to ShardState
-
-    Raises
-    ------
-    ConfigError
-        If they hold no IDs, or have not seen time pass.
-    """
-    live = {shard: state.manifest.ids + len(state.tail) for shard, state in states.items()}
-    # Shards hear the same clocks; one that missed the last micro-batch is behind.
-    clocks = max((s.clocks for s in states.values()), key=lambda c: c.newest_ms, default=Clocks())
-    late_ms, gc_ms = clocks.late_watermark_ms, clocks.gc_watermark_ms
-    if not sum(live.values()) or gc_ms == NEVER_MS:
-        raise ConfigError(
-            f"The checkpoint of query {query} holds no IDs yet; give --ids-per-day and --horizon."
-        )
-    bucket_ms = max(state.bucket_ms for state in states.values())
-    whole: Counter[tuple[int, int]] = Counter()
-    first_ms = late_ms
-    for state in states.values():
-        for bucket in state.manifest.buckets:
-            first_ms = min(first_ms, bucket.start_ms)
-            if gc_ms <= bucket.start_ms and bucket.end_ms <= late_ms:
-                whole[bucket.range] += bucket.ids
-    # The oldest bucket and those that grow are cut off by time.
-    ids, span_ms = sum(whole.values()), sum(end - start for start, end in whole)
-    if not ids:
-        ids, span_ms = sum(live.values()), clocks.newest_ms - first_ms
-    segments = [s for state in states.values() for s in state.manifest.segments()]
-    key_bytes = base.key_bytes
-    if segments:
-        sst_bytes, count = sum(s.sst_bytes for s in segments), sum(s.count for s in segments)
-        key_bytes = max(1, round(sst_bytes / max(1, count) - SST_BYTES_BESIDE_KEY))
-    today = base.today or Sizing()
-    # Only a query that drops what is late forgets at the late watermark.
-    drops = base.stable_timestamps and late_ms <= max(
-        state.forgotten_before_ms for state in states.values()
-    )
-    return replace(
-        base,
-        origin=f"the catalog of query {query}, {sum(live.values()):,} live IDs",
-        ids_per_day=ids / max(1, span_ms) * DAY_MS,
-        horizon_ms=max(1, late_ms - gc_ms),
-        lateness_ms=max(0, clocks.low_watermark_ms - late_ms),
-        late="drop" if drops else base.late,
-        shards=len(states),
-        key_bytes=key_bytes,
-        today=replace(today, buckets=max(1, round((late_ms - gc_ms) / max(1, bucket_ms)))),
-        shard_ids=tuple(count for _, count in sorted(live.items())),
-        running=True,
-        seen_segments=len(segments),
-    )

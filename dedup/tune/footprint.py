@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from dedup.core.policy import Policy
 from dedup.tune.costs import scratch_store
-from dedup.tune.trial import Load, drive, made_keys
+from dedup.tune.drive import Load, drive, made_keys
 
 #: Beyond so many records the answer is scaled up.
 MAX_ROWS = 1_000_000

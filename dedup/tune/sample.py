@@ -12,7 +12,8 @@ from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
 from dedup.tune.demand import DAY_MS, Demand, Repeats
-from dedup.tune.trial import HASH_KEY, TRIAL_IDS
+from dedup.tune.drive import HASH_KEY
+from dedup.tune.trial import TRIAL_IDS
 
 #: Default of the option `max_future`.
 _MAX_FUTURE_MS = 600_000

@@ -1,4 +1,4 @@
-"""One shard driven by the real core through more than a horizon, over a catalog in memory.
+"""What a load does to one shard: driven through more than a horizon, over a catalog in memory.
 
 Everything that decides counts and rates is the operator's own: clocks, tail, sealing, merging,
 expiry, filters and verdicts. What a shard of many IDs does, a smaller one does too when IDs, state
@@ -8,35 +8,23 @@ budget and segment size shrink by one factor: it has as many segments, each of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dedup import kernel
 from dedup.core.arrays import I64
-from dedup.core.arrival import Verdict
-from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
-from dedup.core.ports import SegmentStore
 from dedup.core.segment import SegmentRef
-from dedup.core.shard import Epoch, Records, process
 from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
 from dedup.core.state import ShardState
 from dedup.core.upkeep import SEGMENT_BYTES
 from dedup.tune.counting import SST_BYTES_BESIDE_KEY, CountingStore
+from dedup.tune.drive import HASH_KEY, UNKNOWN, KeysOf, Load, Step, drive
 
-#: Gives the keys of numbered IDs.
-KeysOf = Callable[[I64], Keys]
-
-#: A hash key; any will do.
-HASH_KEY = bytes(range(16))
-#: Of a UUID.
-UUID_BYTES = 17
-#: Numbers of IDs that a stream never has: asked of the filters, which must not know them.
-UNKNOWN = 1 << 40
 #: IDs that a trial keeps alive at most.
 TRIAL_IDS = 150_000
 #: Share of repeats from which on a trial's are fewer than asked: what is counted per record hardly
@@ -49,143 +37,14 @@ _FEWEST_IDS = 25_000
 LEAST_SEGMENT_IDS = 1024
 #: Micro-batches per horizon at most; more of them would make no deeper buckets.
 MAX_BATCHES = 512
-#: Fewest bytes of a key that still tell so many numbers apart.
-_LEAST_KEY = 9
 #: Moments of the second half at which the filters are asked, and IDs asked at each.
 _MOMENTS = 16
 _ASKED = 24_000
-
-
-def made_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
-    """Keys made of numbers, as many bytes as asked for (at least 9)."""
-    words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
-
-    def keys(numbers: I64) -> Keys:
-        data = np.empty((len(numbers), 1 + 8 * words), np.uint8)
-        data[:, 0] = 1
-        for word in range(words):
-            with np.errstate(over="ignore"):
-                mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 + 2 * word)
-            data[:, 1 + 8 * word : 9 + 8 * word] = mixed.astype(">u8").view(np.uint8).reshape(-1, 8)
-        # The low bytes of a product take part of the number: the first word stays whole.
-        length = max(key_bytes, _LEAST_KEY)
-        flat = np.ascontiguousarray(data[:, :length]).reshape(-1)
-        return Keys(flat, np.arange(len(numbers) + 1, dtype=np.int64) * length)
-
-    return keys
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What one shard is given.
-
-    Parameters
-    ----------
-    rows : int
-        Records per micro-batch.
-    batch_ms : int
-        Event time that a micro-batch spans.
-    policy : Policy
-    duplicates : float
-        Share of records that repeat an earlier one of the shard, at any age within the horizon.
-    parts : float
-        Segments of the real shard for each of those that a merge makes here out of several ranges.
-    """
-
-    rows: int
-    batch_ms: int
-    policy: Policy
-    duplicates: float = 0.05
-    parts: float = 1.0
-
-    @property
-    def new(self) -> int:
-        """New IDs per micro-batch, at least one."""
-        return max(1, round(self.rows * (1 - self.duplicates)))
-
-    @property
-    def batches_per_horizon(self) -> int:
-        """Micro-batches that pass until an ID may be forgotten, lateness apart."""
-        return self.policy.horizon_ms // self.batch_ms
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One micro-batch: the state behind it, what it counted and got wrong.
-
-    Parameters
-    ----------
-    now_ms : int
-        Newest timestamp that it could have held.
-    passed_again, wrongly_dropped : int
-        Repeats that went on; IDs seen for the first time that did not.
-    """
-
-    number: int
-    now_ms: int
-    state: ShardState
-    counts: Mapping[str, int]
-    passed_again: int
-    wrongly_dropped: int
-
-
-def drive(
-    load: Load,
-    batches: int,
-    keys: KeysOf,
-    store_of: Callable[[int], SegmentStore],
-    *,
-    hash_key: bytes = HASH_KEY,
-    on_stage_end: Callable[[str], None] = lambda stage: None,
-) -> Iterator[Step]:
-    """Let one shard judge so many micro-batches, in which it is known what is a repeat.
-
-    Parameters
-    ----------
-    load : Load
-    batches : int
-    keys : callable
-    store_of : callable
-        Gives the store for a micro-batch.
-    hash_key : bytes
-        The filters'.
-    lap : callable
-        Called with a stage's name when it ends.
-    """
-    rng = np.random.default_rng(1)
-    state = ShardState()
-    for number in range(batches):
-        first = number * load.new
-        oldest = max(0, first - load.new * load.batches_per_horizon)
-        repeated = rng.integers(oldest, first + load.new, load.rows - load.new)
-        numbers = np.concatenate([np.arange(first, first + load.new), repeated])
-        times_ms = (numbers * load.batch_ms // load.new).astype(np.int64)
-        records = Records(
-            keys=keys(numbers),
-            times_ms=times_ms,
-            flags=np.zeros(len(numbers), np.uint8),
-            observed={"": Observed(int(times_ms.max()), len(numbers))},
-            tie_rank=np.copy,
-        )
-        now_ms = (number + 1) * load.batch_ms
-        epoch = Epoch(
-            number=number, run_id="r", now_ms=now_ms, worker_now_ms=now_ms, shard=0,
-            hash_key=hash_key,
-        )  # fmt: skip
-        on_stage_end("prepare")
-        outcome = process(state, records, load.policy, store_of(number), epoch, on_stage_end)
-        state = outcome.state
-        passed = numbers[outcome.verdicts == Verdict.UNIQUE]
-        # Whichever of an ID's copies in the micro-batch in which it is new.
-        fresh = np.unique(passed[passed >= first])
-        yield Step(
-            number,
-            now_ms - 1,
-            state,
-            {**outcome.counts, "rows": len(numbers)},
-            passed_again=len(passed) - len(fresh),
-            wrongly_dropped=load.new - len(fresh),
-        )
+#: Fields of `Trial` that are means over these moments.
+_MEANS = (
+    "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "depth", "sst_bytes",
+    "filter_bytes", "tail_bytes", "head_bytes", "filters_asked",
+)  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,6 +151,7 @@ def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None
     scale : float
         From `scaled`.
     keys : callable
+        Gives the keys of numbered IDs.
     progress : callable
         Told the share that is done.
     """
@@ -311,48 +171,54 @@ def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None
             trial.blocks_read += store.counts["blocks_read"]
             trial.ids_written += store.counts["ids_written"]
         if step.number in moments:
-            _look(trial, step, store, load, keys)
+            _add_filters(trial, step, store, load)
+            _add_answers(trial, step, store, load, keys)
+            _add_sizes(trial, step.state, store, load)
         store.counts.clear()
-    for name in (
-        "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "depth", "sst_bytes",
-        "filter_bytes", "tail_bytes", "head_bytes", "filters_asked",
-    ):  # fmt: skip
+    for name in _MEANS:
         setattr(trial, name, getattr(trial, name) / len(moments))
     trial.blocks_read /= rows
     trial.ids_written /= rows
     return trial
 
 
-def _look(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
-    """Add up sizes, and ask the filters for IDs that they know and for some that they do not."""
-    state, scale = step.state, trial.scale
+def _add_filters(trial: Trial, step: Step, store: CountingStore, load: Load) -> None:
+    """Add the filters that an ID asks at this moment, and what is predicted of them."""
     filters = [
         (share, segment.count, store.filters[segment.name].blocks)
-        for share, segment in asked_of(state, load, step.now_ms)
+        for share, segment in asked_of(step.state, load, step.now_ms)
     ]
     trial.filters_asked += sum(share for share, _, _ in filters)
     trial.predicted_fpr += union_fpr(share * predicted_fpr(n, z) for share, n, z in filters)
     trial.spread += math.hypot(*(share * predicted_spread(n, z) for share, n, z in filters))
-    count = load.new * (step.number + 1)
+
+
+def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
+    """Ask the filters for IDs that they know and for some that they do not, and add the answers."""
     unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
     matches = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
     trial.asked += matches.negative + matches.false_positive
     trial.false_positives += matches.false_positive
+    count = load.new * (step.number + 1)
     oldest = max(0, count - load.new * load.batches_per_horizon)
     if load.policy.forgets_at_late:
-        late_ms = state.clocks.late_watermark_ms
+        late_ms = step.state.clocks.late_watermark_ms
         oldest = max(oldest, min(count - 1, -(-late_ms * load.new // load.batch_ms)))
     known = np.unique(np.linspace(oldest, count - 1, _ASKED // 8, dtype=np.int64))
+    matches = _ask(step, store, load, keys(known), known * load.batch_ms // load.new)
     trial.known += len(known)
-    found = _ask(step, store, load, keys(known), known * load.batch_ms // load.new)
-    trial.forgotten += len(known) - len(np.unique(found.index))
-    segments = list(state.manifest.segments())
+    trial.forgotten += len(known) - len(np.unique(matches.index))
+
+
+def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load) -> None:
+    """Add what the shard holds, in IDs, segments and bytes of the real one."""
+    scale, segments = trial.scale, list(state.manifest.segments())
+    real_count = sum(load.parts if segment.parts > 1 else 1.0 for segment in segments)
     trial.live_ids += scale * (state.manifest.ids + len(state.tail))
     trial.tail_ids += scale * len(state.tail)
     trial.tail_bytes += scale * state.tail.nbytes
-    count_of_real = sum(load.parts if segment.parts > 1 else 1.0 for segment in segments)
-    trial.segments += count_of_real
-    trial.head_bytes += state.head_bytes_without_slices() * count_of_real / max(1, len(segments))
+    trial.segments += real_count
+    trial.head_bytes += state.head_bytes_without_slices() * real_count / max(1, len(segments))
     trial.depth += max((bucket.depth for bucket in state.manifest.buckets), default=0)
     trial.sst_bytes += scale * sum(s.sst_bytes for s in segments)
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)

@@ -24,7 +24,8 @@ from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
 from dedup.spark.driver.operator import dedup_by_id
-from dedup.tune.demand import Demand, Sizing, of_states
+from dedup.tune.demand import Demand, Sizing
+from dedup.tune.running import of_states
 from dedup.tune.sample import of_sample, without_future
 from tests.support.cli_job import FileDrop, Job
 

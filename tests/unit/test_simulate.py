@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.simulate import fit, load_of, predicted_ms, simulate, table
 from dedup.tune.counting import SST_BYTES_BESIDE_KEY
-from dedup.tune.trial import UUID_BYTES
+from dedup.tune.drive import UUID_BYTES
 
 HOUR_MS = 3_600_000
 

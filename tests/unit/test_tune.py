@@ -20,9 +20,9 @@ from dedup.core.tail import Tail
 from dedup.errors import CatalogError
 from dedup.machine import machine_cores
 from dedup.monitor.metrics_log import MetricsLog
-from dedup.tune import candidates, costs, footprint, trial
+from dedup.tune import candidates, costs, drive, footprint
 from dedup.tune.costs import Costs
-from dedup.tune.trial import made_keys
+from dedup.tune.drive import made_keys
 from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import COSTS
 
@@ -104,13 +104,13 @@ def test_a_duplicate_that_passes_a_trial_makes_it_exit_3(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the filters but what is made of their answers is wrong: the tail is not asked."""
-    honest = trial.process
+    honest = drive.process
 
     def forgetful(state: Any, *arguments: Any, **named: Any) -> Any:
         return honest(replace(state, tail=Tail.empty()), *arguments, **named)
 
     monkeypatch.setattr(job, "measure", lambda *_: COSTS)
-    monkeypatch.setattr(trial, "process", forgetful)
+    monkeypatch.setattr(drive, "process", forgetful)
     done = tune(*SMALL, "--json")
     assert done.exit_code == 3
     body = json.loads(done.stdout)

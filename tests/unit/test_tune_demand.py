@@ -13,9 +13,10 @@ from dedup.core.keys import Keys
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.tune.counting import CountingStore
-from dedup.tune.demand import DAY_MS, Demand, Sizing, check, of_batches, of_states
+from dedup.tune.demand import DAY_MS, Demand, Sizing, check
+from dedup.tune.drive import Load, drive, made_keys
+from dedup.tune.running import of_batches, of_states
 from dedup.tune.sample import Sample, of_sample, without_future
-from dedup.tune.trial import Load, drive, made_keys
 from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import demand
 

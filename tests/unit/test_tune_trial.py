@@ -14,7 +14,8 @@ from dedup.tune.candidates import try_out
 from dedup.tune.costs import measure
 from dedup.tune.curves import FILLS, fill_points
 from dedup.tune.demand import Demand, Sizing
-from dedup.tune.trial import Trial, made_keys, run, scaled
+from dedup.tune.drive import made_keys
+from dedup.tune.trial import Trial, run, scaled
 from tests.support.tuning import COSTS, demand
 
 

@@ -24,10 +24,11 @@ from dedup.tune.candidates import FPRS, Choice, explore
 from dedup.tune.charts import charts
 from dedup.tune.costs import Costs, measure
 from dedup.tune.curves import Point, fill_points
-from dedup.tune.demand import Demand, Sizing, check, of_batches, of_states
+from dedup.tune.demand import Demand, Sizing, check
+from dedup.tune.drive import UUID_BYTES
 from dedup.tune.footprint import worker_bytes
+from dedup.tune.running import of_batches, of_states
 from dedup.tune.sample import of_sample
-from dedup.tune.trial import UUID_BYTES
 
 #: Told how far the work is, from 0 to 1, and what is being done.
 Progress = Callable[[float, str], None]
