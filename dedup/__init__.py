@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dedup import tools
     from dedup.core.metrics import BatchMetrics
     from dedup.spark.driver.check_query import check_query
     from dedup.spark.driver.listener import DedupListener
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from dedup.spark.idtime import time_from_id
 
 __version__ = "0.1.0"
-__all__ = ["BatchMetrics", "DedupListener", "check_query", "dedup_by_id", "time_from_id"]
+__all__ = ["BatchMetrics", "DedupListener", "check_query", "dedup_by_id", "time_from_id", "tools"]
 
 _HOMES = {
     "BatchMetrics": "dedup.core.metrics",
@@ -26,6 +27,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load what needs Spark only when it is asked for: the core imports without it."""
+    if name == "tools":
+        return import_module("dedup.tools")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from dedup.core.duration import span
+from dedup.core.duration import iso, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
 if TYPE_CHECKING:
@@ -182,17 +181,6 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     for name, value, note in notes:
         line(name, value, note)
     return rows
-
-
-def iso(time_ms: int | None) -> str | None:
-    """UTC time as ISO 8601 text to the second, or the milliseconds outside the years 1-9999."""
-    if time_ms is None:
-        return None
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return f"{time_ms} ms"
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _rate(counts: dict[str, int]) -> str:

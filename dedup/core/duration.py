@@ -1,9 +1,9 @@
-"""Durations as Spark users write them: ``"7 days"``, ``"100 milliseconds"``, ``timedelta``."""
+"""Durations as Spark users write them (``"7 days"``, ``timedelta``), and how times are written."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 from dedup.errors import ConfigError
@@ -129,3 +129,14 @@ def span(duration_ms: int | None) -> str:
     days, rest = divmod(seconds, 86_400)
     clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return ("-" if duration_ms < 0 else "") + (f"{days}d " if days else "") + clock
+
+
+def iso(time_ms: int | None) -> str | None:
+    """UTC time as ISO 8601 text to the second, or the milliseconds outside the years 1-9999."""
+    if time_ms is None:
+        return None
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms"
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from dedup import tools
+from dedup.catalog.repair.contents import open_root
+from dedup.catalog.root import Root
 from dedup.cli.app import app
-from dedup.cli.catalog import work as catalog
+from dedup.cli.catalog.work import snapshot
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from tests.support.cli_job import Job
@@ -26,9 +29,11 @@ class Filled:
             ids = [f"{number}-{i:05d}" for i in range(3000)]
             job.files.text(f"{number}.csv", "\n".join(["id", *ids]))
         self.run()
-        self.root = catalog.open_root(str(job.output / "_catalog"))
-        self.known = catalog.snapshot(self.root, str(job.output / "_checkpoint"), job.spark)
-        self.live = [s for s in catalog.segments(self.root, self.known) if s.standing == "live"]
+        self.root = open_root(str(job.output / "_catalog"))
+        self.known = tools.read_checkpoint(self.root, job.output / "_checkpoint", job.spark)
+        self.live = [
+            s for s in tools.inspect(self.root, self.known).segments if s.standing == "live"
+        ]
 
     def run(self) -> Any:
         return self.job(state_budget_bytes=16 << 10, shards=1)
@@ -55,7 +60,7 @@ def flip(path: Path) -> None:
 
 
 def test_what_is_there(filled: Filled) -> None:
-    body = catalog.inspect(filled.root, filled.known)
+    body = tools.inspect(filled.root, filled.known).to_json()
     (query,) = body["queries"]
     assert query["query_id"] == filled.known.query_id
     assert query["id"] == ["id string"]
@@ -73,7 +78,7 @@ def test_orphans_and_missing_files_are_told_apart(filled: Filled) -> None:
     stray = filled.path(".sst").with_name("000000000009-elsewhere-3-0000.sst")
     stray.write_bytes(filled.path(".sst").read_bytes())
     filled.path(".sst").unlink()
-    body = catalog.inspect(filled.root, filled.known)
+    body = tools.inspect(filled.root, filled.known).to_json()
     assert body["queries"][0]["segments"]["orphan"] == 1
     assert body["queries"][0]["missing"] == 1
 
@@ -115,7 +120,7 @@ def test_damage_is_found(filled: Filled, suffix: str, harm: Callable[[Path], Non
     root = str(filled.job.output / "_catalog")
     assert command("verify", root)[0] == OK
     harm(filled.path(suffix))
-    checked = [r for _, r in catalog.verify(filled.root, filled.known) if not r.ok]
+    checked = [r for _, r in tools.verify(filled.root, filled.known).segments if not r.ok]
     assert [r.segment for r in checked] == [filled.live[0].name]
     code, body = command("verify", root)
     assert code == DAMAGE
@@ -158,4 +163,4 @@ def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:
         code, body = command("inspect", str(where))
         assert (code, body["error"]) == (USAGE, "ConfigError")
     with pytest.raises(ConfigError, match="holds no checkpoint"):
-        catalog.snapshot(catalog.Root(str(tmp_path)), str(tmp_path))
+        snapshot(Root(str(tmp_path)), str(tmp_path))

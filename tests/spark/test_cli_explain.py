@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from dedup.catalog.root import Root
 from dedup.cli.app import app
-from dedup.cli.explain.work import exit_code, explain
-from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
+from dedup.cli.failures import CANNOT_TELL, USAGE
 from dedup.spark.driver.state_reader import read_snapshot
+from dedup.tools import explain
 from tests.support.small_state import query, tables
 from tests.support.spark_query import BASE
 
@@ -29,16 +29,17 @@ def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> No
     assert last is not None
     rows = [row for batch in (6, 7) for row in run.rows[batch] if row["verdict"] == "unique"]
     for row in rows[:: len(rows) // 60]:
-        body = explain(root, [row["id"]], known)
+        told = explain(root, [row["id"]], known)
+        body = told.to_json()
         at = BASE.timestamp() + row["at"]
         found = [s for s in body["seen"] if _seconds(s["at"]) == at]
         assert len(found) == 1, (row, body)
         assert _seconds(found[0]["bucket_start"]) <= at < _seconds(found[0]["bucket_end"])
-        assert exit_code(body) == OK
+        assert told.status == "remembered"
         places.add(found[0]["where"] == "Spark state")
     assert places == {True, False}
     never = explain(root, ["never seen"], known)
-    assert (never["seen"], exit_code(never)) == ([], NOT_FOUND)
+    assert (never.seen, never.status) == ((), "not remembered")
     # The copy at the root knows what is in segments.
     some = next(s for state in known.states.values() for s in state.manifest.segments())
     assert some.count

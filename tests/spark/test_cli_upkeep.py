@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import dedup.spark.driver.build
+from dedup import tools
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import segment_name, shard_path
 from dedup.catalog.repair.backup import read_adopted
 from dedup.catalog.root import Root
 from dedup.cli.app import app
-from dedup.cli.catalog import upkeep as catalog_upkeep
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.spark.driver.state_reader import read_snapshot
@@ -37,8 +37,8 @@ def query_id(made: Query) -> str:
 
 
 def vacuum(made: Query, **options: Any) -> dict[str, Any]:
-    given = {"older_than": "0 seconds", "sole": False, "dry_run": False, **options}
-    return catalog_upkeep.vacuum(str(made.catalog), str(made.checkpoint), spark=made.spark, **given)
+    given = {"older_than": "0 seconds", **options}
+    return tools.vacuum(str(made.catalog), str(made.checkpoint), **given).to_json()
 
 
 # --- adopt

@@ -12,20 +12,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dedup import tools
+from dedup.catalog.gc import vacuum as cleaning
 from dedup.catalog.repair import inspect as files
 from dedup.catalog.repair.backup import read_backup
+from dedup.catalog.repair.contents import Snapshot
 from dedup.cli.app import app
-from dedup.cli.catalog import upkeep as catalog_upkeep
-from dedup.cli.catalog import work as catalog
 from dedup.cli.catalog.screen import inspection_lines
-from dedup.cli.explain.id_text import id_key
-from dedup.cli.explain.work import exit_code, explain, sentences
+from dedup.cli.explain.screen import sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
-from dedup.cli.figures import iso
+from dedup.core.duration import iso
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.machine import wall_clock_ms
-from dedup.spark.driver.state_reader import Snapshot
+from dedup.spark.id_text import id_key
+from dedup.tools import explain
 from tests.support.query_driver import DAY_MS, POLICY, QUERY, ROOMY, QueryDriver, records
 
 
@@ -60,47 +61,47 @@ def in_a_segment(query: QueryDriver) -> str:
 def test_a_checkpoint_of_another_query_explains_nothing(query: QueryDriver) -> None:
     with pytest.raises(ConfigError, match="not of --query 0d4a1185"):
         explain(query.root, ["id-000001"], known(query), "0d4a1185-0000-4d01-b42d-00cf4fc964ff")
-    assert explain(query.root, ["id-000001"], known(query), QUERY)["seen"]
+    assert explain(query.root, ["id-000001"], known(query), QUERY).seen
 
 
 def test_what_was_given_up_is_passed_over(query: QueryDriver) -> None:
     name = in_a_segment(query)
-    (seen,) = explain(query.root, [name], known(query))["seen"]
-    (path,) = (query.folder / "root").rglob(f"{seen['where']}.sst")
+    (seen,) = explain(query.root, [name], known(query)).seen
+    (path,) = (query.folder / "root").rglob(f"{seen.segment}.sst")
     path.unlink()
     with pytest.raises(SegmentDamaged):
         explain(query.root, [name], None)
-    files.accept_loss(query.root, QUERY, 0, seen["where"])
-    assert explain(query.root, [name], None)["seen"] == []
+    files.accept_loss(query.root, QUERY, 0, seen.segment)
+    assert explain(query.root, [name], None).seen == ()
 
 
 @pytest.mark.parametrize("stable", [False, True])
 def test_stable_timestamps_may_be_forgotten_earlier(tmp_path: Path, stable: bool) -> None:
     made = QueryDriver(tmp_path, replace(POLICY, stable_timestamps=stable))
     run(made, 3)
-    text = "\n".join(sentences(explain(made.root, ["id-000001"], known(made))))
+    text = "\n".join(sentences(explain(made.root, ["id-000001"], known(made)).to_json()))
     assert "forgotten when the GC watermark reaches" in text
     assert ("with late='drop': the late watermark" in text) == stable
 
 
 def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> None:
-    """Each has its own headline, status and exit code."""
+    """Each has its own headline and status."""
     newest = next(name for name, _ in reversed(records(19))).decode()
     forgotten = replace(known(query), states={})
-    for name, states, code, parsed in (
-        (newest, known(query), OK, "remembered"),
-        ("never seen", known(query), NOT_FOUND, "not remembered: it was never let through, or is "),
-        (in_a_segment(query), None, OK, "remembered"),
+    for name, states, status, parsed in (
+        (newest, known(query), "remembered", "remembered"),
+        ("never seen", known(query), "not remembered", "not remembered: it was never let "),
+        (in_a_segment(query), None, "remembered", "remembered"),
         # It is remembered, in Spark state.
-        (newest, None, CANNOT_TELL, "not known from the catalog alone"),
-        (newest, forgotten, CANNOT_TELL, "unknown: the checkpoint holds no state of its shard"),
+        (newest, None, "cannot tell", "not known from the catalog alone"),
+        (newest, forgotten, "cannot tell", "unknown: the checkpoint holds no state of its shard"),
     ):
-        body = explain(query.root, [name], states)
-        headline, *rest = sentences(body)
+        found = explain(query.root, [name], states)
+        headline, *rest = sentences(found.to_json())
         assert headline.startswith(f"id={name}: {parsed}")
         assert any("--checkpoint DIR" in line for line in rest) == (states is None)
         assert max(map(len, rest)) <= 80
-        assert exit_code(body) == code
+        assert found.status == status
 
 
 def test_explain_without_a_checkpoint_says_that_it_cannot_tell(query: QueryDriver) -> None:
@@ -116,7 +117,7 @@ def test_explain_without_a_checkpoint_says_that_it_cannot_tell(query: QueryDrive
 def test_an_inspection_fits_80_columns(tmp_path: Path) -> None:
     made = QueryDriver(tmp_path, POLICY, shards=3)
     run(made, 40)
-    body = catalog.inspect(made.root, known(made))
+    body = tools.inspect(made.root, known(made)).to_json()
     # As large as a catalog becomes.
     for shard in body["queries"][0]["state"]:
         shard.update(segment_ids=123_456_789, tail_ids=1_234_567, segments=1234, expired=99)
@@ -185,7 +186,7 @@ def test_what_a_kill_leaves_is_no_damage(
 ) -> None:
     query = expiring(tmp_path)
     leave(query)
-    reports = catalog.verify(query.root, known(query) if with_checkpoint else None)
+    reports = tools.verify(query.root, known(query) if with_checkpoint else None).segments
     assert reports
     bad = [(s.name, r) for s, r in reports if r.problems]
     assert not bad
@@ -198,7 +199,7 @@ def test_a_live_segment_that_is_missing_is_damage(
     name = next(query.state().manifest.segments()).name
     (path,) = (query.folder / "root").rglob(f"{name}.sst")
     path.unlink()
-    reports = catalog.verify(query.root, known(query) if with_checkpoint else None)
+    reports = tools.verify(query.root, known(query) if with_checkpoint else None).segments
     assert [s.name for s, r in reports if r.problems] == [name]
 
 
@@ -209,14 +210,13 @@ def test_vacuum_goes_by_the_storages_clock(
     source = next((query.folder / "root").rglob("*.sst"))
     orphan = source.with_name("000000000020-run-1-7-0000.sst")
     orphan.write_bytes(source.read_bytes())
-    monkeypatch.setattr(catalog_upkeep, "snapshot", lambda *_: known(query))
     ahead_ms = wall_clock_ms() + 2 * DAY_MS
-    monkeypatch.setattr(catalog_upkeep, "wall_clock_ms", lambda: ahead_ms)
+    monkeypatch.setattr(cleaning, "wall_clock_ms", lambda: ahead_ms)
     where = str(query.folder / "root")
-    told = catalog_upkeep.vacuum(where, "c", older_than="1 day", sole=False, dry_run=False)
-    assert (told["files"], told["young"]) == ([], 1)
+    told = tools.vacuum(where, known(query), older_than="1 day").plan
+    assert (told.files, told.young) == ((), 1)
     os.utime(orphan, ns=(0, 0))
-    told = catalog_upkeep.vacuum(where, "c", older_than="1 day", sole=False, dry_run=False)
-    assert [Path(name).name for name in told["files"]] == [orphan.name]
+    told = tools.vacuum(where, known(query), older_than="1 day").plan
+    assert [Path(file.name).name for file in told.files] == [orphan.name]
     assert not orphan.exists()
     assert not [p for p in Path(where).iterdir() if p.name.startswith("probe-")]

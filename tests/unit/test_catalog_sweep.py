@@ -15,9 +15,9 @@ from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_linea
 from dedup.catalog.gc.sweep import find_stray
 from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.layout import run_path, segment_name, shard_path
+from dedup.catalog.repair.contents import QueryMemory, Shard, segments_of
 from dedup.catalog.repair.inspect import list_catalog
 from dedup.catalog.root import Root
-from dedup.cli.catalog.memory import QueryMemory, Shard, segments_of
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList

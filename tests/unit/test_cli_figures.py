@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from dedup.cli.demo import made_events as made
-from dedup.cli.figures import COUNTS, LEVELS, Figures, iso, table
+from dedup.cli.figures import COUNTS, LEVELS, Figures, table
 from dedup.cli.progress import PlainLines, one_line
-from dedup.core.duration import span
+from dedup.core.duration import iso, span
 
 
 @dataclass

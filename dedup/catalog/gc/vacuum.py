@@ -6,15 +6,19 @@ failed before their first micro-batch, and everything once a checkpoint was copi
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
 from dedup.catalog.gc.sweep import find_stray, written_past_successor
+from dedup.catalog.repair.contents import Snapshot
 from dedup.catalog.repair.inspect import CatalogFile, list_catalog
 from dedup.catalog.root import Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
+from dedup.machine import wall_clock_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,65 @@ class VacuumPlan:
     def size_bytes(self) -> int:
         """Bytes of the files that go."""
         return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """What was deleted of a query's files, or would be.
+
+    Parameters
+    ----------
+    root, query_id : str
+    dry_run : bool
+        Nothing was.
+    plan : VacuumPlan
+    """
+
+    root: str
+    query_id: str
+    dry_run: bool
+    plan: VacuumPlan
+
+    def to_json(self) -> dict[str, Any]:
+        """What `dedup catalog vacuum --json` prints."""
+        return {
+            "root": self.root,
+            "query_id": self.query_id,
+            "dry_run": self.dry_run,
+            "files": [file.name for file in self.plan.files],
+            "bytes": self.plan.size_bytes,
+            "young": self.plan.young,
+            "foreign": [file.name for file in self.plan.foreign],
+            "runs": [run.run_id for run in self.plan.branches],
+        }
+
+
+def vacuum(
+    root: Root, known: Snapshot, *, older_than_ms: int, sole: bool, dry_run: bool
+) -> Vacuumed:
+    """Delete what the manifests of a checkpoint do not name; errors as `plan_vacuum`."""
+    plan = plan_vacuum(
+        root,
+        known.query_id,
+        known.states,
+        now_ms=wall_clock_ms() if dry_run else _storage_now_ms(root),
+        older_than_ms=older_than_ms,
+        sole=sole,
+    )
+    if not dry_run:
+        carry_out(root, known.query_id, plan)
+    return Vacuumed(root=root.url(), query_id=known.query_id, dry_run=dry_run, plan=plan)
+
+
+def _storage_now_ms(root: Root) -> int:
+    """The time by the storage's clock, which dates its objects; this machine's may be off."""
+    probe = f"probe-{uuid.uuid4()}"
+    root.put_bytes(probe, b"")
+    try:
+        storage_ms = root.modified_ms(probe)
+    finally:
+        root.delete([probe])
+    return wall_clock_ms() if storage_ms is None else min(wall_clock_ms(), storage_ms)
 
 
 def plan_vacuum(

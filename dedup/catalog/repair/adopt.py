@@ -7,7 +7,8 @@ manifest backup tells. The newest IDs, which only the lost checkpoint held, are 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
@@ -27,6 +28,8 @@ class Adoption:
 
     Parameters
     ----------
+    root, checkpoint : str
+        The catalog, and the new checkpoint.
     query_id : str
         The query, old and new.
     epoch : int
@@ -37,12 +40,18 @@ class Adoption:
         All; and those of which nothing is known, because they never wrote a segment.
     """
 
+    root: str
+    checkpoint: str
     query_id: str
     epoch: int
     ids: int
     segments: int
     shards: int
     unknown_shards: int
+
+    def to_json(self) -> dict[str, Any]:
+        """What `dedup catalog adopt --json` prints."""
+        return asdict(self)
 
 
 def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) -> Adoption:
@@ -99,6 +108,8 @@ def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) ->
     drop_runs(root, query_id, list_runs(root, query_id), Lineage(()))
     checkpoint.put_bytes("metadata", json.dumps({"id": query_id}).encode())
     return Adoption(
+        root.url(),
+        checkpoint.url(),
         query_id,
         max(state.epoch for state in known.values()),
         sum(state.manifest.ids for state in known.values()),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 from dedup.cli import flags as shared
 from dedup.cli.catalog.screen import (
+    acceptance_lines,
     adoption_lines,
     inspection_lines,
     vacuum_lines,
@@ -16,6 +17,7 @@ from dedup.cli.ending import Done
 from dedup.cli.failures import DAMAGE, NOT_FOUND, OK
 from dedup.cli.flags import Flags, command, option, switch
 from dedup.cli.help_screen import App
+from dedup.core.duration import duration_ms
 
 catalog_app = App(help="Look into a catalog, verify it, clean it up, go on after a loss.")
 
@@ -81,34 +83,24 @@ class AdoptFlags(Flags):
 @command(InspectFlags)
 def inspect(flags: InspectFlags) -> Done:
     """Say what a catalog holds."""
-    from dedup.cli.catalog import work
+    from dedup import tools
+    from dedup.cli.catalog.work import opened
 
-    root = work.open_root(flags.root)
-    body = work.inspect(root, work.known(root, flags.checkpoint), flags.query)
+    root, known = opened(flags.root, flags.checkpoint)
+    body = tools.inspect(root, known, flags.query).to_json()
     return Done(OK, body, inspection_lines(body, list_segments=flags.list_segments))
 
 
 @command(CatalogFlags)
 def verify(flags: CatalogFlags) -> Done:
     """Read every file of the catalog; exit with 3 if one is damaged or missing."""
-    from dedup.cli.catalog import work
+    from dedup import tools
+    from dedup.cli.catalog.work import opened
 
-    root = work.open_root(flags.root)
-    known = work.known(root, flags.checkpoint)
-    others = work.verify_others(root, known, flags.query)
-    checked = work.verify(root, known, flags.query)
-    bad = [(s, r) for s, r in checked if not r.ok]
-    # A loss that was accepted is no news.
-    open_damage = [s for s, _ in bad if not s.loss_accepted]
-    body = {
-        "root": root.url(),
-        "status": "damaged" if open_damage or others else "ok",
-        "segments": len(checked),
-        "ids": sum(r.count for _, r in checked),
-        "damaged": [s.to_json() | {"problems": list(r.problems)} for s, r in bad],
-        "damaged_objects": [asdict(problem) for problem in others],
-    }
-    return Done(DAMAGE if open_damage or others else OK, body, verification_lines(body))
+    root, known = opened(flags.root, flags.checkpoint)
+    found = tools.verify(root, known, flags.query)
+    body = found.to_json()
+    return Done(OK if found.ok else DAMAGE, body, verification_lines(body))
 
 
 @command(AcceptLossFlags)
@@ -117,28 +109,29 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
 
     The query takes note at its next start; a segment that is whole stays in use.
     """
-    from dedup.cli.catalog import work
+    from dedup import tools
 
-    root = work.open_root(flags.root)
-    body = work.accept_loss(root, flags.segment, query_id=flags.query, shard=flags.shard)
-    bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
-    accepted = f"segment {flags.segment} of shard {body['shard']} ({bucket})"
-    lines = [f"Accepted: {accepted} may be lost.", "Start the query again."]
-    return Done(OK, body, lines)
+    body = tools.accept_loss(flags.root, flags.segment, flags.query, flags.shard).to_json()
+    return Done(OK, body, acceptance_lines(body))
 
 
 @command(VacuumFlags)
 def vacuum(flags: VacuumFlags) -> Done:
     """Delete what no manifest names: orphans and half-written files. Foreign files stay."""
-    from dedup.cli.catalog import upkeep
+    from dedup import tools
+    from dedup.catalog.repair.contents import open_root
+    from dedup.cli.catalog.work import snapshot
 
-    body = upkeep.vacuum(
-        flags.root,
-        flags.checkpoint,
+    # A slip of the pen is told before Spark starts.
+    duration_ms(flags.older_than, option="--older-than")
+    root = open_root(flags.root)
+    body = tools.vacuum(
+        root,
+        snapshot(root, flags.checkpoint),
         older_than=flags.older_than,
         sole=flags.sole,
         dry_run=flags.dry_run,
-    )
+    ).to_json()
     return Done(OK, body, vacuum_lines(body))
 
 
@@ -150,10 +143,11 @@ def adopt(flags: AdoptFlags) -> Done:
     once more. The lost checkpoint must never run again. Exit code 5: the catalog held no ID, so
     that none was saved.
     """
-    from dedup.cli.catalog import upkeep
+    from dedup import tools
 
-    body = upkeep.adopt(flags.root, flags.checkpoint, flags.query, sole=flags.sole)
-    return Done(OK if body["ids"] else NOT_FOUND, body, adoption_lines(body))
+    found = tools.adopt(flags.root, flags.checkpoint, flags.query, sole=flags.sole)
+    body = found.to_json()
+    return Done(OK if found.ids else NOT_FOUND, body, adoption_lines(body))
 
 
 for _command in (inspect, verify, accept_loss, vacuum, adopt):

@@ -9,14 +9,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dedup.catalog.repair.contents import GIVEN_UP
 from dedup.cli.figures import size
 
 WIDTH = 80
 _LABEL = 20
-
-
-#: The standing of a segment that no manifest names since its loss was accepted.
-_ACCEPTED = "loss accepted"
 
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
@@ -34,8 +31,8 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
             note = " missing" if line["missing"] else ""
-            if line["loss_accepted"] and not note and line["standing"] != _ACCEPTED:
-                note = f" {_ACCEPTED}"
+            if line["loss_accepted"] and not note and line["standing"] != GIVEN_UP:
+                note = f" {GIVEN_UP}"
             values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
             yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
 
@@ -43,12 +40,20 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
 def verification_lines(body: dict[str, Any]) -> Iterator[str]:
     """Put what `verify` returns into lines."""
     for bad in body["damaged"]:
-        note = " (loss accepted)" if bad["loss_accepted"] else ""
+        note = f" ({GIVEN_UP})" if bad["loss_accepted"] else ""
         for problem in bad["problems"]:
             yield f"shard {bad['shard']} segment {bad['segment']}{note}: {problem}"
     for other in body["damaged_objects"]:
         yield f"{other['name']}: {other['problem']}"
     yield f"{body['segments']:,} segments, {body['ids']:,} IDs: {body['status']}"
+
+
+def acceptance_lines(body: dict[str, Any]) -> Iterator[str]:
+    """Put what `accept_loss` returns into lines."""
+    bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
+    place = f"segment {body['segment']} of shard {body['shard']}"
+    yield f"Accepted: {place} ({bucket}) may be lost."
+    yield "Start the query again."
 
 
 def vacuum_lines(body: dict[str, Any]) -> Iterator[str]:

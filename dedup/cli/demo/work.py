@@ -15,13 +15,13 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from dedup.cli.demo import made_events as made
-from dedup.cli.figures import Figures, iso, table
+from dedup.cli.figures import Figures, table
 from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.work import run
 from dedup.cli.stop import StopRequest
-from dedup.core.duration import format_ms
+from dedup.core.duration import format_ms, iso
 from dedup.errors import ConfigError
 
 #: So small that most IDs must leave Spark state for segments: 256 KiB at the default size.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from dedup.cli import flags as shared
 from dedup.cli.ending import Done
+from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
 from dedup.cli.flags import Flags, argument, command, option
 
 
@@ -29,10 +30,12 @@ def explain(flags: ExplainFlags) -> Done:
     Exit codes: 0 it is remembered, 5 it is not, 6 the catalog alone cannot tell: without
     --checkpoint the newest IDs are unknown.
     """
-    from dedup.cli.catalog.work import open_root, snapshot
-    from dedup.cli.explain import work
+    from dedup import tools
+    from dedup.cli.catalog.work import opened
+    from dedup.cli.explain.screen import sentences
 
-    root = open_root(flags.root)
-    known = None if flags.checkpoint is None else snapshot(root, flags.checkpoint)
-    body = work.explain(root, flags.id, known, flags.query)
-    return Done(work.exit_code(body), body, work.sentences(body))
+    root, known = opened(flags.root, flags.checkpoint)
+    found = tools.explain(root, flags.id, known, flags.query)
+    code = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}[found.status]
+    body = found.to_json()
+    return Done(code, body, sentences(body))

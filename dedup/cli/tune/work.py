@@ -311,7 +311,8 @@ def _found(base: Demand, asked: Asked) -> Demand:
         return of_batches(base, chosen[0].name or chosen[0].query_id, chosen[0].batches)
     if asked.catalog is not None and asked.checkpoint is not None:
         from dedup.catalog.certificate import certificate_of
-        from dedup.cli.catalog.work import open_root, snapshot
+        from dedup.catalog.repair.contents import open_root
+        from dedup.cli.catalog.work import snapshot
 
         root = open_root(asked.catalog)
         known = snapshot(root, asked.checkpoint)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from dedup.cli.figures import iso, size
-from dedup.core.duration import span
+from dedup.cli.figures import size
+from dedup.core.duration import iso, span
 from dedup.core.metrics import STAGES
 from dedup.monitor.watched import PacedBatch, Watched
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from dedup.cli.figures import iso, size
+from dedup.cli.figures import size
 from dedup.cli.watch.history import history, took
-from dedup.core.duration import span
+from dedup.core.duration import iso, span
 from dedup.core.metrics import BatchMetrics
 from dedup.monitor.health import Status
 from dedup.monitor.watched import Watched

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from dedup.catalog.certificate import certificate_of
+from dedup.catalog.repair.contents import Snapshot
 from dedup.catalog.root import Root
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A query's memory as of its last committed micro-batch.
+def checkpoint_place(checkpoint: str) -> str:
+    """Return where a checkpoint is, a local one as an absolute path.
 
-    Parameters
-    ----------
-    query_id : str
-    states : dict of shard to ShardState
+    Raises
+    ------
+    ConfigError
+        If there is none on this machine.
     """
-
-    query_id: str
-    states: dict[int, ShardState]
+    if "://" in checkpoint:
+        return checkpoint
+    local = Path(checkpoint).expanduser().resolve()
+    if not (local / "metadata").is_file():
+        raise ConfigError(f"--checkpoint {local} holds no checkpoint of a streaming query.")
+    return str(local)
 
 
 def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:

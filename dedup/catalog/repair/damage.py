@@ -1,0 +1,148 @@
+"""Is a catalog whole, and what becomes of a segment that is not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dedup.catalog.repair.contents import (
+    EXPIRED,
+    GIVEN_UP,
+    ORPHAN,
+    Segment,
+    Snapshot,
+    queries_in,
+    segments,
+)
+from dedup.catalog.repair.inspect import SegmentReport, list_catalog, verify_segment
+from dedup.catalog.repair.inspect import accept_loss as write_accepted_loss
+from dedup.catalog.repair.objects import ObjectProblem, verify_objects
+from dedup.catalog.root import Root
+from dedup.core.duration import iso
+from dedup.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was found of every file that a query may still need.
+
+    Parameters
+    ----------
+    root : str
+        The catalog.
+    segments : tuple of (Segment, SegmentReport)
+        All that were read.
+    objects : tuple of ObjectProblem
+        What is wrong with all that is neither segment nor sidecar.
+    """
+
+    root: str
+    segments: tuple[tuple[Segment, SegmentReport], ...]
+    objects: tuple[ObjectProblem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is whole, but for losses that were accepted, which are no news."""
+        return not self.objects and all(r.ok or s.loss_accepted for s, r in self.segments)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `dedup catalog verify --json` prints."""
+        return {
+            "root": self.root,
+            "status": "ok" if self.ok else "damaged",
+            "segments": len(self.segments),
+            "ids": sum(report.count for _, report in self.segments),
+            "damaged": [
+                segment.to_json() | {"problems": list(report.problems)}
+                for segment, report in self.segments
+                if not report.ok
+            ],
+            "damaged_objects": [asdict(problem) for problem in self.objects],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossAccepted:
+    """Which segment may be lost, and the bucket of its IDs; None where nothing tells it."""
+
+    query_id: str
+    shard: int
+    segment: str
+    start_ms: int | None
+    end_ms: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `dedup catalog accept-loss --json` prints."""
+        return {
+            "query_id": self.query_id,
+            "shard": self.shard,
+            "segment": self.segment,
+            "start": iso(self.start_ms),
+            "end": iso(self.end_ms),
+        }
+
+
+def verify(root: Root, known: Snapshot | None, query_id: str | None = None) -> Verification:
+    """Read every byte that a query may still need.
+
+    With the manifests, orphans are left out and whole-file checksums are compared; without them,
+    all segments are read.
+    """
+    problems = [
+        problem
+        for query in queries_in(list_catalog(root, query_id or ""))
+        for problem in verify_objects(
+            root, query, known.states if known and known.query_id == query else None
+        )
+    ]
+    checked = tuple(
+        (s, verify_segment(root, s.query_id, s.shard, s.name, s.ref))
+        for s in segments(root, known, query_id)
+        if s.standing not in (ORPHAN, GIVEN_UP) and not _is_on_its_way(s)
+    )
+    return Verification(root=root.url(), segments=checked, objects=tuple(problems))
+
+
+def _is_on_its_way(segment: Segment) -> bool:
+    """Whether its file may well be missing: it is half written, or half deleted."""
+    return segment.sst_bytes is None and (segment.standing == EXPIRED or segment.ref is None)
+
+
+def accept_loss(
+    root: Root, name: str, *, query_id: str | None = None, shard: int | None = None
+) -> LossAccepted:
+    """Accept the loss of one segment, found by its name.
+
+    Parameters
+    ----------
+    root : Root
+        The catalog.
+    name : str
+        As the error that stopped the query names it.
+    query_id, shard : optional
+        Needed where no file of the segment is left.
+
+    Raises
+    ------
+    ConfigError
+        Where the name fits no segment, or several.
+    """
+    places = {
+        (s.query_id, s.shard)
+        for s in segments(root, None, query_id)
+        if s.name == name and shard in (None, s.shard)
+    }
+    if not places and query_id is not None and shard is not None:
+        places = {(query_id, shard)}
+    if len(places) != 1:
+        found = "no file of" if not places else f"{len(places)} segments named"
+        raise ConfigError(
+            f"{root.url()} holds {found} {name}; say which with --query and --shard (the error of "
+            "the query names them).",
+            remedy="damaged-segment",
+        )
+    query, number = places.pop()
+    told = write_accepted_loss(root, query, number, name)
+    return LossAccepted(
+        query_id=query, shard=number, segment=name, start_ms=told.start_ms, end_ms=told.end_ms
+    )

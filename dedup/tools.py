@@ -1,0 +1,230 @@
+"""What the commands `dedup catalog`, `explain` and `tune` do, for programs: results are typed.
+
+A catalog is given by its path, its URI, or a function that returns its file system, as to
+`dedup_by_id`. A checkpoint is given by its path, which is then read in the Spark session that is
+active, or in one of its own; or as what `read_checkpoint` has read before, for several calls. Each
+result has `to_json()`: what the command prints with ``--json``, but for the exit code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dedup.catalog.gc import vacuum as cleaning
+from dedup.catalog.gc.vacuum import Vacuumed
+from dedup.catalog.repair import adopt as adopting
+from dedup.catalog.repair import contents, damage
+from dedup.catalog.repair import explain as explaining
+from dedup.catalog.repair.adopt import Adoption
+from dedup.catalog.repair.contents import Inspection, Snapshot, Where, only_query, open_root
+from dedup.catalog.repair.damage import LossAccepted, Verification
+from dedup.catalog.repair.explain import Explanation
+from dedup.catalog.root import Root
+from dedup.core.duration import duration_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Checkpoint = str | os.PathLike[str] | Snapshot
+
+
+def read_checkpoint(
+    root: Where, checkpoint: Checkpoint, spark: SparkSession | None = None
+) -> Snapshot:
+    """Return what a query's checkpoint holds: the memory of every shard.
+
+    Parameters
+    ----------
+    root
+        The query's catalog.
+    checkpoint
+        Its folder; what was read before is returned as it is.
+    spark : SparkSession, optional
+        Default: the active one, or one that is started, and left running.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such checkpoint, or no catalog of its query.
+    CatalogError, StateError
+        If the certificate, or a state, is damaged.
+    """
+    if isinstance(checkpoint, Snapshot):
+        return checkpoint
+    from pyspark.sql import SparkSession
+
+    from dedup.spark.driver.state_reader import checkpoint_place, read_snapshot
+
+    place = checkpoint_place(os.fspath(checkpoint))
+    return read_snapshot(spark or SparkSession.builder.getOrCreate(), place, open_root(root))
+
+
+def inspect(
+    root: Where, checkpoint: Checkpoint | None = None, query: str | None = None
+) -> Inspection:
+    """Return what a catalog holds: of every query, or of one, each shard and each segment.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    checkpoint : optional
+        Of a query: only it tells live segments from others.
+    query : str, optional
+        Its ID. Default: all.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog, or no such checkpoint.
+    CatalogError
+        If the catalog cannot be read.
+    """
+    place = open_root(root)
+    return contents.inspect(place, _known(place, checkpoint), query)
+
+
+def verify(
+    root: Where, checkpoint: Checkpoint | None = None, query: str | None = None
+) -> Verification:
+    """Read every file of a catalog, and return what is damaged or missing.
+
+    Parameters and errors are those of `inspect`.
+    """
+    place = open_root(root)
+    return damage.verify(place, _known(place, checkpoint), query)
+
+
+def accept_loss(
+    root: Where, segment: str, query: str | None = None, shard: int | None = None
+) -> LossAccepted:
+    """Accept the loss of one damaged segment: its IDs may then be emitted once more.
+
+    The query takes note at its next start; a segment that is whole stays in use.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    segment : str
+        As the query's error names it.
+    query, shard : optional
+        Needed where no file of the segment is left.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog, or the name fits no segment, or several.
+    """
+    return damage.accept_loss(open_root(root), segment, query_id=query, shard=shard)
+
+
+def vacuum(
+    root: Where,
+    checkpoint: Checkpoint,
+    *,
+    older_than: str = "24 hours",
+    sole: bool = False,
+    dry_run: bool = False,
+) -> Vacuumed:
+    """Delete what no manifest of a query names: orphans and half-written files.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    checkpoint
+        Of the query: what it names stays.
+    older_than : str
+        Younger files may belong to a micro-batch under way.
+    sole : bool
+        No other checkpoint of this query is in use: its other runs are over.
+    dry_run : bool
+        Only say what would be deleted.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog or checkpoint, or the query's history has branched.
+    CatalogError
+        If the catalog cannot be read or written.
+    """
+    older_than_ms = duration_ms(older_than, option="--older-than")
+    place = open_root(root)
+    known = read_checkpoint(place, checkpoint)
+    return cleaning.vacuum(place, known, older_than_ms=older_than_ms, sole=sole, dry_run=dry_run)
+
+
+def adopt(
+    root: Where,
+    checkpoint: str | os.PathLike[str],
+    query: str | None = None,
+    *,
+    sole: bool = False,
+) -> Adoption:
+    """Make a new checkpoint that goes on with a catalog whose own is lost.
+
+    IDs that only the lost checkpoint held, the newest ones, may be emitted once more. The lost
+    checkpoint must never run again.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    checkpoint
+        Where the new checkpoint is to be.
+    query : str, optional
+        Its ID, where the catalog holds several.
+    sole : bool
+        The sink holds all that is told of, though history branched.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog, or it does not say of which query, or the folder is in use, or the
+        query's history has branched.
+    CatalogError
+        If segments are missing, or storage fails.
+    """
+    place = open_root(root)
+    return adopting.adopt(place, query or only_query(place), Root(checkpoint), sole=sole)
+
+
+def explain(
+    root: Where,
+    id: Sequence[str],  # noqa: A002
+    checkpoint: Checkpoint | None = None,
+    query: str | None = None,
+) -> Explanation:
+    """Return when a record ID was let through, where it is kept, and until when.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    id : sequence of str
+        The value of each ID column, in order, as text.
+    checkpoint : optional
+        Of the query: only it knows the newest IDs.
+    query : str, optional
+        Its ID, where the catalog holds several and no checkpoint is given.
+
+    Raises
+    ------
+    ConfigError
+        If the values are no ID of this query, or it is not said which query.
+    SegmentDamaged
+        If a segment that may hold the ID is missing or damaged.
+    """
+    from dedup.spark.id_text import id_key
+
+    place = open_root(root)
+    known = _known(place, checkpoint)
+    asked = explaining.query_to_explain(place, known, query)
+    return explaining.explain(place, asked, id, id_key(asked.id_columns, id), known)
+
+
+def _known(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
+    return None if checkpoint is None else read_checkpoint(root, checkpoint)

@@ -1,0 +1,86 @@
+"""What the library returns is what the commands print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dedup import tools
+from dedup.cli.app import app
+from dedup.cli.catalog import work
+from tests.support.query_driver import POLICY, QUERY, QueryDriver
+from tests.unit.test_catalog_commands import in_a_segment, known, run
+
+
+@pytest.fixture
+def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueryDriver:
+    """A query whose checkpoint the commands read without Spark."""
+    made = QueryDriver(tmp_path, POLICY)
+    run(made, 20)
+    next(Path(made.root.url(QUERY)).rglob("*.filter")).unlink()
+    monkeypatch.setattr(work, "snapshot", lambda *_: known(made))
+    return made
+
+
+def printed(*words: str) -> dict[str, Any]:
+    """What a command prints, but for the exit code."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    body: dict[str, Any] = json.loads(done.stdout)
+    assert body.pop("exit_code") == done.exit_code
+    assert "error" not in body, body
+    return body
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("tool", [tools.inspect, tools.verify])
+def test_what_looks_at_a_catalog(
+    query: QueryDriver, tool: Callable[..., Any], checkpoint: bool
+) -> None:
+    words = ["--checkpoint", "there"] if checkpoint else []
+    found = tool(query.root.url(), known(query) if checkpoint else None, QUERY)
+    command = ["catalog", tool.__name__, query.root.url(), "--query", QUERY, *words]
+    assert found.to_json() == printed(*command)
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_explain(query: QueryDriver, checkpoint: bool) -> None:
+    name, words = in_a_segment(query), ["--checkpoint", "there"] if checkpoint else []
+    found = tools.explain(query.root.url(), [name], known(query) if checkpoint else None)
+    assert found.seen
+    assert found.to_json() == printed("explain", query.root.url(), name, *words)
+
+
+def test_accept_loss(query: QueryDriver) -> None:
+    name = next(query.state().manifest.segments()).name
+    found = tools.accept_loss(query.root.url(), name)
+    assert found.start_ms is not None
+    assert found.to_json() == printed("catalog", "accept-loss", query.root.url(), "--segment", name)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_vacuum(query: QueryDriver, dry_run: bool) -> None:
+    words = ["--checkpoint", "there", "--older-than", "1 day", *(["--dry-run"] if dry_run else [])]
+    found = tools.vacuum(query.root.url(), known(query), older_than="1 day", dry_run=dry_run)
+    assert found.to_json() == printed("catalog", "vacuum", query.root.url(), *words)
+
+
+def test_adopt(query: QueryDriver, tmp_path: Path) -> None:
+    found = tools.adopt(query.root.url(), tmp_path / "one").to_json()
+    again = printed("catalog", "adopt", query.root.url(), "--checkpoint", str(tmp_path / "two"))
+    # What was adopted begins before micro-batch 0.
+    moved = {"checkpoint": str(tmp_path / "two"), "epoch": -1}
+    assert found["ids"]
+    assert found | moved == again
+
+
+def test_neither_the_package_nor_the_tools_load_spark() -> None:
+    program = "import dedup, sys; dedup.tools.inspect; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
