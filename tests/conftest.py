@@ -7,6 +7,12 @@ import os
 import pytest
 from hypothesis import settings
 
+from tests.support.quick_spark import FULL, QUICK_JAVA
+
+if not FULL:
+    # Of every Spark that a test starts, `dedup run` in a process of its own among them.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+
 # A busy machine is no fault of the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -18,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # `-m` given by hand decides for itself.
-    if os.environ.get("CI_FULL") == "1" or config.option.markexpr:
+    if FULL or config.option.markexpr:
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
     if slow:

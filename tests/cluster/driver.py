@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup import BatchMetrics, dedup_by_id
 from tests.support.object_store import s3_factory
-from tests.support.spark_cluster import QUICK_JAVA, QUICK_SESSION
+from tests.support.quick_spark import QUICK_JAVA, QUICK_SESSION
 from tests.support.spark_query import Query
 
 PAUSE_TIMEOUT_S = 60.0

@@ -8,8 +8,8 @@ from itertools import count, cycle, islice, product
 from typing import Any
 
 from dedup import faults
+from tests.support.quick_spark import QUICK_JAVA
 from tests.support.small_state import OPTIONS
-from tests.support.spark_cluster import QUICK_JAVA
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STORES: dict[str, dict[str, str]] = {

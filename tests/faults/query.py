@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from dedup import dedup_by_id, faults
 from dedup.sinks.staged import StagedFiles
 from tests.support.object_store import s3_factory
-from tests.support.spark_cluster import QUICK_SESSION
+from tests.support.quick_spark import QUICK_SESSION
 from tests.support.spark_query import SCHEMA
 
 #: Names under the campaign's folder.

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from dedup.cli.session import stream_settings
 from tests.support.cli_job import FileDrop, Job
+from tests.support.quick_spark import FULL, INTERPRETED_PLANS
 
 # Workers must run this Python, not the first one on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -35,6 +36,7 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
         .config("spark.log.level", "OFF")
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config(map={} if FULL else INTERPRETED_PLANS)
         .getOrCreate()
     )
     yield session

@@ -16,22 +16,11 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.quick_spark import QUICK_JAVA
+
 SPARK_HOME = Path(pyspark.__file__).parent
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-#: JVMs that live for a minute: compiled only as far as pays off.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: Of sessions for a few rows: nothing that costs more than it saves there.
-QUICK_SESSION = {
-    "spark.driver.extraJavaOptions": QUICK_JAVA,
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-    # Compiling plans costs more than these few rows ever would.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 _DAEMON_JAVA = f"{QUICK_JAVA} -Dspark.master.rest.enabled=false"
 
 

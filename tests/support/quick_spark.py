@@ -1,0 +1,26 @@
+"""Settings for a Spark that lives for minutes and sees few rows: only what pays off there.
+
+With CI_FULL=1 the tests of the operator run as users' queries do, with all of Java's compilers and
+with compiled plans.
+"""
+
+from __future__ import annotations
+
+import os
+
+FULL = os.environ.get("CI_FULL") == "1"
+#: Half the processor time of a start, and a third less of what follows.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: To compile a plan costs more than these few rows ever would.
+INTERPRETED_PLANS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+QUICK_SESSION = {
+    **INTERPRETED_PLANS,
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
