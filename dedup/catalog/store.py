@@ -42,7 +42,7 @@ class Attempt:
 
 
 class ShardStore:
-    """The segments of one shard; implements `dedup.core.ports.SegmentStore`.
+    """The segments of one shard at a root, under the contract of `dedup.core.ports.SegmentStore`.
 
     Parameters
     ----------
@@ -105,50 +105,15 @@ class ShardStore:
         )
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which hashes the segment's filter may hold, shape (n,).
-
-        Parameters
-        ----------
-        seg : SegmentRef
-            Whose filter; it is rebuilt from the segment where damaged.
-        hashes : ndarray of uint64, shape (n,)
-            Never falling, in the segment's range.
-
-        Raises
-        ------
-        SegmentDamaged
-            When sidecar and segment are both missing or damaged.
-        CatalogError
-            When the root cannot be reached, or the local disk fails.
-        """
+        """Return which hashes the segment's filter may hold."""
         return self._sidecars.may_hold(seg, hashes)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
-        """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent.
-
-        Raises
-        ------
-        SegmentDamaged
-            When the segment is missing or damaged at the root.
-        CatalogError
-            When the root cannot be reached, or the local disk fails.
-        """
+        """Return the timestamp (ms) of each key, `ABSENT_MS` where absent."""
         return self._views.lookup(seg, keys, hashes)
 
     def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
-        """Return the entries of a range of hashes.
-
-        Parameters
-        ----------
-        seg : SegmentRef
-        parts, part : int
-            Range ``part`` of ``parts`` equal ones; default: all.
-
-        Raises
-        ------
-        SegmentDamaged, CatalogError
-            As `lookup`.
-        """
+        """Return the entries of a range of hashes."""
         keys, times_ms = self._views.read(seg, parts, part)
         faults.point("merge.read.after")
         hashes = kernel.hash64(keys.data, keys.offsets, self._hash_key)
@@ -158,12 +123,6 @@ class ShardStore:
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
         """Write the entries of all pieces as a new segment with its sidecar, durable on return.
-
-        Parameters
-        ----------
-        plan : SegmentPlan
-        pieces : sequence of Entries
-            No key is in two of them.
 
         Raises
         ------
@@ -219,13 +178,7 @@ class ShardStore:
         return ref, built
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names with all that belongs to them; return how many.
-
-        Raises
-        ------
-        CatalogError
-            When the root cannot be reached; some may be deleted then.
-        """
+        """Delete the segments of these names with all that belongs to them; return how many."""
         faults.point("delete.before")
         deleted = self._root.delete(self._path(name + SEGMENT_SUFFIX) for name in names)
         faults.point("delete.between")
@@ -237,13 +190,7 @@ class ShardStore:
         return deleted
 
     def spill_pending(self, names: Sequence[str]) -> str:
-        """Write names of expired segments as one durable object; return the object's name.
-
-        Raises
-        ------
-        CatalogError
-            When the root cannot be written.
-        """
+        """Write names of expired segments as one durable object; return the object's name."""
         pending_list = self._next_name()
         faults.point("pending_list.put.before")
         write_pending_list(self._root, self._query_id, self._shard, pending_list, names)
@@ -251,13 +198,7 @@ class ShardStore:
         return pending_list
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete the segments that such an object names, then the object; return how many.
-
-        Raises
-        ------
-        CatalogError
-            When the root cannot be reached; some may be deleted then.
-        """
+        """Delete the segments that such an object names, then the object; return how many."""
         deleted = self.delete(
             read_pending_list(self._root, self._query_id, self._shard, pending_list)
         )

@@ -20,9 +20,16 @@ ABSENT_MS = int(np.iinfo(np.int64).min)
 class SegmentStore(Protocol):
     """The segments of one shard: what the shard logic may ask of a catalog.
 
-    Nothing here decides what is live; only the caller's manifest does. A segment that is missing or
-    damaged at the root raises `dedup.errors.SegmentDamaged`, storage that cannot be reached
-    `dedup.errors.CatalogError`.
+    This is the contract, which `tests/unit/test_segment_store.py` holds every store to. Nothing
+    here decides what is live; only the caller's manifest does. All attempts of a task see the same
+    segments, and what one of them does again changes nothing for the others.
+
+    Raises
+    ------
+    SegmentDamaged
+        Where a segment is asked that is missing or damaged at the root.
+    CatalogError
+        Where the root cannot be reached, or the local disk fails.
     """
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
@@ -36,24 +43,31 @@ class SegmentStore(Protocol):
         """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent."""
 
     def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
-        """Return the entries of a range of hashes."""
+        """Return the entries of range ``part`` of ``parts`` equal ranges of hashes, in order."""
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
         """Write the entries of all pieces as a new segment with its sidecar, durable on return.
 
-        No key is in two pieces, and all hashes lie in the range of the plan.
+        No key is in two pieces, and all hashes lie in the range of the plan. The segment's name is
+        never given again.
         """
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names; missing ones are fine. Return how many were there."""
+        """Delete the segments of these names; missing ones are fine. Return how many were there.
+
+        Some may be deleted where it raises.
+        """
 
     def spill_pending(self, names: Sequence[str]) -> str:
         """Write names of expired segments as one durable object; return the object's name."""
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete the segments that such an object names, then the object; return how many."""
+        """Delete the segments that such an object names, then the object; return how many.
+
+        An object that is missing or damaged names none.
+        """
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
         """Tell whether a user accepted the loss of this segment (its accepted loss is there)."""

@@ -19,6 +19,7 @@ from dedup.catalog.view import OpenViews
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
+from dedup.core.ports import SegmentStore
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, SegmentDamaged
@@ -99,13 +100,13 @@ class Bench:
         return self.path / "root" / QUERY / f"shard={shard:05d}" / (seg.name + suffix)
 
 
-def write(store: ShardStore, made: Content, fpr: float = 0.01, **bucket: int) -> SegmentRef:
+def write(store: SegmentStore, made: Content, fpr: float = 0.01, **bucket: int) -> SegmentRef:
     start_ms, end_ms = bucket.get("start_ms", START_MS), bucket.get("end_ms", END_MS)
     entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
     return store.write_segment(SegmentPlan(start_ms, end_ms, fpr), [entries])[0]
 
 
-def knows(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
+def knows(store: SegmentStore, seg: SegmentRef, made: Content) -> bool:
     """Whether the segment's filter answers yes for all that is in there."""
     return bool(store.may_hold(seg, np.sort(made.hashes)).all())
 

@@ -33,6 +33,7 @@ KEY_ID = hash_key_id(HASH_KEY)
 class MemoryStore:
     """Implements `dedup.core.ports.SegmentStore`; shared by all attempts of one shard."""
 
+    hash_key: bytes = HASH_KEY
     segments: dict[str, tuple[SegmentRef, dict[bytes, int]]] = field(default_factory=dict)
     filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
@@ -48,7 +49,7 @@ class MemoryStore:
         assert seg.within(hashes) == slice(0, len(hashes))
         made = self.filters[seg.name].to_bytes()
         blocks = blocks_of(made[:64])
-        head = FilterHead.from_bytes(made, hash_key_id=KEY_ID)
+        head = FilterHead.from_bytes(made, hash_key_id=hash_key_id(self.hash_key))
 
         def read_into(offset: int, buffer: memoryview) -> None:
             start = head_bytes(blocks) + offset
@@ -67,7 +68,7 @@ class MemoryStore:
         self.reads += 1
         held = self.segments[seg.name][1]
         keys = Keys.from_list(list(held))
-        hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+        hashes = kernel.hash64(keys.data, keys.offsets, self.hash_key)
         entries = Entries.in_order(keys, hashes, np.array(list(held.values()), np.int64))
         return entries[hash_range(entries.hashes, parts, part)]
 
@@ -83,7 +84,7 @@ class MemoryStore:
         name = f"s{self.written:06d}"
         self.written += 1
         spread = spread_hashes(entries.hashes, plan.parts)
-        made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=KEY_ID)
+        made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=hash_key_id(self.hash_key))
         crc = zlib.crc32(made.to_bytes()[: head_bytes(made.blocks)])
         size = n, n, 0, made.nbytes, crc
         ref = SegmentRef(name, plan.start_ms, plan.end_ms, *size, plan.parts, plan.part)
@@ -101,7 +102,7 @@ class MemoryStore:
         return pending_list
 
     def delete_pending(self, pending_list: str) -> int:
-        return self.delete(self.pending_lists[pending_list])
+        return self.delete(self.pending_lists.pop(pending_list, []))
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
         return seg.name in self.accepted

@@ -1,0 +1,211 @@
+"""The contract of `SegmentStore`, which its docstring states: every store passes the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dedup.catalog.root import Root
+from dedup.core.entries import Entries
+from dedup.core.hash_ranges import hash_range
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS, SegmentStore
+from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.errors import SegmentDamaged
+from tests.support.catalog import (
+    END_MS,
+    HASH_KEY,
+    START_MS,
+    Bench,
+    Content,
+    DirectoryFileSystem,
+    content,
+    fixed,
+    hashes_of,
+    knows,
+    varied,
+    write,
+)
+from tests.support.memory_store import MemoryStore
+
+#: Opens the segments of one shard as every task attempt does.
+OpenStore = Callable[[], SegmentStore]
+
+
+@pytest.fixture(params=["in memory", "local root", "remote root"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+    if request.param == "in memory":
+        shared = MemoryStore(hash_key=HASH_KEY)
+        return lambda: shared
+    bench = Bench(tmp_path)
+    if request.param == "remote root":
+        bench.root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+    return bench.store
+
+
+CONTENTS = {
+    "none": lambda: fixed(0),
+    "one": lambda: fixed(1),
+    "64": lambda: fixed(64),
+    "65": lambda: fixed(65),
+    "100k": lambda: fixed(100_000),
+    "varied": lambda: varied(3000),
+    "empty key": lambda: content(Keys.from_list([b"", b"a", b"\x00"])),
+    "only the empty key": lambda: content(Keys.from_list([b""])),
+    "1 MB key": lambda: content(Keys.from_list([b"x" * (1 << 20), b"y" * (1 << 20), b"z"])),
+    "before 1970": lambda: fixed(100, start_ms=-(10**14), end_ms=-(10**14) + 5),
+    "a bucket of years": lambda: fixed(100, start_ms=0, end_ms=10**14),
+}
+BUCKETS = {"before 1970": (-(10**14), -(10**14) + 5), "a bucket of years": (0, 10**14)}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_what_is_written_is_found_and_read_back(open_store: OpenStore, case: str) -> None:
+    made = CONTENTS[case]()
+    start_ms, end_ms = BUCKETS.get(case, (START_MS, END_MS))
+    seg = write(open_store(), made, start_ms=start_ms, end_ms=end_ms)
+    reader = open_store()
+    assert seg.count == len(made)
+    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+
+    entries = reader.read_segment(seg)
+    expected = dict(zip(made.keys, made.times_ms.tolist(), strict=True))
+    assert dict(zip(entries.keys, entries.times_ms.tolist(), strict=True)) == expected
+    assert len(entries) == len(made)
+    assert (entries.hashes == hashes_of(entries.keys)).all()
+    assert (np.diff(entries.hashes.astype(object)) >= 0).all()
+
+    assert knows(reader, seg, made)
+
+
+@pytest.mark.parametrize("n", [0, 1, 65, 5000])
+def test_what_was_not_written_is_absent(open_store: OpenStore, n: int) -> None:
+    seg = write(open_store(), fixed(n))
+    strange = fixed(2000, prefix="other")
+    times_ms = open_store().lookup(seg, strange.keys, strange.hashes)
+    assert times_ms.tolist() == [ABSENT_MS] * 2000
+
+
+@pytest.mark.parametrize("asked", [1, 50, 4000])
+def test_lookups_mix_hits_and_misses_in_any_order(open_store: OpenStore, asked: int) -> None:
+    made, strange = varied(20_000), fixed(asked, prefix="other")
+    rng = np.random.default_rng(5)
+    chosen = rng.permutation(20_000)[:asked].astype(np.int64)
+    order = rng.permutation(2 * asked).astype(np.int64)
+    keys = Keys.concat([made.keys.take(chosen), strange.keys]).take(order)
+    expected = np.concatenate([made.times_ms[chosen], np.full(asked, ABSENT_MS)])[order]
+    seg = write(open_store(), made)
+    assert open_store().lookup(seg, keys, hashes_of(keys)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_pieces_are_written_as_one_segment(open_store: OpenStore, parts: int) -> None:
+    """More blocks than are merged at a time, of pieces that interleave; one is empty."""
+    made = fixed(80_000)
+    whole = Entries.in_order(made.keys, made.hashes, made.times_ms)
+    whole = whole[hash_range(whole.hashes, parts, parts - 1)]
+    pieces = []
+    for nth in range(3):
+        some = np.arange(nth, len(whole), 3)
+        pieces.append(Entries(whole.keys.take(some), whole.hashes[some], whole.times_ms[some]))
+    plan = SegmentPlan(START_MS, END_MS, 0.01, parts, parts - 1)
+    written = [
+        open_store().write_segment(plan, content)[0] for content in ([whole], [*pieces, whole[0:0]])
+    ]
+    assert written[0].filter_crc32 == written[1].filter_crc32
+    reader = open_store()
+    for seg in written:
+        assert seg.count == len(whole)
+        read = reader.read_segment(seg)
+        assert list(read.keys) == list(whole.keys)
+        assert read.times_ms.tolist() == whole.times_ms.tolist()
+        found_ms = reader.lookup(seg, whole.keys, whole.hashes)
+        assert found_ms.tolist() == whole.times_ms.tolist()
+        assert reader.may_hold(seg, whole.hashes).all()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_ranges_of_hashes_make_up_the_whole_segment(open_store: OpenStore, parts: int) -> None:
+    made = varied(3000)
+    seg = write(open_store(), made)
+    whole = open_store().read_segment(seg)
+    read = [open_store().read_segment(seg, parts, part) for part in range(parts)]
+    assert [hash_range(piece.hashes, parts, part) for part, piece in enumerate(read)] == [
+        slice(0, len(piece)) for piece in read
+    ]
+    assert [key for piece in read for key in piece.keys] == list(whole.keys)
+
+
+def test_a_filter_clears_most_ids_that_the_segment_does_not_hold(open_store: OpenStore) -> None:
+    seg = write(open_store(), fixed(2000), fpr=0.01)
+    strange = np.sort(fixed(2000, prefix="other").hashes)
+    assert open_store().may_hold(seg, strange).sum() < 100
+    nothing = write(open_store(), fixed(0))
+    assert not open_store().may_hold(nothing, strange).any()
+
+
+def test_the_reference_tells_what_was_planned_and_written(open_store: OpenStore) -> None:
+    seg = write(open_store(), fixed(65))
+    assert (seg.count, seg.start_ms, seg.end_ms) == (65, START_MS, END_MS)
+    assert (seg.parts, seg.part) == (1, 0)
+
+
+def test_what_is_written_again_is_a_segment_of_its_own(open_store: OpenStore) -> None:
+    """An attempt that is run again writes again; whatever nobody names changes nothing."""
+    made = fixed(20)
+    first, again = write(open_store(), made), write(open_store(), made)
+    assert first.name != again.name
+    assert open_store().delete([first.name]) == 1
+    found_ms = open_store().lookup(again, made.keys, made.hashes)
+    assert found_ms.tolist() == made.times_ms.tolist()
+
+
+def is_damaged(store: SegmentStore, seg: SegmentRef, made: Content) -> None:
+    with pytest.raises(SegmentDamaged):
+        store.lookup(seg, made.keys, made.hashes)
+    with pytest.raises(SegmentDamaged):
+        store.read_segment(seg)
+    with pytest.raises(SegmentDamaged):
+        store.may_hold(seg, np.sort(made.hashes))
+
+
+def test_a_missing_segment_is_damage(open_store: OpenStore) -> None:
+    made = fixed(20)
+    seg = write(open_store(), made)
+    is_damaged(open_store(), replace(seg, name="000000000001-gone-1-0000"), made)
+    store = open_store()
+    assert store.delete([seg.name]) == 1
+    is_damaged(store, seg, made)
+    is_damaged(open_store(), seg, made)
+
+
+def test_deleting_tells_how_many_were_there(open_store: OpenStore) -> None:
+    made = fixed(20)
+    seg, kept = (write(open_store(), made) for _ in range(2))
+    assert open_store().delete([]) == 0
+    assert open_store().delete([seg.name, "000000000001-gone-1-0000"]) == 1
+    assert open_store().delete([seg.name]) == 0
+    assert knows(open_store(), kept, made)
+
+
+def test_a_pending_list_names_segments_and_goes_with_them(open_store: OpenStore) -> None:
+    made = fixed(20)
+    segs = [write(open_store(), made) for _ in range(3)]
+    pending_list = open_store().spill_pending([seg.name for seg in segs[:2]])
+    assert knows(open_store(), segs[0], made), "nothing is deleted before it is due"
+    assert open_store().delete_pending(pending_list) == 2
+    assert knows(open_store(), segs[2], made)
+    # An attempt that is run again finds that it is done.
+    assert open_store().delete_pending(pending_list) == 0
+
+
+def test_no_loss_is_accepted_that_nobody_accepted(open_store: OpenStore) -> None:
+    made = fixed(20)
+    seg = write(open_store(), made)
+    assert not open_store().loss_accepted(seg)
+    open_store().delete([seg.name])
+    assert not open_store().loss_accepted(seg)
