@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from datetime import timedelta
 
 import pyarrow as pa
 
-from dedup import BatchMetrics
+from dedup import BatchMetrics, testing
 from tests.support.spark_query import Run
 
 
-@dataclass
 class Oracle:
-    """The guarantee by brute force, for one clock, times in the past, and late records emitted.
+    """`dedup.testing.Oracle` over tables of records, whose times are whole seconds."""
 
-    It knows no bucket, filter or segment, and forgets nothing.
-    """
+    def __init__(self, horizon_s: int, lateness_s: int) -> None:
+        self._truth = testing.Oracle(timedelta(seconds=horizon_s), timedelta(seconds=lateness_s))
 
-    horizon_s: int
-    lateness_s: int
-    newest: int | None = None
-    late_watermark: int | None = None
-    passed: dict[str, list[int]] = field(default_factory=dict)
-
-    def verdicts(self, table: pa.Table) -> Counter[tuple[str, int, bool]]:
+    def verdicts(self, table: pa.Table) -> Counter[tuple[Hashable, int, bool]]:
         """How often (ID, effective time, goes on or not) occurs among a micro-batch's records."""
-        told: Counter[tuple[str, int, bool]] = Counter()
-        rows = zip(table["id"].to_pylist(), table["at"].to_pylist(), strict=True)
-        for time, name in sorted((self.clamped(at), name) for name, at in rows):
-            passed = self.passed.setdefault(name, [])
-            goes_on = all(abs(time - t) > self.horizon_s for t in passed)
-            told[name, time, goes_on] += 1
-            if goes_on:
-                passed.append(time)
-        highest = max(table["at"].to_pylist())
-        self.newest = highest if self.newest is None else max(self.newest, highest)
-        self.late_watermark = self.newest - self.lateness_s
-        return told
+        times_ms = (1000 * at for at in table["at"].to_pylist())
+        judged = self._truth.verdicts(zip(table["id"].to_pylist(), times_ms, strict=True))
+        return Counter({(name, ms // 1000, on): n for (name, ms, on), n in judged.items()})
 
     def clamped(self, at: int) -> int:
-        return at if self.late_watermark is None else max(at, self.late_watermark)
+        return self._truth.effective_ms(1000 * at) // 1000
 
     def check(self, tables: Sequence[pa.Table], run: Run) -> None:
         """Compare a run with a verdict column, from its first micro-batch on."""
