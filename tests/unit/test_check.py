@@ -74,6 +74,12 @@ def make_checkpoint(
     return folder
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A checkpoint of one micro-batch from Kafka."""
+    return make_checkpoint(tmp_path / "c", kafka(1, 1))
+
+
 def make_catalog(folder: Path, *, shards: int = 4, timestamp: str = "column ts timestamp") -> Path:
     create_or_check(
         Root(folder),
@@ -177,8 +183,7 @@ def test_a_source_that_has_told_nothing_lately(tmp_path: Path) -> None:
     assert [s.kind for s in read_checkpoint(str(place)).sources or ()] == ["kafka", "file"]
 
 
-def test_the_offset_log_that_names_its_sources(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_the_offset_log_that_names_its_sources(place: Path) -> None:
     about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": CONF})
     (place / "offsets/1").write_text(f"v2\n{about}\n0:{kafka(9)}\nclicks:{kafka(3, 4)}")
     assert [s.partitions for s in read_checkpoint(str(place)).sources or ()] == [1, 2]
@@ -189,8 +194,7 @@ def test_state_files_with_unique_names(tmp_path: Path) -> None:
     assert read_checkpoint(str(place)).checkpoint_format == 2
 
 
-def test_the_checkpoint_may_be_a_uri(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_the_checkpoint_may_be_a_uri(place: Path) -> None:
     assert read_checkpoint(f"file://{place}") == read_checkpoint(str(place))
 
 
@@ -261,8 +265,7 @@ def test_every_line_fits_but_what_is_to_be_copied(tmp_path: Path) -> None:
     assert all(line.strip().startswith("kafka-configs.sh") for line in long)
 
 
-def test_the_checkpoint_wins_over_settings_that_it_keeps(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_the_checkpoint_wins_over_settings_that_it_keeps(place: Path) -> None:
     (found,) = findings(place, *LOCAL, "--conf", "spark.sql.shuffle.partitions=64")[
         "shuffle-partitions"
     ]
@@ -270,8 +273,7 @@ def test_the_checkpoint_wins_over_settings_that_it_keeps(tmp_path: Path) -> None
     assert "spark.sql.shuffle.partitions=64 changes nothing" in found["evidence"]
 
 
-def test_the_horizon_of_the_next_start(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_the_horizon_of_the_next_start(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log")
     given = (place, "--log", log, "--kafka-retention", "1 day")
     (found,) = findings(*given)["horizon-retention"]
@@ -280,8 +282,7 @@ def test_the_horizon_of_the_next_start(tmp_path: Path) -> None:
     assert found["level"] == "fine"
 
 
-def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),))
     given = (place, "--log", log, "--kafka-retention", "7 days")
     for late, code, said in (
@@ -302,8 +303,7 @@ def test_the_next_start_of_dedup_run_may_drop_what_is_late(tmp_path: Path) -> No
     assert _of_run(Facts(late="drop"), record).late == "drop"
 
 
-def test_the_certificate_tells_shards_and_time(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1, 1))
+def test_the_certificate_tells_shards_and_time(tmp_path: Path, place: Path) -> None:
     catalog = make_catalog(tmp_path / "catalog", shards=6, timestamp="processing time")
     found = findings(place, "--catalog", catalog, *LOCAL)
     assert "6 shards on 4" in found["shard-layout"][0]["evidence"]
@@ -408,22 +408,19 @@ def test_the_last_offsets_are_cut(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"id":"ab', b"[]", b"\xff\xfe", b"null"])
-def test_the_metadata_is_cut(tmp_path: Path, content: bytes) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_the_metadata_is_cut(place: Path, content: bytes) -> None:
     (place / "metadata").write_bytes(content)
     assert "metadata is damaged" in refused(3, place)
 
 
 @pytest.mark.parametrize("name", ["commits/0", "state/0/_metadata/metadata"])
 @pytest.mark.parametrize("content", ["", "v1", "v1\n{", "v1\n[]", "v1\n5"])
-def test_other_logs_that_are_cut_leave_it_unknown(tmp_path: Path, name: str, content: str) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_other_logs_that_are_cut_leave_it_unknown(place: Path, name: str, content: str) -> None:
     (place / name).write_text(content)
     assert run(place, *LOCAL).exit_code == 0
 
 
-def test_a_folder_in_the_place_of_a_log(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_a_folder_in_the_place_of_a_log(place: Path) -> None:
     (place / "offsets/0").unlink()
     (place / "offsets/0").mkdir()
     assert "offsets/0 cannot be read" in refused(2, place)
@@ -440,35 +437,30 @@ def test_a_file_system_that_nobody_knows() -> None:
     assert "s3a://bucket/c cannot be read" in refused(2, "s3a://bucket/c")
 
 
-def test_another_query(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1, 1))
+def test_another_query(tmp_path: Path, place: Path) -> None:
     assert run(place, "--query", QUERY).exit_code == 0
     assert f"of query {QUERY}, not of --query orders" in refused(2, place, "--query", "orders")
     log = make_log(tmp_path / "log")
     assert run(place, "--query", "orders", "--log", log).exit_code == 4
 
 
-def test_a_catalog_that_is_not_there(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_a_catalog_that_is_not_there(tmp_path: Path, place: Path) -> None:
     assert "holds no catalog of query" in refused(2, place, "--catalog", tmp_path / "none")
 
 
-def test_a_damaged_certificate(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_a_damaged_certificate(tmp_path: Path, place: Path) -> None:
     catalog = make_catalog(tmp_path / "catalog")
     (catalog / QUERY / "catalog.json").write_text("{")
     assert "certificate" in refused(3, place, "--catalog", catalog)
 
 
-def test_a_log_of_another_query(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_a_log_of_another_query(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log", query_id="another")
     assert "tells nothing of query" in refused(2, place, "--log", log)
     assert "no folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
 
 
-def test_a_metrics_log_that_is_cut(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1, 1))
+def test_a_metrics_log_that_is_cut(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log")
     (path,) = log.iterdir()
     path.write_bytes(path.read_bytes()[:-40])
@@ -493,8 +485,7 @@ def test_a_metrics_log_that_is_cut(tmp_path: Path) -> None:
         (("--properties", "/"), "--properties / cannot be read"),
     ],
 )
-def test_bad_flags(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_bad_flags(place: Path, arguments: tuple[str, ...], says: str) -> None:
     assert says in refused(2, place, *arguments)
 
 
@@ -502,8 +493,9 @@ def test_bad_flags(tmp_path: Path, arguments: tuple[str, ...], says: str) -> Non
     ("content", "says"),
     [(b"spark.master local\nwhat\n", "line 2: 'what' is not KEY VALUE"), (b"\xff\xfe", "UTF-8")],
 )
-def test_properties_that_cannot_be_read(tmp_path: Path, content: bytes, says: str) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(1))
+def test_properties_that_cannot_be_read(
+    tmp_path: Path, place: Path, content: bytes, says: str
+) -> None:
     (tmp_path / "p").write_bytes(content)
     assert says in refused(2, place, "--properties", tmp_path / "p")
 
