@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import socket
 import struct
@@ -334,36 +335,72 @@ def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() 
         assert CliRunner().invoke(app, ["watch", url, "--once"]).exit_code == 2
 
 
+class Watching:
+    """The command in a process of its own, and what it has written so far."""
+
+    def __init__(
+        self,
+        where: Path | str,
+        *more: str,
+        terminal: bool = True,
+        term: str = "xterm",
+        size: tuple[int, int] = (24, 80),
+    ) -> None:
+        command = [sys.executable, "-m", "dedup.cli.main", "watch", str(where), *more]
+        self.output = b""
+        self.ours, self.theirs = pty.openpty() if terminal else os.pipe()
+        if terminal:
+            fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+            self.before = termios.tcgetattr(self.theirs)
+            # In the foreground of a session of its own, as from a shell.
+            command = [sys.executable, "-c", FOREGROUND, *command]
+        # The size of the terminal counts, not that of whoever runs the tests.
+        own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            command, stdin=self.theirs if terminal else subprocess.DEVNULL, stdout=self.theirs,
+            stderr=None if terminal else subprocess.PIPE, start_new_session=terminal,
+            env={**own, "TERM": term},
+        )  # fmt: skip
+        if not terminal:
+            os.close(self.theirs)
+
+    def until(self, text: bytes) -> None:
+        """Read until that is written."""
+        while text not in self.output:
+            assert select.select([self.ours], [], [], 60)[0], self.output
+            self.output += os.read(self.ours, 65536)
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self, timeout: float = 30) -> int:
+        """Return the exit code, when all is read."""
+        code = self.process.wait(timeout)
+        with suppress(OSError):
+            os.close(self.theirs)
+        # A terminal's end is an error, a pipe's is nothing.
+        with suppress(OSError):
+            while more := os.read(self.ours, 65536):
+                self.output += more
+        os.close(self.ours)
+        return code
+
+
 def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
     """What the live command writes within a second or so, and its exit code after Ctrl-C.
 
     It begins before there is a log.
     """
-    command = [sys.executable, "-m", "dedup.cli.main", "watch", str(folder), "--every", "0.1"]
-    ours, theirs = pty.openpty() if terminal else os.pipe()
-    if terminal:
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        command, stdout=theirs, stdin=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}
-    )
-    os.close(theirs)
-    told, deadline = b"", time.monotonic() + 60
-    while b"waiting" not in told.lower() and time.monotonic() < deadline:
-        told += os.read(ours, 65536)
+    live = Watching(folder, "--every", "0.1", terminal=terminal)
+    live.until(b" WAITING " if terminal else b" waiting: ")
     log(folder.with_name("made"), batches())
     folder.with_name("made").rename(folder)
-    while b"keeps up" not in told and time.monotonic() < deadline:
-        told += os.read(ours, 65536)
+    live.until(b"keeps up")
     log(folder, batches(stuck=True, run_id="another"))
-    while b"STALLED" not in told and time.monotonic() < deadline:
-        told += os.read(ours, 65536)
-    process.send_signal(signal.SIGINT)
-    # A terminal's end is an error, a pipe's is nothing.
-    with suppress(OSError):
-        while more := os.read(ours, 65536):
-            told += more
-    os.close(ours)
-    return told, process.wait(30)
+    live.until(b"STALLED")
+    live.interrupt()
+    code = live.end()
+    return live.output, code
 
 
 def test_a_terminal_gets_a_screen_that_renews_itself(tmp_path: Path) -> None:
@@ -495,64 +532,29 @@ def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
     assert (len(lines), "q leaves" in lines) == (10, False)
 
 
-def start(
-    where: str, *more: str, terminal: bool = True, term: str = "xterm"
-) -> tuple[subprocess.Popen[bytes], int]:
-    """The command, and what it writes."""
-    command = [sys.executable, "-m", "dedup.cli.main", "watch", where, *more]
-    ours, theirs = pty.openpty() if terminal else os.pipe()
-    if terminal:
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    env = {**os.environ, "TERM": term}
-    process = subprocess.Popen(
-        command, stdout=theirs, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env
-    )
-    os.close(theirs)
-    return process, ours
-
-
 def test_a_dumb_terminal_gets_the_lines_of_a_pipe(tmp_path: Path) -> None:
     log(tmp_path, batches())
-    process, ours = start(str(tmp_path), term="dumb")
-    told = b""
-    while b"keeps up" not in told:
-        told += os.read(ours, 65536)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
-    os.close(ours)
-    assert b" orders OK: the GC watermark keeps up" in told
-    assert b"\x1b" not in told
+    live = Watching(tmp_path, term="dumb")
+    live.until(b"keeps up")
+    live.interrupt()
+    assert live.end() == 0
+    assert b" orders OK: the GC watermark keeps up" in live.output
+    assert b"\x1b" not in live.output
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
 def test_q_leaves_and_the_terminal_is_as_before(tmp_path: Path, key: bytes) -> None:
     log(tmp_path, batches())
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
-    before = termios.tcgetattr(theirs)
-    command = [sys.executable, "-m", "dedup.cli.main", "watch", str(tmp_path), "--every", "60"]
-    # The size of the terminal counts, not that of whoever runs the tests.
-    own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        # In the foreground of a session of its own, as from a shell.
-        [sys.executable, "-c", FOREGROUND, *command],
-        stdin=theirs, stdout=theirs, start_new_session=True, env={**own, "TERM": "xterm"},
-    )  # fmt: skip
-    told = b""
-    while b"keeps up" not in told:
-        told += os.read(ours, 65536)
-    assert termios.tcgetattr(theirs) != before, "keys come one by one"
-    os.write(ours, b"x" + key)
-    assert process.wait(30) == 0
-    assert termios.tcgetattr(theirs) == before
-    os.close(theirs)
-    with suppress(OSError):
-        while more := os.read(ours, 65536):
-            told += more
-    os.close(ours)
-    assert b"q leaves, as Ctrl-C does" in told
-    assert b"the last 10 micro-batches" in told
-    assert told.rindex(b"\x1b[?1049l") > told.rindex(b"\x1b[?1049h")
+    live = Watching(tmp_path, "--every", "60", size=(50, 160))
+    live.until(b"keeps up")
+    assert termios.tcgetattr(live.theirs) != live.before, "keys come one by one"
+    os.write(live.ours, b"x" + key)
+    assert live.process.wait(30) == 0
+    assert termios.tcgetattr(live.theirs) == live.before
+    live.end()
+    assert b"q leaves, as Ctrl-C does" in live.output
+    assert b"the last 10 micro-batches" in live.output
+    assert live.output.rindex(b"\x1b[?1049l") > live.output.rindex(b"\x1b[?1049h")
 
 
 #: Takes stdin for its terminal and becomes the command.
@@ -566,28 +568,22 @@ os.execv(sys.argv[1], sys.argv[1:])
 def test_a_second_interrupt_leaves_the_terminal_in_order() -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         where = f"http://127.0.0.1:{hanging.getsockname()[1]}"
-        process, ours = start(where)
-        told = b""
-        while b"WAITING" not in told:
-            told += os.read(ours, 65536)
-        assert f"for {where}".encode() in told, "before it has answered"
+        live = Watching(where)
+        live.until(b"WAITING")
+        assert f"for {where}".encode() in live.output, "before it has answered"
         for _ in range(2):
-            process.send_signal(signal.SIGINT)
+            live.interrupt()
             time.sleep(0.3)
         # One look lasts 10 s: it ends before that.
-        assert process.wait(8) == 130
-        with suppress(OSError):
-            while more := os.read(ours, 65536):
-                told += more
-        os.close(ours)
-    assert told.rindex(b"\x1b[?1049l") > told.rindex(b"\x1b[?1049h")
-    assert told.rindex(b"\x1b[?25h") > told.rindex(b"\x1b[?25l")
+        assert live.end(8) == 130
+    assert live.output.rindex(b"\x1b[?1049l") > live.output.rindex(b"\x1b[?1049h")
+    assert live.output.rindex(b"\x1b[?25h") > live.output.rindex(b"\x1b[?25l")
 
 
 @pytest.mark.parametrize(("form", "code"), [("--once", 11), ("--json", 11), ("--every=1", 0)])
 def test_a_pipe_that_is_closed_early_is_no_error(tmp_path: Path, form: str, code: int) -> None:
     log(tmp_path, batches(stuck=True))
-    process, ours = start(str(tmp_path), form, terminal=False)
-    os.close(ours)
-    _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (code, b"")
+    live = Watching(tmp_path, form, terminal=False)
+    os.close(live.ours)
+    _, errors = live.process.communicate(timeout=30)
+    assert (live.process.returncode, errors) == (code, b"")
