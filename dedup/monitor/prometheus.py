@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @dataclass
 class _Query:
     #: Kept as of now by who tells of micro-batches.
-    heard: QueryLog
+    log: QueryLog
     at_ms: int
     last: BatchMetrics
     run_begun_ms: int
@@ -70,14 +70,14 @@ class _Query:
     def life(self) -> Iterator[tuple[str, float]]:
         for name, at_ms in (
             (LAST_BATCH, self.at_ms),
-            (HEARD, self.heard.heard_ms),
+            (HEARD, self.log.heard_ms),
             (RUN_BEGUN, self.run_begun_ms),
             (CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
         ):
             if at_ms is not None:
                 yield name, at_ms / 1000
-        yield RUNNING, float(self.heard.running)
-        yield FAILED, float(self.heard.ended not in (None, ENDED))
+        yield RUNNING, float(self.log.running)
+        yield FAILED, float(self.log.ended not in (None, ENDED))
 
 
 class Exporter(Collector):
@@ -95,23 +95,23 @@ class Exporter(Collector):
         self._queries: OrderedDict[str, _Query] = OrderedDict()
         self._sources: set[str] = set()
 
-    def batch(self, heard: QueryLog) -> None:
-        """Take in a query's newest micro-batch; of what follows it the exporter asks `heard`."""
-        at_ms, metrics = heard.batches[-1]
+    def batch(self, log: QueryLog) -> None:
+        """Take in a query's newest micro-batch; of what follows it the exporter asks the log."""
+        at_ms, metrics = log.batches[-1]
         with self._lock:
             query = self._queries.setdefault(
-                heard.query_id, _Query(heard, at_ms, metrics, run_begun_ms=at_ms)
+                log.query_id, _Query(log, at_ms, metrics, run_begun_ms=at_ms)
             )
             if query.last.run_id != metrics.run_id:
                 query.run_begun_ms = at_ms
             if metrics.begins:
                 query.checkpoint_begun_ms = at_ms
-            query.heard, query.at_ms, query.last = heard, at_ms, metrics
+            query.log, query.at_ms, query.last = log, at_ms, metrics
             for series in SERIES:
                 if series.kind == "counter":
                     for label, value in values(series, metrics):
                         query.totals[series.exported, label] += value
-            self._queries.move_to_end(heard.query_id)
+            self._queries.move_to_end(log.query_id)
             for query_id, other in list(self._queries.items())[:-1]:
                 # Counts of one that had the name before are not ours.
                 if other.label == query.label or len(self._queries) > MAX_QUERIES:
@@ -123,13 +123,14 @@ class Exporter(Collector):
             queries = list(self._queries.values())
             for series in SERIES:
                 make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-                names = ["query", *([series.label] if series.label else [])]
-                metric = make(series.exported, series.about, labels=names)
+                label_names = ["query", series.label] if series.label else ["query"]
+                metric = make(series.exported, series.about, labels=label_names)
                 for query in queries:
                     for label, value in values(series, query.last):
                         if series.kind == "counter":
                             value = query.totals[series.exported, label]
-                        metric.add_metric([query.label, *([label] if series.label else [])], value)
+                        labels = [query.label, label] if series.label else [query.label]
+                        metric.add_metric(labels, value)
                 yield metric
             life = {n: GaugeMetricFamily(n, about, labels=["query"]) for n, about in LIFE.items()}
             for query in queries:
@@ -142,7 +143,7 @@ class Exporter(Collector):
     def queries_json(self) -> bytes:
         """Return every query's last micro-batches, as `dedup watch` reads them."""
         with self._lock:
-            logs = [query.heard for query in self._queries.values()]
+            logs = [query.log for query in self._queries.values()]
         return json.dumps({"queries": [log.to_json() for log in logs]}).encode()
 
     def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
@@ -151,11 +152,11 @@ class Exporter(Collector):
         for query in queries:
             if query.last.gc_source:
                 holders.add_metric([query.label, self._named(query.last.gc_source)], 1)
-            told: dict[tuple[str, str], int] = {}
+            slowest: dict[tuple[str, str], int] = {}
             for name, time_ms, idle in query.last.slowest_sources:
                 if name:  # of several that share a name the slowest counts, which comes first
-                    told.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
-            for labels, time_ms in told.items():
+                    slowest.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
+            for labels, time_ms in slowest.items():
                 clocks.add_metric([query.label, *labels], time_ms / 1000)
         yield clocks
         yield holders
@@ -173,8 +174,7 @@ def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
     evidence = GaugeMetricFamily(EVIDENCE, VERDICT[EVIDENCE], labels=["query"])
     for query in queries:
         # Who serves this hears of every end, so a run that goes on is known to live.
-        heard = query.heard
-        health = heard.watched(now_ms, alive=heard.running).health
+        health = query.log.watched(now_ms, alive=query.log.running).health
         for one in Status:
             status.add_metric([query.label, str(one)], float(one is health.status))
         evidence.add_metric([query.label], health.evidence)

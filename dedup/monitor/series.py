@@ -17,7 +17,8 @@ from dedup.core.metrics import STAGES, VERDICTS, BatchMetrics
 from dedup.monitor.health import Status
 
 PREFIX = "dedup_"
-_MS, _US = 1e-3, 1e-6
+#: What one of a field is in the exported unit, by the end of the field's name.
+_UNITS = {"_ms": 1e-3, "_us": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,6 @@ class Series:
         A single one without label is under "".
     label : str
         Name of the label that tells the fields apart.
-    unit : float
-        What a field's one is in the exported unit.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Series:
     about: str
     fields: dict[str, str]
     label: str = ""
-    unit: float = 1
 
     @property
     def exported(self) -> str:
@@ -53,41 +51,33 @@ class Series:
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
-def _counter(name: str, about: str, field: str, unit: float = 1) -> Series:
-    return Series(name, "counter", about, {"": field}, unit=unit)
+def _counter(name: str, about: str, fields: str | dict[str, str], label: str = "") -> Series:
+    fields = {"": fields} if isinstance(fields, str) else fields
+    return Series(name, "counter", about, fields, label)
 
 
-def _gauge(name: str, about: str, field: str, unit: float = 1) -> Series:
-    return Series(name, "gauge", about, {"": field}, unit=unit)
+def _gauge(name: str, about: str, fields: str | dict[str, str] = "", label: str = "") -> Series:
+    """Return a gauge, by default of the field of its own name."""
+    fields = {"": fields or name} if isinstance(fields, str) else fields
+    return Series(name, "gauge", about, fields, label)
+
+
+def _eighths(part: int) -> dict[str, str]:
+    return {str(band + 1): f"expiring.{band}.{part}" for band in range(BANDS)}
 
 
 SERIES = (
-    Series(
-        "records",
-        "counter",
-        "Records judged, by verdict.",
-        {name: name for name in VERDICTS},
-        "verdict",
-    ),
+    _counter("records", "Records judged, by verdict.", {name: name for name in VERDICTS},
+             "verdict"),
     _counter("records_emitted", "Records that went on.", "emitted"),
-    Series(
-        "records_flagged",
-        "counter",
-        "Records whose timestamp was in the future or null, or that came from an idle partition.",
-        {name: name for name in ("future", "null_timestamp", "returned_from_idle")},
-        "flag",
-    ),
-    Series(
-        "filter_probes",
-        "counter",
-        "Distinct IDs asked of the filters; false positives cost a read of the catalog.",
-        {
-            "negative": "filter_negative",
-            "true_positive": "filter_true_positive",
-            "false_positive": "filter_false_positive",
-        },
-        "result",
-    ),
+    _counter("records_flagged",
+             "Records whose timestamp was in the future or null, or that came from an idle "
+             "partition.",
+             {name: name for name in ("future", "null_timestamp", "returned_from_idle")}, "flag"),
+    _counter("filter_probes",
+             "Distinct IDs asked of the filters; false positives cost a read of the catalog.",
+             {name: f"filter_{name}" for name in ("negative", "true_positive", "false_positive")},
+             "result"),
     _gauge("filter_target_ratio", "The false-positive rate that filters are sized for.",
            "target_fpr"),
     _counter("catalog_reads", "Blocks read from the exact catalog.", "catalog_reads"),
@@ -99,72 +89,41 @@ SERIES = (
              "epochs_apart"),
     _counter("filters_rebuilt", "Filters made anew from their segments.", "filters_rebuilt"),
     _counter("segments_deleted", "Expired segments deleted.", "segments_deleted"),
-    _counter("batch_seconds", "Time in micro-batches.", "batch_ms", _MS),
-    Series(
-        "stage_seconds",
-        "counter",
-        "Time of tasks in each stage of the operator.",
-        {stage: f"stage_us.{stage}" for stage in STAGES},
-        "stage",
-        _US,
-    ),
-    _gauge("batch_id", "Number of the last micro-batch.", "batch_id"),
-    _gauge("shards", "Shards.", "shards"),
-    _gauge("buckets", "Buckets that hold IDs.", "buckets"),
-    _gauge("live_ids", "IDs that are remembered.", "live_ids"),
-    _gauge("tail_ids", "IDs that are remembered in Spark state alone.", "tail_ids"),
-    _gauge("fullest_shard", "Number of the shard that has the most IDs.", "fullest_shard"),
-    _gauge("fullest_shard_ids", "IDs in the shard that has the most.", "fullest_shard_ids"),
-    Series(
-        "segments",
-        "gauge",
-        "Segments: live, expired and not deleted yet, given up.",
-        {"live": "segments", "pending": "segments_pending", "lost": "segments_lost"},
-        "state",
-    ),
-    Series(
-        "stored_bytes",
-        "gauge",
-        "Bytes that remember IDs, by place.",
-        {"state": "state_bytes", "segments": "segment_bytes", "filters": "sidecar_bytes"},
-        "place",
-    ),
-    Series(
-        "stray_files",
-        "gauge",
-        "Files at the catalog root that no manifest names, and such that are not ours.",
-        {"orphan": "orphan_files", "foreign": "foreign_files"},
-        "kind",
-    ),
-    _gauge("branches", "Runs that went on from another state of this query's history.", "branches"),
-    Series(
-        "expiring_ids",
-        "gauge",
-        "IDs that leave as the GC watermark advances by each eighth of the horizon.",
-        {str(band + 1): f"expiring.{band}.0" for band in range(BANDS)},
-        "eighth",
-    ),
-    Series(
-        "expiring_bytes",
-        "gauge",
-        "Bytes at the catalog root that leave with them.",
-        {str(band + 1): f"expiring.{band}.1" for band in range(BANDS)},
-        "eighth",
-    ),
-    _gauge("newest_timestamp_seconds", "The newest record timestamp.", "newest_ms", _MS),
+    _counter("batch_seconds", "Time in micro-batches.", "batch_ms"),
+    _counter("stage_seconds", "Time of tasks in each stage of the operator.",
+             {stage: f"stage_us.{stage}" for stage in STAGES}, "stage"),
+    _gauge("batch_id", "Number of the last micro-batch."),
+    _gauge("shards", "Shards."),
+    _gauge("buckets", "Buckets that hold IDs."),
+    _gauge("live_ids", "IDs that are remembered."),
+    _gauge("tail_ids", "IDs that are remembered in Spark state alone."),
+    _gauge("fullest_shard", "Number of the shard that has the most IDs."),
+    _gauge("fullest_shard_ids", "IDs in the shard that has the most."),
+    _gauge("segments", "Segments: live, expired and not deleted yet, given up.",
+           {"live": "segments", "pending": "segments_pending", "lost": "segments_lost"}, "state"),
+    _gauge("stored_bytes", "Bytes that remember IDs, by place.",
+           {"state": "state_bytes", "segments": "segment_bytes", "filters": "sidecar_bytes"},
+           "place"),
+    _gauge("stray_files",
+           "Files at the catalog root that no manifest names, and such that are not ours.",
+           {"orphan": "orphan_files", "foreign": "foreign_files"}, "kind"),
+    _gauge("branches", "Runs that went on from another state of this query's history."),
+    _gauge("expiring_ids",
+           "IDs that leave as the GC watermark advances by each eighth of the horizon.",
+           _eighths(0), "eighth"),
+    _gauge("expiring_bytes", "Bytes at the catalog root that leave with them.", _eighths(1),
+           "eighth"),
+    _gauge("newest_timestamp_seconds", "The newest record timestamp.", "newest_ms"),
     _gauge("low_watermark_timestamp_seconds", "The lowest clock of an active source partition.",
-           "low_watermark_ms", _MS),
-    _gauge("late_watermark_timestamp_seconds", "Records behind it are late.",
-           "late_watermark_ms", _MS),
-    _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.",
-           "gc_watermark_ms", _MS),
+           "low_watermark_ms"),
+    _gauge("late_watermark_timestamp_seconds", "Records behind it are late.", "late_watermark_ms"),
+    _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.", "gc_watermark_ms"),
     _gauge("gc_watermark_shard", "Number of the shard whose GC watermark is lowest.", "gc_shard"),
-    _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms", _MS),
+    _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms"),
     _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
-           "lateness_ms", _MS),
-    _gauge("bucket_seconds", "How long a bucket is.", "bucket_ms", _MS),
-    _gauge("state_budget_bytes", "How large the state of one shard may become.",
-           "state_budget_bytes"),
+           "lateness_ms"),
+    _gauge("bucket_seconds", "How long a bucket is.", "bucket_ms"),
+    _gauge("state_budget_bytes", "How large the state of one shard may become."),
 )  # fmt: skip
 
 LAST_BATCH = f"{PREFIX}last_batch_timestamp_seconds"
@@ -212,16 +171,11 @@ SERIES_PER_QUERY = (
 
 
 def values(series: Series, batch: BatchMetrics) -> Iterator[tuple[str, float]]:
-    """Label value and value in the exported unit, for each field that is known."""
+    """Yield label value and value in the exported unit, for each field that is known."""
     for label, field in series.fields.items():
-        value = _field(batch, field)
+        name, *keys = field.split(".")
+        value = getattr(batch, name)
+        for key in keys:
+            value = value[int(key)] if key.isdigit() else value.get(key, 0)
         if value is not None:
-            yield label, value * series.unit
-
-
-def _field(batch: BatchMetrics, name: str) -> float | None:
-    head, *rest = name.split(".")
-    value = getattr(batch, head)
-    for key in rest:
-        value = value[int(key)] if key.isdigit() else value.get(key, 0)
-    return None if value is None else float(value)
+            yield label, value * _UNITS.get(name[-3:], 1.0)
