@@ -12,6 +12,7 @@ import numpy as np
 
 from dedup import kernel
 from dedup.core.arrays import I64, U8, U64
+from dedup.core.hash_ranges import range_indexes
 from dedup.core.keys import Keys
 
 #: Mean number of IDs in a block: half as many make lookups slower, twice as many gain little.
@@ -27,7 +28,7 @@ def block_count(count: int) -> int:
 
 def block_numbers(hashes: U64, nblocks: int) -> I64:
     """Return the block of each hash, shape (n,), in [0, nblocks), rising with the hash."""
-    return (((hashes >> np.uint64(32)) * np.uint64(nblocks)) >> np.uint64(32)).astype(np.int64)
+    return range_indexes(hashes, nblocks)
 
 
 def block_bounds(nblocks: int, step: int) -> U64:

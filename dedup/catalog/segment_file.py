@@ -119,8 +119,8 @@ class SegmentMeta:
             "end_ms": seg.end_ms,
             "count": seg.count,
             "hash_key_id": f"{hash_key_id:016x}",
-            "parts": seg.parts,
-            "part": seg.part,
+            "parts": seg.hash_ranges,
+            "part": seg.range_index,
         }
         for field, value in wanted.items():
             if (found := getattr(self, field)) != value:
@@ -185,8 +185,8 @@ def write_segment_file(
         nblocks,
         f"{hash_key_id:016x}",
         time_bytes=8 if wide_times else 4,
-        parts=plan.parts,
-        part=plan.part,
+        parts=plan.hash_ranges,
+        part=plan.range_index,
     )
     try:
         with rocks_errors():
@@ -194,7 +194,7 @@ def write_segment_file(
             writer.open(os.fspath(path))
             for chunk in merged(pieces, _chunk_bounds(nblocks, plan)):
                 _refuse_repeats(chunk)
-                spread = spread_hashes(chunk.hashes, plan.parts)
+                spread = spread_hashes(chunk.hashes, plan.hash_ranges)
                 offsets_ms = chunk.times_ms - plan.start_ms
                 for entry_key, block in encode_blocks(
                     chunk.keys, spread, offsets_ms, nblocks, wide_times=wide_times
@@ -222,15 +222,15 @@ def _check_piece(piece: Entries, plan: SegmentPlan) -> None:
         )
     if bool((hashes[1:] < hashes[:-1]).any()):
         raise ValueError("entries are not in the order of their hashes")
-    if hash_range(hashes, plan.parts, plan.part) != slice(0, len(hashes)):
-        raise ValueError(f"hashes leave range {plan.part} of {plan.parts}")
+    if hash_range(hashes, plan.hash_ranges, plan.range_index) != slice(0, len(hashes)):
+        raise ValueError(f"hashes leave range {plan.range_index} of {plan.hash_ranges}")
 
 
 def _chunk_bounds(nblocks: int, plan: SegmentPlan) -> U64:
     """Hashes at which chunks of whole blocks begin."""
-    bits = plan.parts.bit_length() - 1
+    bits = plan.hash_ranges.bit_length() - 1
     bounds = block_bounds(nblocks, _CHUNK_BLOCKS) >> np.uint64(bits)
-    return bounds | np.uint64(plan.part << (64 - bits)) if bits else bounds
+    return bounds | np.uint64(plan.range_index << (64 - bits)) if bits else bounds
 
 
 def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:

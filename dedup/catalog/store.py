@@ -112,12 +112,12 @@ class ShardStore:
         """Return the timestamp (ms) of each key, `ABSENT_MS` where absent."""
         return self._views.lookup(seg, keys, hashes)
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
+    def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
         """Return the entries of a range of hashes."""
-        keys, times_ms = self._views.read(seg, parts, part)
+        keys, times_ms = self._views.read(seg, hash_ranges, range_index)
         faults.point("merge.read.after")
         hashes = kernel.hash64(keys.data, keys.offsets, self._hash_key)
-        return Entries(keys, hashes, times_ms)[hash_range(hashes, parts, part)]
+        return Entries(keys, hashes, times_ms)[hash_range(hashes, hash_ranges, range_index)]
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
@@ -148,7 +148,7 @@ class ShardStore:
             )
             built = SplitBlockFilter.sized(info.count, plan.fpr, hash_key_id=self._hash_key_id)
             for piece in pieces:
-                built.add(spread_hashes(piece.hashes, plan.parts))
+                built.add(spread_hashes(piece.hashes, plan.hash_ranges))
             faults.point("segment.write.after", sst)
             sidecar = built.to_bytes()
             # The segment comes last: where it is, its sidecar is too.
@@ -172,8 +172,8 @@ class ShardStore:
             info.sst_crc32,
             len(sidecar),
             crc32(sidecar[: head_bytes(built.blocks)]),
-            plan.parts,
-            plan.part,
+            plan.hash_ranges,
+            plan.range_index,
         )
         return ref, built
 

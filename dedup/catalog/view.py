@@ -183,10 +183,10 @@ class Views:
         self._counters.blocks_read += blocks_read
         return times_ms
 
-    def read(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> tuple[Keys, I64]:
+    def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> tuple[Keys, I64]:
         """Return keys of a segment in (hash, key) order, and their timestamps (ms).
 
-        Those in range ``part`` of ``parts`` equal ranges of hashes, and perhaps a few beside them.
+        They are those of one of some equal ranges of hashes, and perhaps a few beside them.
 
         Raises
         ------
@@ -194,10 +194,10 @@ class Views:
             As `lookup`.
         """
         self._counters.segments_read += 1
-        share = parts // seg.parts
+        share = hash_ranges // seg.hash_ranges
         if share <= 1:
             return self._read(seg, decode_all)
-        nth, nblocks = part - seg.part * share, block_count(seg.count)
+        nth, nblocks = range_index - seg.range_index * share, block_count(seg.count)
         first, last = nth * nblocks // share, -(-(nth + 1) * nblocks // share) - 1
         return self._read(seg, lambda view: decode_range(view, first, last))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dedup.core.hash_ranges import MAX_PARTS
+from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.parse import array, integer
 from dedup.core.segment import SegmentRef
 
@@ -33,17 +33,17 @@ class Merge:
     ----------
     runs : tuple of SortedRun
         What is merged.
-    parts : int
+    hash_ranges : int
         Ranges of hashes that the output is split into, a power of two.
-    done : int
-        Ranges that the output answers for, 0 <= done < parts; the runs answer for the others.
+    ranges_done : int
+        Ranges that the output answers for, fewer than all; the runs answer for the others.
     output : SortedRun
         One segment per range that is done, but for those whose loss was accepted.
     """
 
     runs: tuple[SortedRun, ...]
-    parts: int
-    done: int = 0
+    hash_ranges: int
+    ranges_done: int = 0
     output: SortedRun = ()
 
     @property
@@ -64,13 +64,13 @@ class Coverage:
     Parameters
     ----------
     segment : SegmentRef
-    parts, done : int
-        It no longer answers for the first ``done`` of ``parts`` ranges.
+    hash_ranges, ranges_done : int
+        It no longer answers for the first ``ranges_done`` of ``hash_ranges`` ranges.
     """
 
     segment: SegmentRef
-    parts: int = 1
-    done: int = 0
+    hash_ranges: int = 1
+    ranges_done: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +127,19 @@ class Bucket:
                 yield Coverage(segment)
             for segment in merge.inputs:
                 # Those whose whole range is done answer for nothing any more.
-                if (segment.part + 1) * merge.parts > merge.done * segment.parts:
-                    yield Coverage(segment, merge.parts, merge.done)
+                if (
+                    segment.range_index + 1
+                ) * merge.hash_ranges > merge.ranges_done * segment.hash_ranges:
+                    yield Coverage(segment, merge.hash_ranges, merge.ranges_done)
 
     def adding(self, run: SortedRun, *, clamped: bool) -> Bucket:
         """The bucket with one more run."""
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
-    def beginning(self, runs: tuple[SortedRun, ...], parts: int) -> Bucket:
+    def beginning(self, runs: tuple[SortedRun, ...], hash_ranges: int) -> Bucket:
         """The bucket with some of its runs about to be merged."""
         kept = tuple(run for run in self.runs if run not in runs)
-        return replace(self, runs=kept, merges=(*self.merges, Merge(runs, parts)))
+        return replace(self, runs=kept, merges=(*self.merges, Merge(runs, hash_ranges)))
 
     def advancing(
         self, merge: Merge, new: SegmentRef | None
@@ -145,8 +147,8 @@ class Bucket:
         """The bucket with one more range of a merge done, the merge, and what is needed no more."""
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
-        if merge.done + 1 < merge.parts:
-            on = replace(merge, done=merge.done + 1, output=output)
+        if merge.ranges_done + 1 < merge.hash_ranges:
+            on = replace(merge, ranges_done=merge.ranges_done + 1, output=output)
             return replace(self, merges=(*others, on)), on, ()
         runs = (*self.runs, output) if output else self.runs
         return replace(self, runs=runs, merges=others), None, merge.inputs
@@ -179,7 +181,10 @@ class Bucket:
             self.end_ms,
             int(self.clamped),
             [run(segments) for segments in self.runs],
-            [[[run(r) for r in m.runs], m.parts, m.done, run(m.output)] for m in self.merges],
+            [
+                [[run(r) for r in m.runs], m.hash_ranges, m.ranges_done, run(m.output)]
+                for m in self.merges
+            ],
         ]
 
     @staticmethod
@@ -217,11 +222,11 @@ def _run(value: object) -> SortedRun:
 
 
 def _merge(value: object) -> Merge:
-    runs, parts, done, output = array(value, 4)
+    runs, hash_ranges, done, output = array(value, 4)
     if (
-        not 1 <= integer(parts) <= MAX_PARTS
-        or parts & (parts - 1)
-        or not 0 <= integer(done) < parts
+        not 1 <= integer(hash_ranges) <= MAX_HASH_RANGES
+        or hash_ranges & (hash_ranges - 1)
+        or not 0 <= integer(done) < hash_ranges
     ):
-        raise ValueError(f"a merge that is done with {done} of {parts} ranges is none")
-    return Merge(tuple(_run(run) for run in array(runs)), parts, done, _run(output))
+        raise ValueError(f"a merge that is done with {done} of {hash_ranges} ranges is none")
+    return Merge(tuple(_run(run) for run in array(runs)), hash_ranges, done, _run(output))

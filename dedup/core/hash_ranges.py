@@ -1,35 +1,50 @@
-"""Equal ranges of hashes, a power of two of them, by which a run is split into segments."""
+"""Equal ranges of hashes: by them IDs are split into segments, blocks and shards."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dedup.core.arrays import U64
+from dedup.core.arrays import I64, U64
 
 #: Ranges of hashes that the IDs of a bucket are split into at most: 16 bits of the hash.
-MAX_PARTS = 1 << 16
+MAX_HASH_RANGES = 1 << 16
 
 
-def hash_range(hashes: U64, parts: int, part: int) -> slice:
-    """Return which of the hashes, which never fall, lie in range ``part`` of ``parts`` equal ones.
+def range_indexes(hashes: U64, hash_ranges: int) -> I64:
+    """Return the index of the range that each hash lies in, shape (n,), rising with the hash.
 
     Parameters
     ----------
     hashes : ndarray of uint64, shape (n,)
-    parts : int
-        A power of two.
-    part : int
-        0 to ``parts``, which is behind the last.
+    hash_ranges : int
+        Any number from 1 to 2**32.
     """
-    if parts == 1:
-        return slice(0, len(hashes) if part == 0 else 0)
-    bits = 64 - (parts.bit_length() - 1)
-    low = int(np.searchsorted(hashes, np.uint64(part << bits))) if part < parts else len(hashes)
-    if part + 1 >= parts:
+    # The upper half times the number of ranges: no division, and the product fits.
+    return (((hashes >> np.uint64(32)) * np.uint64(hash_ranges)) >> np.uint64(32)).astype(np.int64)
+
+
+def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
+    """Return which of the hashes, which never fall, lie in one of some equal ranges.
+
+    Parameters
+    ----------
+    hashes : ndarray of uint64, shape (n,)
+    hash_ranges : int
+        Number of ranges, a power of two.
+    index : int
+        The range, 0 to ``hash_ranges``, which is behind the last.
+    """
+    if hash_ranges == 1:
+        return slice(0, len(hashes) if index == 0 else 0)
+    if index >= hash_ranges:
+        return slice(len(hashes), len(hashes))
+    bits = 64 - (hash_ranges.bit_length() - 1)
+    low = int(np.searchsorted(hashes, np.uint64(index << bits)))
+    if index + 1 == hash_ranges:
         return slice(low, len(hashes))
-    return slice(low, int(np.searchsorted(hashes, np.uint64((part + 1) << bits))))
+    return slice(low, int(np.searchsorted(hashes, np.uint64((index + 1) << bits))))
 
 
-def spread_hashes(hashes: U64, parts: int) -> U64:
-    """Return hashes of one of ``parts`` equal ranges, a power of two, spread over all 64 bits."""
-    return hashes if parts == 1 else hashes << np.uint64(parts.bit_length() - 1)
+def spread_hashes(hashes: U64, hash_ranges: int) -> U64:
+    """Return hashes of one of some equal ranges, a power of two, spread over all 64 bits."""
+    return hashes if hash_ranges == 1 else hashes << np.uint64(hash_ranges.bit_length() - 1)

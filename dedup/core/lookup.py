@@ -195,9 +195,9 @@ def _near(
 def _answered(coverage: Coverage, hashes: npt.NDArray[np.uint64]) -> slice:
     """Which of the hashes, which never fall, the segment answers for."""
     within = coverage.segment.within(hashes)
-    if not coverage.done:
+    if not coverage.ranges_done:
         return within
-    start = hash_range(hashes, coverage.parts, coverage.done).start
+    start = hash_range(hashes, coverage.hash_ranges, coverage.ranges_done).start
     return slice(max(within.start, start), max(within.stop, start))
 
 
@@ -205,7 +205,7 @@ def _may_hold(
     state: ShardState, segment: SegmentRef, hashes: npt.NDArray[np.uint64], store: SegmentStore
 ) -> tuple[npt.NDArray[np.bool_] | None, list[SegmentRef]]:
     """Which hashes the segment's filter may hold; None where the segment is lost."""
-    piece = state.slices.get(segment.name)
+    piece = state.filters.get(segment.name)
     if piece is not None:
         return piece.may_contain(segment.spread(hashes)), []
     return read_unless_lost(store, segment, partial(store.may_hold, segment, hashes))

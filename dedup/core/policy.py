@@ -77,13 +77,13 @@ class Policy:
         return self.stable_timestamps and self.late == "drop"
 
     @property
-    def closed_slice_fpr(self) -> float:
+    def closed_filter_fpr(self) -> float:
         """Target of the one filter of a closed bucket: half the union's, over those probed."""
         # A closed bucket ends at or behind the late watermark, and no record is judged before it.
         return self.fpr / 2 / self._probed(self.horizon_ms)
 
     @property
-    def open_slice_fpr(self) -> float:
+    def open_filter_fpr(self) -> float:
         """Target of each filter of a bucket that still grows: the other half, over all of them."""
         reach_ms = min(self.lateness_ms, self.horizon_ms)
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)

@@ -42,8 +42,8 @@ class SegmentStore(Protocol):
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
         """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent."""
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
-        """Return the entries of range ``part`` of ``parts`` equal ranges of hashes, in order."""
+    def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
+        """Return the entries of range ``range_index`` of ``hash_ranges`` equal ones, in order."""
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]

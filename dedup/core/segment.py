@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from dedup.core.arrays import U64
-from dedup.core.hash_ranges import MAX_PARTS, hash_range, spread_hashes
+from dedup.core.hash_ranges import MAX_HASH_RANGES, hash_range, spread_hashes
 from dedup.errors import StateError
 
 
@@ -29,9 +29,9 @@ class SegmentRef:
         Size and CRC-32 of the SST file.
     filter_bytes, filter_crc32 : int
         Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
-    parts, part : int
-        Of ``parts`` equal ranges of hashes (a power of two, at most `MAX_PARTS`) the segment
-        holds IDs of range number ``part`` only; 1 and 0: of all hashes.
+    hash_ranges, range_index : int
+        Of ``hash_ranges`` equal ranges of hashes (a power of two, at most `MAX_HASH_RANGES`) the
+        segment holds IDs of range number ``range_index`` only; 1 and 0: of all hashes.
     """
 
     name: str
@@ -42,16 +42,16 @@ class SegmentRef:
     sst_crc32: int
     filter_bytes: int
     filter_crc32: int
-    parts: int = 1
-    part: int = 0
+    hash_ranges: int = 1
+    range_index: int = 0
 
     def within(self, hashes: U64) -> slice:
         """Return which of the hashes, which never fall, lie in the segment's range."""
-        return hash_range(hashes, self.parts, self.part)
+        return hash_range(hashes, self.hash_ranges, self.range_index)
 
     def spread(self, hashes: U64) -> U64:
         """Return hashes of the segment's range spread over all: what its filter and blocks use."""
-        return spread_hashes(hashes, self.parts)
+        return spread_hashes(hashes, self.hash_ranges)
 
     def to_json(self) -> list[str | int]:
         """Return the fields as a list that JSON can hold; ``from_json`` reads it back."""
@@ -71,9 +71,9 @@ class SegmentRef:
             whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
             if isinstance(name, str) and name and len(whole) == 9:
                 start_ms, end_ms, *others = whole
-                parts, part = others[-2:]
-                power = 1 <= parts <= MAX_PARTS and parts & (parts - 1) == 0
-                if start_ms < end_ms and min(others) >= 0 and power and part < parts:
+                hash_ranges, range_index = others[-2:]
+                power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
+                if start_ms < end_ms and min(others) >= 0 and power and range_index < hash_ranges:
                     return cls(name, start_ms, end_ms, *others)
         raise StateError(
             f"the manifest in the state row holds {list(fields)!r:.300}, which is no segment; "
@@ -92,12 +92,12 @@ class SegmentPlan:
         The bucket.
     fpr : float
         Target false-positive rate of its filter, in (0, 1).
-    parts, part : int
+    hash_ranges, range_index : int
         The range of hashes, as of `SegmentRef`.
     """
 
     start_ms: int
     end_ms: int
     fpr: float
-    parts: int = 1
-    part: int = 0
+    hash_ranges: int = 1
+    range_index: int = 0

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-import numpy as np
-
 from dedup.core.arrays import I64, U64
 from dedup.core.filter import hash_key_id
+from dedup.core.hash_ranges import range_indexes
 from dedup.errors import ConfigError
 
 _SPARK_HASH_SEED = 42
@@ -34,8 +33,7 @@ def filter_key_id(query_id: str) -> int:
 
 def shards_of(hashes: U64, shards: int) -> I64:
     """Return the shard of each ID, shape (n,), from its hash under the key for shards."""
-    # The upper half times the number of shards: no division.
-    return (((hashes >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32)).astype(np.int64)
+    return range_indexes(hashes, shards)
 
 
 def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:

@@ -6,15 +6,15 @@ Layout, little-endian::
 
     0   4   magic "DDST"
     4   2   format version, 3; 2 is read as well
-    6   2   number of filter slices f
+    6   2   number of filters f
     8   4   length of the head       (zlib-compressed JSON: clocks, manifest, bucket length)
     12  4   length of the tail       (see dedup.core.tail)
     16  4   CRC-32 of head and tail
     20  4   CRC-32 of bytes 0..20
-    24      head, tail, then f times: u32 length, filter slice (see dedup.core.filter)
+    24      head, tail, then f times: u32 length, filter (see dedup.core.filter)
 
-Damage to the head or the tail stops the query: they are the truth. Filter slices are only a cache
-of the sidecars: one that is not, byte for byte, what the manifest says of its segment is left out.
+Damage to the head or the tail stops the query: they are the truth. Filters are only a cache of the
+sidecars: one that is not, byte for byte, what the manifest says of its segment is left out.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ShardState:
     clocks : Clocks
     manifest : Manifest
     tail : Tail
-    slices : mapping of segment name to SplitBlockFilter
+    filters : mapping of segment name to SplitBlockFilter
         The newest segments' filters, oldest first, as far as the budget reaches.
     accepted_losses : int
         Segments whose loss the user accepted, ever.
@@ -92,7 +92,7 @@ class ShardState:
     clocks: Clocks = field(default_factory=Clocks)
     manifest: Manifest = field(default_factory=Manifest)
     tail: Tail = field(default_factory=Tail.empty)
-    slices: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
+    filters: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     accepted_losses: int = 0
     stray_files: tuple[int, int] = (0, 0)
     run_began: int = 0
@@ -107,18 +107,18 @@ class ShardState:
             starts |= set(np.unique(self.tail.bucket_starts(self.bucket_ms)).tolist())
         return len(starts)
 
-    def head_bytes_without_slices(self) -> int:
-        """Bytes of the row apart from the tail, the filter slices and their names."""
-        return _SIZE + len(replace(self, slices={})._head())
+    def head_bytes_without_filters(self) -> int:
+        """Bytes of the row apart from the tail, the filters and their names."""
+        return _SIZE + len(replace(self, filters={})._head())
 
     def head(self) -> dict[str, Any]:
-        """Everything but the tail and the filter slices' bytes, as JSON can hold it."""
+        """Everything but the tail and the filters' bytes, as JSON can hold it."""
         return {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
             "clocks": self.clocks.to_json(),
             "manifest": self.manifest.to_json(),
-            "slices": list(self.slices),
+            "slices": list(self.filters),
             "forgotten": self.accepted_losses,
             "stray_files": list(self.stray_files),
             "run_began": self.run_began,
@@ -128,7 +128,7 @@ class ShardState:
 
     @staticmethod
     def from_head(head: object) -> ShardState:
-        """The state that `head` tells of, with an empty tail and no slices.
+        """The state that `head` tells of, with an empty tail and no filters.
 
         Raises
         ------
@@ -158,18 +158,18 @@ class ShardState:
     def to_bytes(self) -> bytes:
         """The state row, as the module describes it."""
         head, tail = self._head(), self.tail.to_bytes()
-        slices = [piece.to_bytes() for piece in self.slices.values()]
+        filters = [built.to_bytes() for built in self.filters.values()]
         header = _HEADER.pack(
-            MAGIC, VERSION, len(slices), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
+            MAGIC, VERSION, len(filters), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
         )
         parts = [header, _CRC.pack(zlib.crc32(header)), head, tail]
-        for piece in slices:
-            parts += (_CRC.pack(len(piece)), piece)
+        for data in filters:
+            parts += (_CRC.pack(len(data)), data)
         return b"".join(parts)
 
     @staticmethod
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
-        """The state; damaged filter slices are left out, their sidecars serve.
+        """The state; damaged filters are left out, their sidecars serve.
 
         Raises
         ------
@@ -196,8 +196,8 @@ class ShardState:
         except (ValueError, zlib.error) as exc:
             raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
         names: list[str] = head["slices"]
-        slices = _slices(view[_SIZE + len(body) :], names[:count], state.manifest, hash_key_id)
-        return replace(state, tail=tail, slices=slices)
+        filters = _filters(view[_SIZE + len(body) :], names[:count], state.manifest, hash_key_id)
+        return replace(state, tail=tail, filters=filters)
 
 
 def _decompressed(data: memoryview) -> bytes:
@@ -223,27 +223,27 @@ def _clocks(value: object) -> Clocks:
     return Clocks.from_json(fields)
 
 
-def _slices(
+def _filters(
     data: memoryview, names: list[str], manifest: Manifest, hash_key_id: int
 ) -> dict[str, SplitBlockFilter]:
-    """The slices that are whole, and those of their segments.
+    """The filters that are whole, and those of their segments.
 
-    Lengths are not covered by a checksum: after a damaged one a slice may be read under the name
+    Lengths are not covered by a checksum: after a damaged one a filter may be read under the name
     of another, which would answer "not seen".
     """
     checksums = {segment.name: segment.filter_crc32 for segment in manifest.segments()}
-    slices: dict[str, SplitBlockFilter] = {}
+    filters: dict[str, SplitBlockFilter] = {}
     position = 0
     for name in names:
         if position + _CRC.size > len(data):
             break
         (length,) = _CRC.unpack_from(data, position)
         position += _CRC.size
-        piece = data[position : position + length]
+        content = data[position : position + length]
         if name in checksums:
             with suppress(FilterDamaged):
-                slices[name] = SplitBlockFilter.from_bytes(
-                    piece, hash_key_id=hash_key_id, head_crc32=checksums[name]
+                filters[name] = SplitBlockFilter.from_bytes(
+                    content, hash_key_id=hash_key_id, head_crc32=checksums[name]
                 )
         position += length
-    return slices
+    return filters

@@ -18,7 +18,7 @@ from dedup.core.bucket import Bucket, Merge, SortedRun, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
-from dedup.core.hash_ranges import MAX_PARTS
+from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.lookup import read_unless_lost
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
@@ -61,7 +61,7 @@ class Upkeep:
         self._merge()
         self._delete()
         self._spill_pending()
-        self._evict_slices()
+        self._evict_filters()
         return self.state
 
     def seal_all(self) -> ShardState:
@@ -115,7 +115,7 @@ class Upkeep:
             return
         end_ms = start_ms + self.state.bucket_ms
         entries = Entries.in_order(tail.keys, tail.hashes(self.hash_key), tail.times_ms)
-        segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_slice_fpr), [entries])
+        segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_filter_fpr), [entries])
         bucket = self.state.manifest.bucket(start_ms, end_ms)
         clamped = bool(tail.clamped.any())
         self.sealed += self._share(segment.count, segment.sst_bytes)
@@ -170,7 +170,7 @@ class Upkeep:
         ids = sum(ids_in(run) for run in runs)
         sst_bytes = sum(segment.sst_bytes for run in runs for segment in run)
         share = max(self._share(ids, sst_bytes), 1)
-        bucket = bucket.beginning(runs, min(1 << math.ceil(math.log2(share)), MAX_PARTS))
+        bucket = bucket.beginning(runs, min(1 << math.ceil(math.log2(share)), MAX_HASH_RANGES))
         self._put(bucket)
         return bucket
 
@@ -184,9 +184,9 @@ class Upkeep:
         """Merge one more range of hashes; the merge that goes on, if any, and how much it made."""
         pieces, lost = [], []
         for segment in merge.inputs:
-            if not _overlap(segment, merge.parts, merge.done):
+            if not _overlap(segment, merge.hash_ranges, merge.ranges_done):
                 continue
-            read = partial(self.store.read_segment, segment, merge.parts, merge.done)
+            read = partial(self.store.read_segment, segment, merge.hash_ranges, merge.ranges_done)
             content, gone = read_unless_lost(self.store, segment, read)
             lost += gone
             if content is not None:
@@ -199,8 +199,8 @@ class Upkeep:
         new = None
         if pieces:
             closed = self._closed(bucket)
-            fpr = self.policy.closed_slice_fpr if closed else self.policy.open_slice_fpr
-            plan = SegmentPlan(*bucket.range, fpr, merge.parts, merge.done)
+            fpr = self.policy.closed_filter_fpr if closed else self.policy.open_filter_fpr
+            plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
             new = self._write(plan, pieces, merged=True)
         bucket, on, gone_segments = bucket.advancing(merge, new)
         if gone_segments:
@@ -218,7 +218,7 @@ class Upkeep:
         """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
         output = merge.output if last is None else (*merge.output, last)
         made = sum(segment.count for segment in output)
-        if len(output) == merge.parts and made < merge.ids:
+        if len(output) == merge.hash_ranges and made < merge.ids:
             raise CatalogError(
                 f"merging {len(merge.inputs)} segments made {made} record IDs of {merge.ids}, "
                 "though each of them was read without an error. The segments are still there, but "
@@ -240,19 +240,19 @@ class Upkeep:
         segment, piece = self.store.write_segment(plan, pieces)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
-        slices = self.state.slices
+        filters = self.state.filters
         # A merge's are many and large, and say nothing of the newest IDs: the first to go.
         added = {segment.name: piece}
-        self._update(slices={**added, **slices} if merged else {**slices, **added})
+        self._update(filters={**added, **filters} if merged else {**filters, **added})
         return segment
 
-    def _evict_slices(self) -> None:
+    def _evict_filters(self) -> None:
         """Keep the newest filters that the budget has room for; sidecars serve for the others."""
         live = {segment.name for segment in self.state.manifest.segments()}
-        newest = [(n, p) for n, p in self.state.slices.items() if n in live][::-1]
+        newest = [(n, p) for n, p in self.state.filters.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
         if any(piece.nbytes <= room_bytes for _, piece in newest):
-            room_bytes -= self.state.head_bytes_without_slices()
+            room_bytes -= self.state.head_bytes_without_filters()
         kept: dict[str, SplitBlockFilter] = {}
         for name, piece in newest:
             # With its length, and its name in the head.
@@ -260,7 +260,7 @@ class Upkeep:
             if size_bytes <= room_bytes:
                 room_bytes -= size_bytes
                 kept[name] = piece
-        self._update(slices=dict(reversed(list(kept.items()))))
+        self._update(filters=dict(reversed(list(kept.items()))))
 
     def _delete(self) -> None:
         if self.state.branches:
@@ -317,8 +317,8 @@ def smallest_tier(runs: tuple[SortedRun, ...], least: int | None) -> tuple[Sorte
     return next((tuple(tiers[tier]) for tier in enough), None)
 
 
-def _overlap(segment: SegmentRef, parts: int, part: int) -> bool:
+def _overlap(segment: SegmentRef, hash_ranges: int, range_index: int) -> bool:
     """Whether a segment's range of hashes and another one have hashes in common."""
-    starts_before = segment.part * parts < (part + 1) * segment.parts
-    ends_behind = (segment.part + 1) * parts > part * segment.parts
+    starts_before = segment.range_index * hash_ranges < (range_index + 1) * segment.hash_ranges
+    ends_behind = (segment.range_index + 1) * hash_ranges > range_index * segment.hash_ranges
     return starts_before and ends_behind

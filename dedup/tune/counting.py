@@ -51,10 +51,10 @@ class CountingStore:
         found[asked] = held.times_ms[entry]
         return found
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
+    def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
         """The entries of a range of hashes."""
         entries = self.content[seg.name]
-        inside = hash_range(entries.hashes, parts, part)
+        inside = hash_range(entries.hashes, hash_ranges, range_index)
         self.counts["ids_read"] += inside.stop - inside.start
         return entries[inside]
 
@@ -63,7 +63,7 @@ class CountingStore:
     ) -> tuple[SegmentRef, SplitBlockFilter]:
         """The entries as a new segment."""
         entries = Entries.joined(pieces)
-        spread = spread_hashes(entries.hashes, plan.parts)
+        spread = spread_hashes(entries.hashes, plan.hash_ranges)
         made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
         name = f"{self.names:08d}"
         self.names += 1
@@ -75,7 +75,7 @@ class CountingStore:
         self.counts["bytes_written"] += sst_bytes + made.nbytes
         size = (len(entries), sst_bytes, 0, made.nbytes, 0)
         bucket = plan.start_ms, plan.end_ms
-        return SegmentRef(name, *bucket, *size, plan.parts, plan.part), made
+        return SegmentRef(name, *bucket, *size, plan.hash_ranges, plan.range_index), made
 
     def delete(self, names: Sequence[str]) -> int:
         """Forget these segments."""

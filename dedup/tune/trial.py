@@ -213,12 +213,12 @@ def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, key
 def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load) -> None:
     """Add what the shard holds, in IDs, segments and bytes of the real one."""
     scale, segments = trial.scale, list(state.manifest.segments())
-    real_count = sum(load.parts if segment.parts > 1 else 1.0 for segment in segments)
+    real_count = sum(load.parts if segment.hash_ranges > 1 else 1.0 for segment in segments)
     trial.live_ids += scale * (state.manifest.ids + len(state.tail))
     trial.tail_ids += scale * len(state.tail)
     trial.tail_bytes += scale * state.tail.nbytes
     trial.segments += real_count
-    trial.head_bytes += state.head_bytes_without_slices() * real_count / max(1, len(segments))
+    trial.head_bytes += state.head_bytes_without_filters() * real_count / max(1, len(segments))
     trial.depth += max((bucket.depth for bucket in state.manifest.buckets), default=0)
     trial.sst_bytes += scale * sum(s.sst_bytes for s in segments)
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
@@ -257,5 +257,8 @@ def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float
             continue
         for coverage in bucket.coverages():
             segment = coverage.segment
-            start, end = segment.part / segment.parts, (segment.part + 1) / segment.parts
-            yield end - max(start, min(end, coverage.done / coverage.parts)), segment
+            start, end = (
+                segment.range_index / segment.hash_ranges,
+                (segment.range_index + 1) / segment.hash_ranges,
+            )
+            yield end - max(start, min(end, coverage.ranges_done / coverage.hash_ranges)), segment

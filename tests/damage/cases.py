@@ -88,14 +88,14 @@ def need(right: bool, what: object) -> None:
 
 def state_row_reader(world: World, data: Callable[[], bytes]) -> Callable[[], str]:
     state = world.states[0]
-    wanted, pieces = state_content(state), {n: f.to_bytes() for n, f in state.slices.items()}
+    wanted, pieces = state_content(state), {n: f.to_bytes() for n, f in state.filters.items()}
 
     def read() -> str:
         found = ShardState.from_bytes(data(), hash_key_id=world.certificate.hash_key_id)
         need(state_content(found) == wanted, "content of the state row")
-        slices = {name: piece.to_bytes() for name, piece in found.slices.items()}
-        need(slices.items() <= pieces.items(), "a filter of another segment")
-        return "harmless" if slices == pieces else "left out"
+        filters = {name: piece.to_bytes() for name, piece in found.filters.items()}
+        need(filters.items() <= pieces.items(), "a filter of another segment")
+        return "harmless" if filters == pieces else "left out"
 
     return read
 
@@ -237,7 +237,7 @@ def _read_adopted(world: World) -> str:
 
 
 def _same_memory(found: ShardState, wanted: ShardState) -> str:
-    need(found.head() == replace(wanted, slices={}).head(), "memory of a shard")
+    need(found.head() == replace(wanted, filters={}).head(), "memory of a shard")
     return "harmless"
 
 

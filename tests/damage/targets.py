@@ -87,16 +87,16 @@ def _state(world: World, stranger: World) -> list[Target]:
     *_, head_size, tail_size, _ = struct.unpack_from("<4sHHIII", row)
     head = row[24 : 24 + head_size]
     tail = row[24 + head_size : 24 + head_size + tail_size]
-    slices = row[24 + head_size + tail_size :]
+    filters = row[24 + head_size + tail_size :]
     text = zlib.decompress(head).decode()
 
     def rebuilt(rng: random.Random, head: bytes, tail: bytes) -> bytes:
-        count = len(state.slices) + rng.choice((0, 0, 0, 1, -1, 60000))
+        count = len(state.filters) + rng.choice((0, 0, 0, 1, -1, 60000))
         version = rng.choice((3, 3, 3, 2))
         header = struct.pack(
             "<4sHHIII", b"DDST", version, count, len(head), len(tail), zlib.crc32(head + tail)
         )
-        return header + struct.pack("<I", zlib.crc32(header)) + head + tail + slices
+        return header + struct.pack("<I", zlib.crc32(header)) + head + tail + filters
 
     def packed(value: Any) -> bytes:
         return zlib.compress(json.dumps(value).encode("utf-8", "surrogatepass"), 1)
@@ -107,7 +107,7 @@ def _state(world: World, stranger: World) -> list[Target]:
         except StateError as exc:
             _says(exc, "checkpoint")
             return False
-        for piece in found.slices.values():
+        for piece in found.filters.values():
             assert piece.hash_key_id == key_id
         again = ShardState.from_bytes(found.to_bytes(), hash_key_id=key_id)
         assert again.head() == found.head()
@@ -116,7 +116,9 @@ def _state(world: World, stranger: World) -> list[Target]:
         assert found.live_buckets >= 0
         assert found.manifest.ids >= 0
         assert all(
-            reach.parts > reach.done for b in found.manifest.buckets for reach in b.coverages()
+            reach.hash_ranges > reach.ranges_done
+            for b in found.manifest.buckets
+            for reach in b.coverages()
         )
         return True
 

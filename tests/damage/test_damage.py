@@ -71,14 +71,14 @@ def test_state_row(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> 
     assert state_row_reader(world, lambda: data)() == "harmless"
 
 
-def test_slices_of_another_shard_are_left_out(tmp_path: Path) -> None:
+def test_filters_of_another_shard_are_left_out(tmp_path: Path) -> None:
     """Rows that are whole but hold filters of other segments under their names."""
     world, stranger = worlds(tmp_path)
     state = world.states[0]
     for giver in (world.states[1], stranger.states[0]):
-        lent = dict(zip(state.slices, giver.slices.values(), strict=True))
-        row = replace(state, slices=lent).to_bytes()
-        assert ShardState.from_bytes(row, hash_key_id=world.certificate.hash_key_id).slices == {}
+        lent = dict(zip(state.filters, giver.filters.values(), strict=True))
+        row = replace(state, filters=lent).to_bytes()
+        assert ShardState.from_bytes(row, hash_key_id=world.certificate.hash_key_id).filters == {}
 
 
 def test_small_objects(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> None:

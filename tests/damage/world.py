@@ -138,7 +138,7 @@ class World:
 
     def _fill(self, shard: int) -> None:
         store = self.store(shard)
-        buckets, slices = [], {}
+        buckets, filters = [], {}
         for nth in range(2):
             start_ms = START_MS + nth * BUCKET_MS
             # As many in each, so that nothing but content tells them apart.
@@ -146,7 +146,7 @@ class World:
             segment, built = self.write(store, made, start_ms)
             self.truth[segment.name] = made
             buckets.append(Bucket(start_ms, start_ms + BUCKET_MS, nth == 0, ((segment,),)))
-            slices[segment.name] = built
+            filters[segment.name] = built
         pending_lists = []
         for nth in range(2):
             names = [f"{1:012d}-{OLD_RUN}-{shard}-{10 * nth + i:04d}" for i in range(3)]
@@ -172,7 +172,7 @@ class World:
                 tuple(PendingList(pending_list, 3, 8, START_MS) for pending_list in pending_lists),
             ),
             tail=self._tail(shard),
-            slices=slices,
+            filters=filters,
             accepted_losses=1,
             stray_files=(2, 3),
             run_began=7,

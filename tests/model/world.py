@@ -291,7 +291,7 @@ class World:
             assert getattr(clocks, name) >= getattr(before, name), f"{name} fell"
         for row, state in zip(commit.rows, states, strict=True):
             assert state.tail.nbytes <= max(policy.state_budget_bytes // 2, 16)
-            if state.slices or policy.state_budget_bytes >= ROOMY_BUDGET_BYTES:
+            if state.filters or policy.state_budget_bytes >= ROOMY_BUDGET_BYTES:
                 assert len(row) <= policy.state_budget_bytes, "the row keeps to its budget"
             assert len(state.manifest.expired) <= upkeep.MAX_EXPIRED_NAMES
             for bucket in state.manifest.buckets:

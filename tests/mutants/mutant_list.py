@@ -264,8 +264,8 @@ MUTANTS = (
     _mutant(
         "a merge under way loses an input",
         "core/bucket.py",
-        "on = replace(merge, done=merge.done + 1, output=output)",
-        "on = replace(merge, runs=merge.runs[1:], done=merge.done + 1, output=output)",
+        "replace(merge, ranges_done=",
+        "replace(merge, runs=merge.runs[1:], ranges_done=",
         MERGE,
     ),
     _mutant(

@@ -57,7 +57,7 @@ def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
     states = snapshot.states.values()
     assert sorted(snapshot.states) == [0, 1]
     assert {state.epoch for state in states} == {made["last_batch"]}
-    assert all(state.slices and state.manifest.expired for state in states)
+    assert all(state.filters and state.manifest.expired for state in states)
     live = [(shard, s) for shard, st in snapshot.states.items() for s in st.manifest.segments()]
     assert live
     for shard, segment in live:

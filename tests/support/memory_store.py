@@ -63,14 +63,14 @@ class MemoryStore:
         entries = self.segments[seg.name][1]
         return np.array([entries.get(key, ABSENT_MS) for key in keys], np.int64)
 
-    def read_segment(self, seg: SegmentRef, parts: int = 1, part: int = 0) -> Entries:
+    def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
         self._check(seg)
         self.reads += 1
         held = self.segments[seg.name][1]
         keys = Keys.from_list(list(held))
         hashes = kernel.hash64(keys.data, keys.offsets, self.hash_key)
         entries = Entries.in_order(keys, hashes, np.array(list(held.values()), np.int64))
-        return entries[hash_range(entries.hashes, parts, part)]
+        return entries[hash_range(entries.hashes, hash_ranges, range_index)]
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
@@ -80,14 +80,16 @@ class MemoryStore:
         n = len(entries)
         assert len(held) == n, "an ID occurs at most once in a bucket"
         assert all(plan.start_ms <= t < plan.end_ms for t in held.values())
-        assert hash_range(entries.hashes, plan.parts, plan.part) == slice(0, n)
+        assert hash_range(entries.hashes, plan.hash_ranges, plan.range_index) == slice(0, n)
         name = f"s{self.written:06d}"
         self.written += 1
-        spread = spread_hashes(entries.hashes, plan.parts)
+        spread = spread_hashes(entries.hashes, plan.hash_ranges)
         made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=hash_key_id(self.hash_key))
         crc = zlib.crc32(made.to_bytes()[: head_bytes(made.blocks)])
         size = n, n, 0, made.nbytes, crc
-        ref = SegmentRef(name, plan.start_ms, plan.end_ms, *size, plan.parts, plan.part)
+        ref = SegmentRef(
+            name, plan.start_ms, plan.end_ms, *size, plan.hash_ranges, plan.range_index
+        )
         self.segments[name] = (ref, held)
         self.filters[name] = made
         return ref, made

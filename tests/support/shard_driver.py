@@ -248,13 +248,12 @@ class Driver:
         answering: Counter[bytes] = Counter()
         held: set[bytes] = set()
         for reach in bucket.coverages():
-            parts, done = reach.parts, reach.done
             keys = Keys.from_list(self.ids_of(reach.segment))
             hashes = kernel.hash64(keys.data, keys.offsets, self.hash_key)
             for key, value in zip(keys, hashes.tolist(), strict=True):
                 held.add(key)
-                assert value * reach.segment.parts >> 64 == reach.segment.part
-                answering[key] += value * parts >> 64 >= done
+                assert value * reach.segment.hash_ranges >> 64 == reach.segment.range_index
+                answering[key] += value * reach.hash_ranges >> 64 >= reach.ranges_done
         if exact:
             assert all(answering[key] == 1 for key in held), "an ID occurs once in a bucket"
             assert bucket.ids == len(held)

@@ -16,10 +16,10 @@ def names(manifest: Manifest) -> list[str]:
     return [segment.name for segment in manifest.segments()]
 
 
-def with_slices(driver: Driver) -> ShardState:
+def with_filters(driver: Driver) -> ShardState:
     """The state with every filter in the row, as a larger budget has it."""
     filters = {name: driver.store.filters[name] for name in names(driver.state.manifest)}
-    return replace(driver.state, slices=filters)
+    return replace(driver.state, filters=filters)
 
 
 def two_segments(**changes: object) -> Driver:
@@ -52,7 +52,7 @@ def test_a_missing_segment_is_damage() -> None:
 def test_a_filter_in_the_state_row_still_answers_for_a_damaged_segment() -> None:
     driver = two_segments()
     driver.policy = drive(state_budget_bytes=1 << 20, lateness_ms=500).policy
-    driver.state = with_slices(driver)
+    driver.state = with_filters(driver)
     driver.store.damaged.update(names(driver.state.manifest))
     assert driver.named([Rec(Z, 6)]) == ["UNIQUE"]
     assert (driver.count("filter_negative"), driver.count("filter_false_positive")) == (1, 0)
@@ -60,11 +60,11 @@ def test_a_filter_in_the_state_row_still_answers_for_a_damaged_segment() -> None
         driver.feed([Rec(X, 6)])
 
 
-@pytest.mark.parametrize("in_state", [False, True], ids=["sidecar", "slice"])
+@pytest.mark.parametrize("in_state", [False, True], ids=["sidecar", "filter"])
 def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
     driver = two_segments()
     if in_state:
-        driver.state = with_slices(driver)
+        driver.state = with_filters(driver)
     lost, kept = names(driver.state.manifest)
     driver.store.damaged.add(lost)
     driver.store.accepted.add(lost)
@@ -106,7 +106,7 @@ def close(driver: Driver) -> None:
 def test_damage_found_while_merging_stops_the_query() -> None:
     driver = closing(3)
     driver.store.damaged.add(names(driver.state.manifest)[1])
-    driver.state = with_slices(driver)
+    driver.state = with_filters(driver)
     driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
     with pytest.raises(SegmentDamaged):
         close(driver)
@@ -115,7 +115,7 @@ def test_damage_found_while_merging_stops_the_query() -> None:
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_loss_accepted_while_merging(parts: int) -> None:
     driver = closing(parts)
-    driver.state = with_slices(driver)
+    driver.state = with_filters(driver)
     driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
     lost = names(driver.state.manifest)[1]
     driver.store.damaged.add(lost)
@@ -131,7 +131,7 @@ def test_a_loss_accepted_while_merging(parts: int) -> None:
 
 def test_all_of_a_bucket_lost_while_merging() -> None:
     driver = closing(3)
-    driver.state = with_slices(driver)
+    driver.state = with_filters(driver)
     driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
     driver.store.damaged.update(names(driver.state.manifest))
     driver.store.accepted.update(names(driver.state.manifest))

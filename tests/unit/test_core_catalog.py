@@ -93,7 +93,7 @@ def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.Data
 
 @pytest.mark.parametrize("budget", [0, 4_000, 20_000])
 def test_a_thousand_ids_over_many_buckets(tmp_path: Path, budget: int) -> None:
-    """Sealed, merged, expired and deleted, with slices in the row or not."""
+    """Sealed, merged, expired and deleted, with filters in the row or not."""
     policy = Policy(
         horizon_ms=400, bucket_ms=50, event_time=True, lateness_ms=100, keep_expired_ms=0,
         retain_epochs=3, state_budget_bytes=budget,

@@ -130,14 +130,14 @@ class Counting(MemoryStore):
 
 
 @pytest.mark.parametrize("in_state", [False, True])
-def test_sidecars_serve_only_where_the_row_has_no_slice(in_state: bool) -> None:
+def test_sidecars_serve_only_where_the_row_has_no_filter(in_state: bool) -> None:
     driver = drive(state_budget_bytes=0, lateness_ms=500)
     store = driver.store = Counting()
     store.asked = []
     driver.feed([Rec(b"x", 100), Rec(b"z", 150)])
     names = [s.name for s in driver.state.manifest.segments()]
     if in_state:
-        driver.state = replace(driver.state, slices={n: store.filters[n] for n in names})
+        driver.state = replace(driver.state, filters={n: store.filters[n] for n in names})
     store.asked.clear()
     ask(driver, (b"x", 100, 100))
     filters = [] if in_state else [("filter", names[1]), ("filter", names[0])]

@@ -52,7 +52,7 @@ def test_no_step_is_larger_than_a_segment_and_every_id_is_found_in_between() -> 
         # IDs of every range, before, while and after they are moved.
         again = [Rec(b"%d-%d" % (m, i), 0) for m in range(0, n + 1, 7) for i in range(20)]
         assert set(driver.named(again)) == {"DUPLICATE"}
-        half_done += any(merge.done for merge in merges_of(driver))
+        half_done += any(merge.ranges_done for merge in merges_of(driver))
     assert half_done >= 3
     counts = [ref.count for ref, _ in driver.store.segments.values()]
     assert max(counts) <= 2 * 64, "hashes spread evenly, but for chance"
@@ -70,7 +70,7 @@ def test_a_closed_bucket_becomes_one_run_of_bounded_segments() -> None:
         if len(merged.runs) == 1 and not merged.merges:
             break
     (run,) = merged.runs
-    assert [(s.parts, s.part) for s in run] == [(4, 0), (4, 1), (4, 2), (4, 3)]
+    assert [(s.hash_ranges, s.range_index) for s in run] == [(4, 0), (4, 1), (4, 2), (4, 3)]
     assert sum(s.count for s in run) == merged.ids == 160
     assert steps == 4
     assert driver.named([Rec(b"%d-%d" % (n, i), 0) for n in range(8) for i in range(20)]) == (
@@ -171,8 +171,8 @@ def test_segments_of_long_ids_hold_fewer() -> None:
     for _ in range(40):
         load.seal(10)
     (bucket,) = load.state.manifest.buckets
-    assert max(s.sst_bytes for s in bucket.segments if s.parts > 1) <= 2 * SEGMENT_BYTES
-    assert max(s.parts for s in bucket.segments) >= 4
+    assert max(s.sst_bytes for s in bucket.segments if s.hash_ranges > 1) <= 2 * SEGMENT_BYTES
+    assert max(s.hash_ranges for s in bucket.segments) >= 4
 
 
 def test_long_ids_are_merged_as_fast_as_they_come() -> None:
@@ -238,7 +238,7 @@ def test_a_bucket_that_goes_in_the_middle_of_a_merge_goes_whole() -> None:
 def under_way() -> Driver:
     driver = growing()
     n = 0
-    while not any(0 < merge.done < merge.parts - 1 for merge in merges_of(driver)):
+    while not any(0 < merge.ranges_done < merge.hash_ranges - 1 for merge in merges_of(driver)):
         feed(driver, n)
         n += 1
     return driver
@@ -276,8 +276,8 @@ def test_a_merge_that_would_lose_an_id_stops_the_query() -> None:
         feed_all(driver, range(1_000, 1_020))
 
 
-def ref(name: str, parts: int = 1, part: int = 0, count: int = 1) -> SegmentRef:
-    return SegmentRef(name, 0, 10, count, 100, 1, 64, 2, parts, part)
+def ref(name: str, hash_ranges: int = 1, range_index: int = 0, count: int = 1) -> SegmentRef:
+    return SegmentRef(name, 0, 10, count, 100, 1, 64, 2, hash_ranges, range_index)
 
 
 def test_which_segments_answer_while_a_merge_is_under_way() -> None:
@@ -287,7 +287,7 @@ def test_which_segments_answer_while_a_merge_is_under_way() -> None:
         bucket, on, gone = bucket.advancing(bucket.merges[0], ref(f"m{part}", 4, part))
         assert on is bucket.merges[0]
         assert gone == ()
-    answering = {r.segment.name: (r.parts, r.done) for r in bucket.coverages()}
+    answering = {r.segment.name: (r.hash_ranges, r.ranges_done) for r in bucket.coverages()}
     # The first half is done, so a1 answers for nothing any more.
     assert answering == {"c": (1, 0), "m0": (1, 0), "m1": (1, 0), "a2": (4, 2), "b": (4, 2)}
     assert bucket.depth == 3

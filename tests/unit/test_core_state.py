@@ -36,7 +36,7 @@ def content(state: ShardState) -> dict[str, Any]:
 
 
 def filters(state: ShardState) -> dict[str, bytes]:
-    return {name: piece.to_bytes() for name, piece in state.slices.items()}
+    return {name: piece.to_bytes() for name, piece in state.filters.items()}
 
 
 def read(data: bytes) -> ShardState:
@@ -45,7 +45,7 @@ def read(data: bytes) -> ShardState:
 
 @pytest.fixture(scope="module")
 def state() -> ShardState:
-    """A small one with everything in it: three slices, expired segments, a tail, two sources."""
+    """A small one with everything in it: three filters, expired segments, a tail, two sources."""
     driver: Driver = drive(state_budget_bytes=0, lateness_ms=40, retain_epochs=9)
     driver.feed([Rec(b"a", 5, "p"), Rec(b"b", 15, "q"), Rec(b"old", 1, "q")])
     driver.feed([Rec(b"c", 5, "p"), Rec(b"d", 115, "p"), Rec(b"e", 118, "q"), Rec(b"f", 125, "q")])
@@ -53,14 +53,14 @@ def state() -> ShardState:
     driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
     driver.feed([Rec(b"tail", 171, "p"), Rec(b"", 20, "q")])
     made = driver.state
-    slices = {
+    kept = {
         segment.name: driver.store.filters[segment.name] for segment in made.manifest.segments()
     }
-    assert len(slices) >= 3
+    assert len(kept) >= 3
     assert made.manifest.expired
     assert len(made.tail) == 2
     return replace(
-        made, slices=slices, accepted_losses=2, stray_files=(3, 4), run_began=5, branches=6
+        made, filters=kept, accepted_losses=2, stray_files=(3, 4), run_began=5, branches=6
     )
 
 
@@ -68,7 +68,7 @@ def test_round_trip(state: ShardState) -> None:
     again = read(state.to_bytes())
     assert content(again) == content(state)
     assert filters(again) == filters(state)
-    assert list(again.slices) == list(state.slices)
+    assert list(again.filters) == list(state.filters)
     assert again.to_bytes() == state.to_bytes()
 
 
@@ -80,8 +80,8 @@ def test_the_format_before(state: ShardState) -> None:
     del head["run_began"], head["branches"]
     before = zlib.compress(json.dumps(head).encode())
     body = before + data[24 + head_bytes : 24 + head_bytes + tail_bytes]
-    slices = len(state.slices)
-    header = struct.pack("<4sHHIII", b"DDST", 2, slices, len(before), tail_bytes, zlib.crc32(body))
+    count = len(state.filters)
+    header = struct.pack("<4sHHIII", b"DDST", 2, count, len(before), tail_bytes, zlib.crc32(body))
     rest = data[24 + head_bytes + tail_bytes :]
     old = read(header + struct.pack("<I", zlib.crc32(header)) + body + rest)
     assert content(old) == content(replace(state, run_began=0, branches=0))
@@ -104,7 +104,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(state: ShardState) -> None:
     }
     lost = 0
     for at in range(len(data)):
-        # All values where slices are told apart.
+        # All values where filters are told apart.
         for flip in range(1, 256) if at in lengths else (0x01, 0x80, 0xFF):
             damaged = bytearray(data)
             damaged[at] ^= flip
@@ -115,11 +115,11 @@ def test_every_flipped_byte_is_noticed_or_harmless(state: ShardState) -> None:
             again = read(bytes(damaged))
             assert content(again) == wanted
             assert filters(again).items() <= pieces.items()
-            lost += len(again.slices) < len(pieces)
+            lost += len(again.filters) < len(pieces)
     assert lost > len(data) - truth
 
 
-def test_a_length_that_lands_on_the_next_slice_lends_no_name(state: ShardState) -> None:
+def test_a_length_that_lands_on_the_next_filter_lends_no_name(state: ShardState) -> None:
     """Filters of another segment would answer "not seen"."""
     data = state.to_bytes()
     _, _, _, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
@@ -130,20 +130,20 @@ def test_a_length_that_lands_on_the_next_slice_lends_no_name(state: ShardState) 
     assert filters(again).items() <= filters(state).items()
 
 
-def test_two_slices_swapped(state: ShardState) -> None:
-    names = list(state.slices)
-    swapped = dict(zip(names, reversed(list(state.slices.values())), strict=True))
-    again = read(replace(state, slices=swapped).to_bytes())
+def test_two_filters_swapped(state: ShardState) -> None:
+    names = list(state.filters)
+    swapped = dict(zip(names, reversed(list(state.filters.values())), strict=True))
+    again = read(replace(state, filters=swapped).to_bytes())
     assert filters(again).items() <= filters(state).items()
 
 
-def test_a_damaged_slice_alone_is_left_out(state: ShardState) -> None:
+def test_a_damaged_filter_alone_is_left_out(state: ShardState) -> None:
     data = bytearray(state.to_bytes())
     pieces = list(filters(state).values())
     data[bytes(data).index(pieces[1]) + 70] ^= 1
     again = read(bytes(data))
-    first, _, *others = state.slices
-    assert list(again.slices) == [first, *others]
+    first, _, *others = state.filters
+    assert list(again.filters) == [first, *others]
     assert content(again) == content(state)
 
 
@@ -161,15 +161,15 @@ def test_every_truncation(state: ShardState) -> None:
             assert filters(again).items() <= filters(state).items()
 
 
-def test_another_hash_key_leaves_the_slices_out(state: ShardState) -> None:
+def test_another_hash_key_leaves_the_filters_out(state: ShardState) -> None:
     again = ShardState.from_bytes(state.to_bytes(), hash_key_id=KEY_ID ^ 1)
-    assert again.slices == {}
+    assert again.filters == {}
     assert content(again) == content(state)
 
 
-def test_slices_of_segments_that_the_manifest_does_not_name(state: ShardState) -> None:
-    stranger = {"stranger": next(iter(state.slices.values())), **state.slices}
-    assert filters(read(replace(state, slices=stranger).to_bytes())) == filters(state)
+def test_filters_of_segments_that_the_manifest_does_not_name(state: ShardState) -> None:
+    stranger = {"stranger": next(iter(state.filters.values())), **state.filters}
+    assert filters(read(replace(state, filters=stranger).to_bytes())) == filters(state)
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
@@ -189,12 +189,12 @@ def test_not_ours(data: bytes) -> None:
 def test_layout(state: ShardState) -> None:
     data = state.to_bytes()
     magic, version, count, head_bytes, tail_bytes, crc = struct.unpack_from("<4sHHIII", data)
-    assert (magic, version, count) == (b"DDST", 3, len(state.slices))
+    assert (magic, version, count) == (b"DDST", 3, len(state.filters))
     assert struct.unpack_from("<I", data, 20)[0] == zlib.crc32(data[:20])
     body = data[24 : 24 + head_bytes + tail_bytes]
     assert crc == zlib.crc32(body)
     head = json.loads(zlib.decompress(body[:head_bytes]))
-    assert head["slices"] == list(state.slices)
+    assert head["slices"] == list(state.filters)
     assert body[head_bytes:] == state.tail.to_bytes()
     rest = data[24 + head_bytes + tail_bytes :]
     for piece in filters(state).values():

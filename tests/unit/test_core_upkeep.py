@@ -98,7 +98,7 @@ def test_one_segment_per_closed_bucket_after_a_few_batches() -> None:
     assert segment.count == 160
     # Its filter is built anew for exactly what is in it.
     piece = driver.store.filters[segment.name]
-    fpr = driver.policy.closed_slice_fpr
+    fpr = driver.policy.closed_filter_fpr
     assert (piece.count, piece.fpr, piece.blocks) == (160, fpr, blocks_for(160, fpr))
 
 
@@ -167,10 +167,10 @@ def test_a_bucket_of_an_old_grid_is_merged_like_a_closed_one() -> None:
     assert [(b.range, len(b.segments)) for b in driver.state.manifest.buckets][1] == ((0, 10), 1)
 
 
-# Filter slices.
+# Filters in the state row.
 
 
-def test_slices_stay_within_the_budget_newest_first() -> None:
+def test_filters_stay_within_the_budget_newest_first() -> None:
     budget = 6_000
     driver = drive(state_budget_bytes=budget, horizon_ms=5_000, bucket_ms=50, lateness_ms=100)
     held = set()
@@ -179,13 +179,13 @@ def test_slices_stay_within_the_budget_newest_first() -> None:
         state = driver.state
         assert len(state.to_bytes()) <= budget
         live = [s.name for s in state.manifest.segments()]
-        kept = list(state.slices)
+        kept = list(state.filters)
         assert set(kept) <= set(live)
         # Names count up: what is kept was written last.
         assert kept == sorted(live)[len(live) - len(kept) :]
         held.add(len(live) - len(kept))
     assert max(held) > 0
-    assert len(driver.state.slices) > 0
+    assert len(driver.state.filters) > 0
     # The others' sidecars serve.
     assert driver.named([Rec(b"%d-1" % n, n * 25) for n in range(0, 60, 9)]) == ["DUPLICATE"] * 7
 
@@ -196,7 +196,7 @@ def test_with_room_the_live_filters_are_in_the_row_and_no_others() -> None:
     for n in range(40):
         driver.feed([Rec(b"%d-%d" % (n, i), n * 8) for i in range(100)])
         live = {s.name for s in driver.state.manifest.segments()}
-        assert set(driver.state.slices) == live
+        assert set(driver.state.filters) == live
         merged += driver.count("segments_merged")
         expired += driver.count("segments_expired")
     assert merged
@@ -212,8 +212,8 @@ def test_the_target_is_for_the_union_of_all_filters_probed(lateness_ms: int, sta
     )  # fmt: skip
     open_buckets = 1 if stable else 1 + lateness_ms // 100
     closed_buckets = 1 if stable else 1 + 800 // 100
-    open_rate = MAX_OPEN_SEGMENTS * open_buckets * policy.open_slice_fpr
-    assert open_rate + closed_buckets * policy.closed_slice_fpr == pytest.approx(0.01)
+    open_rate = MAX_OPEN_SEGMENTS * open_buckets * policy.open_filter_fpr
+    assert open_rate + closed_buckets * policy.closed_filter_fpr == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("lateness_ms", [0, 800])

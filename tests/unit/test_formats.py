@@ -75,7 +75,7 @@ def test_golden_objects_are_read(objects: tuple[Root, dict[int, ShardState]]) ->
     assert check_lineage(root, QUERY, new).runs == (Run(old.run_id, 0), Run(new.run_id, 7))
     for shard, state in states.items():
         assert len(state.tail) == 20
-        assert set(state.slices) == {segment.name for segment in state.manifest.segments()}
+        assert set(state.filters) == {segment.name for segment in state.manifest.segments()}
         assert check_backup(root, QUERY, shard).head() == {**state.head(), "slices": []}
         adopted = read_adopted(root, QUERY, shard)
         assert adopted is not None

@@ -97,7 +97,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
 
 
 def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
-    known = replace(state, tail=Tail.empty(), slices={})
+    known = replace(state, tail=Tail.empty(), filters={})
     fields = {"query_id": query_id, "shard": shard, "state": known.head()}
     return to_document(fields, version=BACKUP_FORMAT)
 

@@ -20,7 +20,7 @@ from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment_file import META_KEY, RocksError, SegmentMeta
 from dedup.core.arrays import I64, U64
 from dedup.core.filter import SplitBlockFilter
-from dedup.core.hash_ranges import spread_hashes
+from dedup.core.hash_ranges import range_indexes, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
@@ -208,11 +208,9 @@ def _content_problems(
 ) -> Iterator[str]:
     if len(keys) == 0:
         return
-    # Of the upper 32 bits, so that the product fits.
-    ranges = ((hashes >> np.uint64(32)) * np.uint64(seg.parts)) >> np.uint64(32)
-    outside = int((ranges != seg.part).sum())
+    outside = int((range_indexes(hashes, seg.hash_ranges) != seg.range_index).sum())
     if outside:
-        yield f"{outside} IDs have hashes outside range {seg.part} of {seg.parts}"
+        yield f"{outside} IDs have hashes outside range {seg.range_index} of {seg.hash_ranges}"
     misplaced = int((block_numbers(seg.spread(hashes), meta.nblocks) != numbers).sum())
     if misplaced:
         yield f"{misplaced} IDs lie in blocks where a lookup does not find them"

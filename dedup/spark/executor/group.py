@@ -256,7 +256,7 @@ def _counters(
         "buckets": state.live_buckets,
         "segments_pending": manifest.pending,
         "segments_lost": state.accepted_losses,
-        "filter_state_bytes": sum(piece.nbytes for piece in state.slices.values()),
+        "filter_state_bytes": sum(piece.nbytes for piece in state.filters.values()),
         "segment_bytes": segment_bytes,
         "sidecar_bytes": sidecar_bytes,
         "orphan_files": state.stray_files[0],
