@@ -48,9 +48,13 @@ class DataError(DedupError):
 class CatalogError(DedupError):
     """Storage at the catalog root is missing, damaged or foreign; the text says the remedy."""
 
+
+class OtherRelease(CatalogError):
+    """An object at the catalog root is whole, and of a format that this release does not read."""
+
     @classmethod
-    def other_version(cls, where: str, why: object) -> CatalogError:
-        """Return the error for an object that another release wrote."""
+    def at(cls, where: str, why: object) -> OtherRelease:
+        """Return the error for the object that ``where`` names."""
         return cls(
             f"{where} was written by another release: {why}. It is not damaged, and nothing was "
             "read, changed or lost.",

@@ -17,7 +17,7 @@ from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import OtherVersion, array, integer, mapping, text
-from dedup.errors import CatalogError, ConfigError
+from dedup.errors import CatalogError, ConfigError, OtherRelease
 
 #: Written now; the one before, which has no definitions, is read for ever.
 CERTIFICATE_FORMAT = 2
@@ -93,7 +93,7 @@ class Certificate:
             )
             return cls._from_fields(version, fields)
         except OtherVersion as exc:
-            raise CatalogError.other_version(f"the birth certificate {where}", exc) from exc
+            raise OtherRelease.at(f"the birth certificate {where}", exc) from exc
         except ValueError as exc:
             raise CatalogError(
                 f"the birth certificate {where} cannot be used: {exc}. It was damaged, or is "

@@ -18,7 +18,8 @@ import pyarrow.fs as pafs
 from dedup import faults
 from dedup.catalog.localfile import publish
 from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
-from dedup.errors import CatalogError, ConfigError, DedupError
+from dedup.core.parse import OtherVersion
+from dedup.errors import CatalogError, ConfigError, DedupError, OtherRelease
 from dedup.errors import ObjectMissing as ObjectMissing  # what the methods below raise
 
 FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
@@ -141,12 +142,19 @@ class Root:
             Raises ValueError or CatalogError where the content cannot be what was written. Only
             the second time that counts: the client of an object store takes an answer that ends
             in the middle of its head for one of no bytes, or of zeros.
+
+        Raises
+        ------
+        OtherRelease
+            When ``parse`` finds a format that this release does not know.
         """
         data = self.read_bytes(name)
         try:
-            return parse(data)
-        except (ValueError, CatalogError):
+            with contextlib.suppress(ValueError, CatalogError):
+                return parse(data)
             return parse(self.read_bytes(name))
+        except OtherVersion as exc:
+            raise OtherRelease.at(self.url(name), exc) from exc
 
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
         """Copy an object to a new local file; return its size in bytes and its CRC-32.

@@ -34,7 +34,7 @@ from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
-from dedup.errors import CatalogError, SegmentDamaged
+from dedup.errors import CatalogError, OtherRelease, SegmentDamaged
 
 T = TypeVar("T")
 
@@ -227,7 +227,7 @@ class Views:
                 if isinstance(exc.__cause__, OtherVersion):
                     # The file is, byte for byte, what the manifest says.
                     name = shard_path(self._query_id, self._shard, seg.name + SEGMENT_SUFFIX)
-                    raise CatalogError.other_version(self._root.url(name), exc) from exc
+                    raise OtherRelease.at(self._root.url(name), exc) from exc
                 if exc.in_content:
                     raise segment_damaged(
                         self._root, self._query_id, self._shard, seg, exc

@@ -42,20 +42,26 @@ class Lineage:
     runs: tuple[Run, ...]
 
     def followed_by(self, run: Run) -> Lineage:
-        """The lineage of a run that goes on from here."""
+        """Return the lineage of a run that goes on from here."""
         return Lineage((*self.runs, run)[-MAX_RUNS:])
 
     def holds(self, run_id: str) -> bool:
-        """Whether a run is one of them."""
+        """Return whether a run is one of them."""
         return any(run.run_id == run_id for run in self.runs)
 
     def contains(self, run_id: str, epoch: int) -> bool:
-        """Whether a micro-batch of a run is part of this history."""
-        ends = {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
-        return self.holds(run_id) and epoch < ends.get(run_id, epoch + 1)
+        """Return whether a micro-batch of a run is part of this history."""
+        return self.holds(run_id) and epoch < self._ends().get(run_id, epoch + 1)
+
+    def undid(self, run_id: str, epoch: int) -> bool:
+        """Return whether this history reaches back to a micro-batch of a run and does without it.
+
+        The checkpoint was put back behind it.
+        """
+        return epoch >= self.runs[0].began_epoch and not self.contains(run_id, epoch)
 
     def outran(self, run_id: str, epoch: int) -> Run | None:
-        """The run of the lineage that was still at work when its successor had long begun.
+        """Return the run of the lineage that was still at work when its successor had long begun.
 
         It wrote in a micro-batch behind its successor's first, so it committed that one as well.
         """
@@ -64,44 +70,48 @@ class Lineage:
                 return run
         return None
 
-    def listed_in(self, known: Iterable[Run]) -> bool:
-        """Whether the newest run, or the one before it, is among the runs that a listing told.
+    def listed_in(self, listed: Iterable[Run]) -> bool:
+        """Return whether the newest run, or the one before it, is among the listed runs.
 
-        Each leaves its object when it begins; a listing without both is not whole, and may lack
+        Each leaves its object when it begins; a listing without both is not complete, and may lack
         branches too.
         """
-        own = {run.run_id for run in self.runs[-2:]}
-        return any(run.run_id in own for run in known)
+        newest_ids = {run.run_id for run in self.runs[-2:]}
+        return any(run.run_id in newest_ids for run in listed)
 
-    def branches(self, known: Iterable[Run]) -> tuple[Run, ...]:
-        """Those of all known runs that committed a micro-batch which is not part of this history.
+    def branches(self, listed: Iterable[Run]) -> tuple[Run, ...]:
+        """Return the listed runs that committed a micro-batch which is not part of this history.
 
         A run of the lineage did so if it went on after its successor had begun; a run that
         committed nothing did no harm and needs nothing. Runs that ended before the oldest of a full
         lineage began are not judged.
         """
         first = self._first_epoch()
-        ends = {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
-        own = self.runs[-1].run_id if self.runs else None
+        ends = self._ends()
+        newest_id = self.runs[-1].run_id if self.runs else None
         return tuple(
             run
-            for run in known
+            for run in listed
             if run.through_epoch is not None
-            and run.run_id != own
+            and run.run_id != newest_id
             and run.through_epoch >= first
             and run.through_epoch >= ends.get(run.run_id, run.began_epoch)
         )
 
-    def superseded(self, known: Iterable[Run]) -> tuple[Run, ...]:
-        """Those of all known runs that ended before the oldest of a full lineage began."""
+    def superseded(self, listed: Iterable[Run]) -> tuple[Run, ...]:
+        """Return the listed runs that ended before the oldest of a full lineage began."""
         first = self._first_epoch()
         return tuple(
             run
-            for run in known
+            for run in listed
             if run.began_epoch < first
             and (run.through_epoch or 0) < first
             and not self.holds(run.run_id)
         )
+
+    def _ends(self) -> dict[str, int]:
+        """Return the first micro-batch of each run's successor; the newest run has none."""
+        return {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
 
     def _first_epoch(self) -> int:
         return self.runs[0].began_epoch if len(self.runs) == MAX_RUNS else 0

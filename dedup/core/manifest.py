@@ -89,6 +89,13 @@ class Manifest:
         waiting = {e.name for e in self.expired} | {g.name for g in self.pending_lists}
         return waiting | {s.name for s in self.segments()}
 
+    def changed_in(self, epoch: int) -> bool:
+        """Return whether a micro-batch changed which segments there are."""
+        prefix = f"{epoch:012d}-"
+        return any(entry.epoch == epoch for entry in self.expired) or any(
+            segment.name.startswith(prefix) for segment in self.segments()
+        )
+
     def bucket(self, start_ms: int, end_ms: int) -> Bucket:
         """The bucket of this range; an empty one where there is none."""
         range_ms = (start_ms, end_ms)

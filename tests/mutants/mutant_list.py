@@ -342,15 +342,15 @@ MUTANTS = (
     # --- a checkpoint that is lost, put back or copied
     _mutant(
         "the copy of an undone history stays",
-        "spark/executor/group.py",
-        "not (base.epoch == base.run_began or _made_segments(base))",
-        "not _made_segments(base)",
+        "catalog/repair/backup.py",
+        "not (base.epoch == base.run_began or base.manifest.changed_in(base.epoch))",
+        "not base.manifest.changed_in(base.epoch)",
         ADOPT,
     ),
     _mutant(
         "a checkpoint that is only tried replaces the copies",
-        "spark/executor/group.py",
-        "    if told.epoch <= base.epoch:\n",
+        "catalog/repair/backup.py",
+        "    if backup.epoch <= base.epoch:\n",
         "    if True:\n",
         ADOPT,
     ),
@@ -371,7 +371,7 @@ MUTANTS = (
     _mutant(
         "vacuum takes what a copy's original made for orphans",
         "catalog/gc/vacuum.py",
-        "if elsewhere and not sole:",
+        "if not sole and (overrun :="
         "if False:",
         SWEEP,
     ),

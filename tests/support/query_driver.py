@@ -11,7 +11,7 @@ from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
-from dedup.catalog.repair.backup import read_adopted, write_backup
+from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.catalog.view import OpenViews
@@ -22,7 +22,6 @@ from dedup.core.policy import Policy
 from dedup.core.shard import Epoch, Records, process
 from dedup.core.sharding import derive_keys, filter_key_id, shards_of, slot_keys
 from dedup.core.state import ShardState
-from dedup.spark.executor.group import backup_is_due
 from dedup.spark.id_encoding import ENCODING
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from dedup import faults
 from dedup.catalog.gc.runs import (
     drop_runs,
+    lineage_from,
     list_runs,
     mark_through,
-    read_lineage,
     write_lineage,
 )
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
 from dedup.catalog.root import Root
-from dedup.core.lineage import Lineage, Run
+from dedup.core.lineage import Run
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 
@@ -59,7 +59,7 @@ def housekeep(
     state = replace(base, run_began=run.began_epoch)
     if not begins and not _due(task, base, policy):
         return state, 0
-    lineage = _lineage(root, task.query_id, base, run)
+    lineage = lineage_from(root, task.query_id, base, run)
     if task.shard == 0:
         if begins:
             write_lineage(root, task.query_id, lineage)
@@ -71,14 +71,14 @@ def housekeep(
     stray = find_stray(root, task.query_id, task.shard, base.manifest)
     for ahead, epoch in written_past_successor(stray.orphans, lineage):
         mark_through(root, task.query_id, ahead, epoch - 1)
-    known = list_runs(root, task.query_id)
+    runs = list_runs(root, task.query_id)
     # A list without one's own run was cut short, and may lack a branch as well.
-    told = lineage.listed_in(known)
-    if begins and task.shard == 0 and told:
-        drop_runs(root, task.query_id, lineage.superseded(known), lineage)
-    branches = len(lineage.branches(known)) if told else base.branches
+    complete = lineage.listed_in(runs)
+    if begins and task.shard == 0 and complete:
+        drop_runs(root, task.query_id, lineage.superseded(runs), lineage)
+    branches = len(lineage.branches(runs)) if complete else base.branches
     swept = []
-    if told and not branches and stray.complete:
+    if complete and not branches and stray.complete:
         swept = sweepable(stray.orphans, lineage, policy, epoch=task.epoch, now_ms=task.now_ms)
     if swept:
         faults.point("sweep.before")
@@ -94,13 +94,3 @@ def _due(task: ShardTask, base: ShardState, policy: Policy) -> bool:
     return (task.epoch + task.shard) % LOOK_STRIDE == 0 or (
         (base.clocks.now_ms + turn_ms) // every_ms != (task.now_ms + turn_ms) // every_ms
     )
-
-
-def _lineage(root: Root, query_id: str, base: ShardState, run: Run) -> Lineage:
-    """The runs that made the base state, and the one that goes on from it."""
-    if base.clocks.run_id == run.run_id:
-        return read_lineage(root, query_id, run) or Lineage((run,))
-    if not base.clocks.run_id:
-        return Lineage((run,))
-    parent = Run(base.clocks.run_id, base.run_began)
-    return (read_lineage(root, query_id, parent) or Lineage((parent,))).followed_by(run)

@@ -13,8 +13,7 @@ from typing import Any
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import OtherVersion, array, mapping, name
-from dedup.errors import CatalogError
+from dedup.core.parse import array, mapping, name
 
 PENDING_LIST_FORMAT = 3
 _FIELDS = frozenset(("place", "segments"))
@@ -41,9 +40,6 @@ def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) 
     """
     try:
         return check_pending_list(root, query_id, shard, pending_list)
-    except OtherVersion as exc:
-        where = root.url(shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX))
-        raise CatalogError.other_version(where, exc) from exc
     except (ObjectMissing, ValueError):
         return []
 

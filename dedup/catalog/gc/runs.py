@@ -16,8 +16,8 @@ from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Lineage, Run
-from dedup.core.parse import OtherVersion, array, integer, mapping, name
-from dedup.errors import CatalogError
+from dedup.core.parse import array, integer, mapping, name
+from dedup.core.state import ShardState
 
 RUN_FORMAT = 2
 _FIELDS = frozenset(("runs",))
@@ -73,9 +73,6 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
     """
     try:
         return check_lineage(root, query_id, run)
-    except OtherVersion as exc:
-        where = root.url(run_path(query_id, run.run_id, run.began_epoch))
-        raise CatalogError.other_version(where, exc) from exc
     except (ObjectMissing, ValueError):
         return None
 
@@ -84,6 +81,24 @@ def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
     """Return the lineage that ends with a run; ObjectMissing or ValueError where there is none."""
     path = run_path(query_id, run.run_id, run.began_epoch)
     return root.read(path, lambda data: _lineage(data, run))
+
+
+def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Lineage:
+    """Return the runs that made a state, and a run that goes on from it; errors as `read_lineage`.
+
+    Parameters
+    ----------
+    root : Root
+    query_id : str
+    base : ShardState
+    run : Run
+        The run that made the state, or the one that follows it.
+    """
+    if not base.clocks.run_id:
+        return Lineage((run,))
+    last = Run(base.clocks.run_id, base.run_began)
+    lineage = read_lineage(root, query_id, last) or Lineage((last,))
+    return lineage if run.run_id == last.run_id else lineage.followed_by(run)
 
 
 def _lineage(data: bytes, run: Run) -> Lineage:

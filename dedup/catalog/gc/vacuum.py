@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
+from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs
 from dedup.catalog.gc.sweep import find_stray, written_past_successor
 from dedup.catalog.repair.contents import Snapshot
 from dedup.catalog.repair.inspect import CatalogFile, list_catalog
@@ -139,44 +139,19 @@ def plan_vacuum(
     CatalogError
         When an object that names expired segments cannot be read, or the root cannot.
     """
-    lineage = _lineage(root, query_id, states)
-    known = list_runs(root, query_id)
-    if len(lineage.runs) > 1 and not lineage.listed_in(known) and not sole:
-        raise ConfigError(
-            f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
-            f"micro-batch of query {query_id}: other runs from its history would be missed as "
-            "well. List again; if the trace is lost, and no other checkpoint of this query is in "
-            "use, say so with --sole.",
-            remedy="branched-history",
-        )
-    branches = lineage.branches(known)
-    if branches and not sole:
-        names = ", ".join(f"{run.run_id} (from micro-batch {run.began_epoch})" for run in branches)
-        raise ConfigError(
-            f"query {query_id} was also started from another state of its history: {names}. A "
-            "checkpoint was copied or put back; what is an orphan here may be alive there. If no "
-            "other checkpoint of this query is in use, say so with --sole.",
-            remedy="branched-history",
-        )
-    orphans: list[CatalogFile] = []
-    for shard, state in states.items():
-        stray = find_stray(root, query_id, shard, state.manifest)
-        if not stray.complete:
-            raise CatalogError(
-                f"shard {shard}: an object that names expired segments is missing or damaged; "
-                "what it named cannot be told from orphans. If the query was stopped while it "
-                "deleted, let it do one more micro-batch; else restore it from a copy",
-                remedy="damaged-pending-list",
-            )
-        orphans += stray.orphans
-    elsewhere = written_past_successor(orphans, lineage)
-    if elsewhere and not sole:
-        names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in elsewhere)
-        raise ConfigError(
+    newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
+    # As if a run began after the checkpoint's last micro-batch.
+    lineage = lineage_from(root, query_id, newest, Run("", newest.epoch + 1))
+    runs = list_runs(root, query_id)
+    branches = lineage.branches(runs)
+    if not sole:
+        _check_runs(query_id, lineage, runs)
+    orphans = _orphans(root, query_id, states)
+    if not sole and (overrun := written_past_successor(orphans, lineage)):
+        names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in overrun)
+        raise _branched(
             f"query {query_id} went on behind the state of this checkpoint: {names}. It is a copy, "
-            "or was put back; what is an orphan here may be alive there. If no other checkpoint "
-            "of this query is in use, say so with --sole.",
-            remedy="branched-history",
+            "or was put back; what is an orphan here may be alive there. If no"
         )
     files = list_catalog(root, query_id)
     orphans += [file for file in files if file.parsed.kind == "temp"]
@@ -191,6 +166,43 @@ def plan_vacuum(
     return VacuumPlan(old, len(orphans) - len(old), foreign, branches, lineage)
 
 
+def _check_runs(query_id: str, lineage: Lineage, runs: list[Run]) -> None:
+    if len(lineage.runs) > 1 and not lineage.listed_in(runs):
+        raise _branched(
+            f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
+            f"micro-batch of query {query_id}: other runs from its history would be missed as "
+            "well. List again; if the trace is lost, and no"
+        )
+    if branches := lineage.branches(runs):
+        names = ", ".join(f"{run.run_id} (from micro-batch {run.began_epoch})" for run in branches)
+        raise _branched(
+            f"query {query_id} was also started from another state of its history: {names}. A "
+            "checkpoint was copied or put back; what is an orphan here may be alive there. If no"
+        )
+
+
+def _branched(begins: str) -> ConfigError:
+    return ConfigError(
+        f"{begins} other checkpoint of this query is in use, say so with --sole.",
+        remedy="branched-history",
+    )
+
+
+def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[CatalogFile]:
+    orphans: list[CatalogFile] = []
+    for shard, state in states.items():
+        stray = find_stray(root, query_id, shard, state.manifest)
+        if not stray.complete:
+            raise CatalogError(
+                f"shard {shard}: an object that names expired segments is missing or damaged; "
+                "what it named cannot be told from orphans. If the query was stopped while it "
+                "deleted, let it do one more micro-batch; else restore it from a copy",
+                remedy="damaged-pending-list",
+            )
+        orphans += stray.orphans
+    return orphans
+
+
 def carry_out(root: Root, query_id: str, plan: VacuumPlan) -> int:
     """Delete what the plan names; return how many files were there.
 
@@ -202,16 +214,6 @@ def carry_out(root: Root, query_id: str, plan: VacuumPlan) -> int:
     deleted = root.delete(file.name for file in plan.files)
     drop_runs(root, query_id, plan.branches, plan.lineage)
     return deleted
-
-
-def _lineage(root: Root, query_id: str, states: dict[int, ShardState]) -> Lineage:
-    """The lineage of the checkpoint: as if a run began after its last micro-batch."""
-    newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
-    after = Run("", newest.epoch + 1)
-    if not newest.clocks.run_id:
-        return Lineage((after,))
-    owner = Run(newest.clocks.run_id, newest.run_began)
-    return (read_lineage(root, query_id, owner) or Lineage((owner,))).followed_by(after)
 
 
 def _old(file: CatalogFile, now_ms: int, older_than_ms: int) -> bool:

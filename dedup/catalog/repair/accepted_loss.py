@@ -9,7 +9,7 @@ from zlib import crc32
 from dedup.catalog.document import canonical, from_document, to_document
 from dedup.catalog.layout import ACCEPTED_LOSS_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import OtherVersion, integer, mapping, name
+from dedup.core.parse import integer, mapping, name
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 
@@ -63,8 +63,6 @@ def read_accepted_loss(
             raise ValueError(f"it speaks of {found}")
     except ObjectMissing:
         return None
-    except OtherVersion as exc:
-        raise CatalogError.other_version(root.url(path), exc) from exc
     except ValueError as exc:
         raise CatalogError(
             f"the accepted loss {root.url(path)} cannot be used for segment {seg.name}: {exc}. If "

@@ -12,12 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dedup.catalog.document import from_document, to_document
+from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, parse, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import OtherVersion, mapping
+from dedup.core.lineage import Run
+from dedup.core.parse import mapping
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
-from dedup.errors import CatalogError, StateError
+from dedup.errors import CatalogError, OtherRelease, StateError
 
 BACKUP_FORMAT = 3
 
@@ -45,11 +47,44 @@ def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
     """
     try:
         return check_backup(root, query_id, shard)
-    except OtherVersion as exc:
-        where = root.url(shard_path(query_id, shard, MANIFEST_FILE))
-        raise CatalogError.other_version(where, exc) from exc
     except (ObjectMissing, ValueError):
         return None
+
+
+def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
+    """Return whether a shard's manifest backup is to be replaced by this committed state.
+
+    The micro-batch that made it changed which segments there are, or was the first of its run: the
+    backup of a run before may tell of what a checkpoint that was put back undid. A run that has
+    committed nothing yet replaces no backup of a later micro-batch: it may be tried and given up.
+
+    Parameters
+    ----------
+    root : Root
+    query_id : str
+    shard : int
+    base : ShardState
+        The state that the micro-batch under way goes on from.
+    run_id : str
+        The run under way.
+
+    Raises
+    ------
+    CatalogError
+        When the root cannot be read, or another release wrote the lineage of the backup's run.
+    """
+    if base.epoch < 0 or not (base.epoch == base.run_began or base.manifest.changed_in(base.epoch)):
+        return False
+    if base.clocks.run_id == run_id:
+        return True
+    try:
+        backup = check_backup(root, query_id, shard)
+    except (ObjectMissing, OtherRelease, ValueError):
+        return True  # what Spark keeps is the truth
+    if backup.epoch <= base.epoch:
+        return True
+    lineage = read_lineage(root, query_id, Run(backup.clocks.run_id, backup.run_began))
+    return lineage is not None and lineage.undid(base.clocks.run_id, base.epoch)
 
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
@@ -85,8 +120,6 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
         if not any(parse(found.name).kind == "adopted" for found in root.list(query_id)):
             return None
         why: object = "it is missing, though other shards of this query have one"
-    except OtherVersion as exc:
-        raise CatalogError.other_version(root.url(name), exc) from exc
     except ValueError as exc:
         why = exc
     raise CatalogError(

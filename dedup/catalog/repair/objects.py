@@ -21,7 +21,6 @@ from dedup.catalog.repair.backup import check_backup, read_adopted
 from dedup.catalog.repair.inspect import CatalogFile, list_catalog
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Run
-from dedup.core.parse import OtherVersion
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
@@ -122,8 +121,6 @@ def _why_not(check: Callable[[Root, CatalogFile], None], root: Root, file: Catal
 def _damage(consequence: str) -> Iterator[None]:
     try:
         yield
-    except OtherVersion:
-        raise
     except ValueError as exc:
         raise ValueError(f"damaged: {exc}; {consequence}") from exc
 

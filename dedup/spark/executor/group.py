@@ -18,13 +18,10 @@ import pandas as pd
 from dedup import faults
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
-from dedup.catalog.gc.runs import read_lineage
-from dedup.catalog.repair.backup import check_backup, read_adopted, write_backup
-from dedup.catalog.root import ObjectMissing, Root
+from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
-from dedup.core.lineage import Run
 from dedup.core.metrics import COLUMNS, GROUP_STAGES
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
@@ -111,40 +108,6 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "other_queries": others,
     }
     return _output(plan, shard_input, outcome, shard, counts, watch)
-
-
-def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
-    """Whether the shard's manifest backup is to be replaced by this committed state.
-
-    The micro-batch that made it changed which segments there are, or was the first of its run: the
-    copy of a run before may tell of what a checkpoint that was put back undid. A run that has
-    committed nothing yet replaces no copy of a later micro-batch: it may be tried and given up.
-    """
-    if base.epoch < 0 or not (base.epoch == base.run_began or _made_segments(base)):
-        return False
-    if base.clocks.run_id == run_id:
-        return True
-    try:
-        told = check_backup(root, query_id, shard)
-    except (ObjectMissing, ValueError):
-        return True  # damaged, or of another release: what Spark keeps is the truth
-    if told.epoch <= base.epoch:
-        return True
-    # Of a later micro-batch; where it does not descend from this one, it was undone.
-    line = read_lineage(root, query_id, Run(told.clocks.run_id, told.run_began))
-    return (
-        line is not None
-        and base.epoch >= line.runs[0].began_epoch
-        and not line.contains(base.clocks.run_id, base.epoch)
-    )
-
-
-def _made_segments(base: ShardState) -> bool:
-    """Whether the micro-batch that made the state changed which segments there are."""
-    prefix = f"{base.epoch:012d}-"
-    return any(entry.epoch == base.epoch for entry in base.manifest.expired) or any(
-        segment.name.startswith(prefix) for segment in base.manifest.segments()
-    )
 
 
 def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
