@@ -140,7 +140,7 @@ MUTANTS = (
         "the watermark of this micro-batch is applied to it",
         "core/shard.py",
         "times_ms, late = _effective(records, clocks, policy, epoch)",
-        "times_ms, late = _effective(records, clocks.advance(records.heard, now_ms=epoch.now_ms, "
+        "times_ms, late = _effective(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
         "run_id=epoch.run_id, policy=policy), policy, epoch)",
         VERDICTS,
     ),
@@ -321,8 +321,8 @@ MUTANTS = (
     _mutant(
         "orphans are swept although history branched",
         "catalog/gc/housekeeping.py",
-        "if told and not branches and stray.complete:",
-        "if told and stray.complete:",
+        "if complete and not branches and stray.complete:",
+        "if complete and stray.complete:",
         SWEEP,
     ),
     _mutant(
