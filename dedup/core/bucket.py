@@ -127,9 +127,7 @@ class Bucket:
                 yield Coverage(segment)
             for segment in merge.inputs:
                 # Those whose whole range is done answer for nothing any more.
-                if (
-                    segment.range_index + 1
-                ) * merge.hash_ranges > merge.ranges_done * segment.hash_ranges:
+                if segment.reaches_past(merge.hash_ranges, merge.ranges_done):
                     yield Coverage(segment, merge.hash_ranges, merge.ranges_done)
 
     def adding(self, run: SortedRun, *, clamped: bool) -> Bucket:

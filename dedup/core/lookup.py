@@ -12,11 +12,11 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup import kernel
-from dedup.core.arrays import I64
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.bucket import Bucket, Coverage
+from dedup.core.distinct_ids import DistinctIds
 from dedup.core.hash_ranges import hash_range
 from dedup.core.horizon import within_horizon
 from dedup.core.keys import Keys
@@ -24,39 +24,15 @@ from dedup.core.policy import Policy
 from dedup.core.ports import ABSENT_MS, SegmentStore
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
+from dedup.core.tail import Tail
 from dedup.errors import SegmentDamaged
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DistinctIds:
-    """The distinct IDs of a micro-batch, and the times at which they occur.
-
-    Parameters
-    ----------
-    keys : Keys, length u
-    hashes : uint64 array, shape (u,)
-    first_ms, last_ms : int64 array, shape (u,)
-        Range of the effective timestamps of the ID's records.
-    own_first_ms, own_last_ms : int64 array, shape (u,)
-        Range of the timestamps that the records carried themselves, as far as it is known.
-    """
-
-    keys: Keys
-    hashes: npt.NDArray[np.uint64]
-    first_ms: I64
-    last_ms: I64
-    own_first_ms: I64
-    own_last_ms: I64
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
 @dataclass(slots=True, eq=False)
 class Matches:
-    """The answer: every remembered entry that matters, as (ID, emitted timestamp) pairs.
+    """Every remembered entry that matters, as (ID, emitted timestamp) pairs.
 
     Parameters
     ----------
@@ -65,7 +41,7 @@ class Matches:
     times_ms : int64 array, shape (m,)
         Emitted timestamps.
     negative, true_positive, false_positive : int
-        IDs that no filter knew / that a filter knew and the catalog confirmed / refuted.
+        IDs that no filter may hold / that a filter may hold and the catalog confirmed / refuted.
     lost : list of SegmentRef
         Segments found damaged whose loss the user had accepted.
     """
@@ -78,6 +54,100 @@ class Matches:
     lost: list[SegmentRef] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """A lookup under way: which IDs are settled by the entries found so far.
+
+    An ID is settled by an entry within the horizon of all of its records.
+    """
+
+    distinct: DistinctIds
+    policy: Policy
+    store: SegmentStore
+    settled: BOOL
+    index: list[I64] = field(default_factory=list)
+    times_ms: list[I64] = field(default_factory=list)
+    lost: list[SegmentRef] = field(default_factory=list)
+
+    def add(self, ids: I64, times_ms: I64) -> None:
+        """Take in entries that were found."""
+        self.index.append(ids)
+        self.times_ms.append(times_ms)
+        near = within_horizon(times_ms, self.distinct.first_ms[ids], self.policy.horizon_ms)
+        near &= within_horizon(times_ms, self.distinct.last_ms[ids], self.policy.horizon_ms)
+        self.settled[ids[near]] = True
+
+    def search_tail(self, tail: Tail, hash_key: bytes) -> None:
+        """Find the entries of the tail."""
+        ids, entries = kernel.match(
+            tail.keys.data,
+            tail.keys.offsets,
+            tail.hashes(hash_key),
+            self.distinct.keys.data,
+            self.distinct.keys.offsets,
+            self.distinct.hashes,
+        )
+        self.add(ids, tail.times_ms[entries])
+
+    def probe_filters(self, state: ShardState, unsettled: I64) -> list[tuple[SegmentRef, I64]]:
+        """Return the segments that may hold an entry, each with the IDs that it may hold.
+
+        The unsettled IDs come in the order of their hashes.
+        """
+        hits: list[tuple[SegmentRef, I64]] = []
+        all_hashes = self.distinct.hashes[unsettled]
+        for bucket in reversed(state.manifest.buckets):
+            near = _near(bucket, self.distinct, unsettled, self.policy)
+            ids, hashes = (
+                (unsettled, all_hashes) if near is None else (unsettled[near], all_hashes[near])
+            )
+            for coverage in bucket.coverages():
+                answered = _answered(coverage, hashes)
+                if answered.start == answered.stop:
+                    continue
+                mask = self._may_hold(state, coverage.segment, hashes[answered])
+                if mask is not None and mask.any():
+                    hits.append((coverage.segment, ids[answered][mask]))
+        return hits
+
+    def _may_hold(self, state: ShardState, segment: SegmentRef, hashes: U64) -> BOOL | None:
+        """Return which hashes the segment's filter may hold; None where the segment is lost."""
+        in_state = state.filters.get(segment.name)
+        if in_state is not None:
+            return in_state.may_contain(segment.spread(hashes))
+        return self._unless_lost(segment, partial(self.store.may_hold, segment, hashes))
+
+    def read_segments(self, hits: list[tuple[SegmentRef, I64]]) -> BOOL:
+        """Find the entries of segments; return of which IDs there was one, shape (u,)."""
+        confirmed = np.zeros(len(self.distinct), np.bool_)
+        if not hits:
+            return confirmed
+        # All at once: a gather checks the whole column.
+        keys = self.distinct.keys.take(np.concatenate([ids for _, ids in hits]))
+        end = 0
+        for segment, ids in hits:
+            start, end = end, end + len(ids)
+            unsettled = np.flatnonzero(~self.settled[ids])
+            if not len(unsettled):
+                continue
+            asked = Keys(keys.data, keys.offsets[start : end + 1])
+            if len(unsettled) < len(ids):
+                ids, asked = ids[unsettled], asked.take(unsettled)
+            read = partial(self.store.lookup, segment, asked, self.distinct.hashes[ids])
+            times_ms = self._unless_lost(segment, read)
+            if times_ms is not None:
+                present = times_ms != ABSENT_MS
+                confirmed[ids[present]] = True
+                self.add(ids[present], times_ms[present])
+        return confirmed
+
+    def _unless_lost(self, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
+        content = read_unless_lost(self.store, segment, read)
+        if content is None:
+            self.lost.append(segment)
+        return content
+
+
 def lookup(
     state: ShardState,
     distinct: DistinctIds,
@@ -87,97 +157,56 @@ def lookup(
     hash_key: bytes,
     on_stage_end: Callable[[str], None],
 ) -> Matches:
-    """All remembered entries that can settle whether the IDs are duplicates.
+    """Return all remembered entries that can settle whether the IDs are duplicates.
 
-    Entries found cover at least: for every ID, one entry within the horizon of all of its
-    records, or else every entry in every bucket that overlaps the horizon round them (with
-    stable timestamps: in the buckets of their own and effective times, and in clamped ones).
+    They cover at least: for every ID, one entry within the horizon of all of its records, or else
+    every entry in every bucket that overlaps the horizon round them (with stable timestamps: in the
+    buckets of their own and effective times, and in clamped ones).
+
+    Parameters
+    ----------
+    state : ShardState
+    distinct : DistinctIds
+        The IDs of the micro-batch.
+    policy : Policy
+    store : SegmentStore
+    hash_key : bytes
+        16 bytes: the key of the filters' hash.
+    on_stage_end : callable
+        Called with the name of a stage when it ends.
+
+    Raises
+    ------
+    SegmentDamaged
+        If a segment that must be read is damaged or missing at the root.
     """
-    u = len(distinct)
-    settled = np.zeros(u, np.bool_)
-
-    def mark_settled(index: I64, times_ms: I64) -> None:
-        near = within_horizon(times_ms, distinct.first_ms[index], policy.horizon_ms)
-        near &= within_horizon(times_ms, distinct.last_ms[index], policy.horizon_ms)
-        settled[index[near]] = True
-
-    tail = state.tail
-    index, entry = kernel.match(
-        tail.keys.data,
-        tail.keys.offsets,
-        tail.hashes(hash_key),
-        distinct.keys.data,
-        distinct.keys.offsets,
-        distinct.hashes,
-    )
-    found_index, found_ms = [index], [tail.times_ms[entry]]
-    mark_settled(index, tail.times_ms[entry])
+    search = _Search(distinct, policy, store, np.zeros(len(distinct), np.bool_))
+    search.search_tail(state.tail, hash_key)
     on_stage_end("tail")
-
-    open_ids = np.flatnonzero(~settled)
+    unsettled = np.flatnonzero(~search.settled)
     if state.manifest.buckets:
         # In hash order every filter and segment is read from its start to its end.
         in_order = kernel.sort_keys(distinct.keys.data, distinct.keys.offsets, distinct.hashes)
-        open_ids = in_order[~settled[in_order]]
-    lost: list[SegmentRef] = []
-    hits: list[tuple[SegmentRef, I64]] = []
-    open_hashes = distinct.hashes[open_ids]
-    for bucket in reversed(state.manifest.buckets):
-        near = _near(bucket, distinct, open_ids, policy)
-        ids, hashes = (
-            (open_ids, open_hashes) if near is None else (open_ids[near], open_hashes[near])
-        )
-        for coverage in bucket.coverages():
-            some = _answered(coverage, hashes)
-            if some.start == some.stop:
-                continue
-            mask, gone = _may_hold(state, coverage.segment, hashes[some], store)
-            lost += gone
-            if mask is not None and mask.any():
-                hits.append((coverage.segment, ids[some][mask]))
+        unsettled = in_order[~search.settled[in_order]]
+    hits = search.probe_filters(state, unsettled)
     on_stage_end("probe")
-
-    maybe = np.zeros(u, np.bool_)
-    confirmed = np.zeros(u, np.bool_)
-    # All at once: a gather checks the whole column.
-    wanted = [ids for _, ids in hits]
-    keys = distinct.keys.take(np.concatenate(wanted)) if wanted else Keys.empty()
-    end = 0
-    for segment, ids in hits:
-        start, end = end, end + len(ids)
+    maybe = np.zeros(len(distinct), np.bool_)
+    for _, ids in hits:
         maybe[ids] = True
-        still_open = np.flatnonzero(~settled[ids])
-        if not len(still_open):
-            continue
-        asked_keys = Keys(keys.data, keys.offsets[start : end + 1])
-        if len(still_open) < len(ids):
-            ids, asked_keys = ids[still_open], asked_keys.take(still_open)
-        read = partial(store.lookup, segment, asked_keys, distinct.hashes[ids])
-        times_ms, gone = read_unless_lost(store, segment, read)
-        if times_ms is None:
-            lost += gone
-            continue
-        present = times_ms != ABSENT_MS
-        ids, times_ms = ids[present], times_ms[present]
-        confirmed[ids] = True
-        found_index.append(ids)
-        found_ms.append(times_ms)
-        mark_settled(ids, times_ms)
+    confirmed = search.read_segments(hits)
     on_stage_end("lookup")
     return Matches(
-        np.concatenate(found_index),
-        np.concatenate(found_ms),
-        negative=len(open_ids) - int(maybe.sum()),
-        true_positive=int((maybe & confirmed).sum()),
+        np.concatenate(search.index),
+        np.concatenate(search.times_ms),
+        negative=len(unsettled) - int(maybe.sum()),
+        true_positive=int(confirmed.sum()),
         false_positive=int((maybe & ~confirmed).sum()),
-        lost=lost,
+        lost=search.lost,
     )
 
 
-def _near(
-    bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy
-) -> npt.NDArray[np.bool_] | None:
-    """Which of the IDs' duplicates the bucket could hold; None for all of them."""
+def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BOOL | None:
+    """Return of which IDs the bucket could hold a duplicate; None for all of them."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
         own = distinct.own_last_ms[ids] >= bucket.start_ms
@@ -188,12 +217,12 @@ def _near(
     early = len(distinct) > 0 and int(distinct.last_ms.min()) < from_ms
     if not early and (not len(distinct) or int(distinct.first_ms.max()) <= to_ms):
         return None
-    near: npt.NDArray[np.bool_] = distinct.last_ms[ids] >= from_ms
+    near: BOOL = distinct.last_ms[ids] >= from_ms
     return near & (distinct.first_ms[ids] <= to_ms)
 
 
-def _answered(coverage: Coverage, hashes: npt.NDArray[np.uint64]) -> slice:
-    """Which of the hashes, which never fall, the segment answers for."""
+def _answered(coverage: Coverage, hashes: U64) -> slice:
+    """Return which of the hashes, which never fall, the segment answers for."""
     within = coverage.segment.within(hashes)
     if not coverage.ranges_done:
         return within
@@ -201,23 +230,11 @@ def _answered(coverage: Coverage, hashes: npt.NDArray[np.uint64]) -> slice:
     return slice(max(within.start, start), max(within.stop, start))
 
 
-def _may_hold(
-    state: ShardState, segment: SegmentRef, hashes: npt.NDArray[np.uint64], store: SegmentStore
-) -> tuple[npt.NDArray[np.bool_] | None, list[SegmentRef]]:
-    """Which hashes the segment's filter may hold; None where the segment is lost."""
-    piece = state.filters.get(segment.name)
-    if piece is not None:
-        return piece.may_contain(segment.spread(hashes)), []
-    return read_unless_lost(store, segment, partial(store.may_hold, segment, hashes))
-
-
-def read_unless_lost(
-    store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]
-) -> tuple[_T | None, list[SegmentRef]]:
-    """The result, or the segment as lost where it is damaged and the user accepted its loss."""
+def read_unless_lost(store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
+    """Return the result, None where the segment is damaged and the user accepted its loss."""
     try:
-        return read(), []
+        return read()
     except SegmentDamaged:
         if store.loss_accepted(segment):
-            return None, [segment]
+            return None
         raise

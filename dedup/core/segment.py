@@ -49,6 +49,15 @@ class SegmentRef:
         """Return which of the hashes, which never fall, lie in the segment's range."""
         return hash_range(hashes, self.hash_ranges, self.range_index)
 
+    def overlaps(self, hash_ranges: int, index: int) -> bool:
+        """Return whether the segment's range and one of other ranges have hashes in common."""
+        starts_before = self.range_index * hash_ranges < (index + 1) * self.hash_ranges
+        return starts_before and self.reaches_past(hash_ranges, index)
+
+    def reaches_past(self, hash_ranges: int, index: int) -> bool:
+        """Return whether the segment's range ends behind the start of one of other ranges."""
+        return (self.range_index + 1) * hash_ranges > index * self.hash_ranges
+
     def spread(self, hashes: U64) -> U64:
         """Return hashes of the segment's range spread over all: what its filter and blocks use."""
         return spread_hashes(hashes, self.hash_ranges)

@@ -20,8 +20,10 @@ from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.lookup import read_unless_lost
+from dedup.core.merge_choice import merge_fan_in, smallest_tier
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
+from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
@@ -30,8 +32,6 @@ from dedup.errors import CatalogError
 MERGE_STRIDE = 4
 #: How much each merge under way merges of as much as was sealed.
 MERGE_RATE = 2
-#: From which depth of a bucket on how many runs of one size are merged; the deepest first.
-MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
 #: A merge makes segments of at most about this many bytes.
 SEGMENT_BYTES = 32 << 20
 #: Expired segments deleted per shard and micro-batch, and as many of one pending list.
@@ -47,15 +47,12 @@ class Upkeep:
     state: ShardState
     policy: Policy
     store: SegmentStore
-    shard: int
-    epoch: int
-    now_ms: int
-    hash_key: bytes
+    epoch: Epoch
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     sealed: float = field(default=0.0, init=False)
 
     def run(self) -> ShardState:
-        """The state after expiry, sealing, merging, deletion, within its budget."""
+        """Return the state after expiry, sealing, merging and deletion, within its budget."""
         self._expire()
         self._seal()
         self._merge()
@@ -65,7 +62,7 @@ class Upkeep:
         return self.state
 
     def seal_all(self) -> ShardState:
-        """The state with an empty tail: what a change of the bucket grid asks for."""
+        """Return the state with an empty tail: what a change of the bucket grid asks for."""
         for start_ms in np.unique(self.state.tail.bucket_starts(self.state.bucket_ms)):
             self._seal_bucket(int(start_ms))
         return self.state
@@ -76,7 +73,10 @@ class Upkeep:
         unclamped_ms = clocks.late_watermark_ms if self.policy.forgets_at_late else gc_ms
         before = len(self.state.manifest.expired)
         manifest = self.state.manifest.expire(
-            gc_watermark_ms=gc_ms, unclamped_ms=unclamped_ms, epoch=self.epoch, now_ms=self.now_ms
+            gc_watermark_ms=gc_ms,
+            unclamped_ms=unclamped_ms,
+            epoch=self.epoch.number,
+            now_ms=self.epoch.now_ms,
         )
         self.counts["segments_expired"] = len(manifest.expired) - before
         tail = self.state.tail
@@ -114,7 +114,7 @@ class Upkeep:
         if not len(tail):
             return
         end_ms = start_ms + self.state.bucket_ms
-        entries = Entries.in_order(tail.keys, tail.hashes(self.hash_key), tail.times_ms)
+        entries = Entries.in_order(tail.keys, tail.hashes(self.epoch.hash_key), tail.times_ms)
         segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_filter_fpr), [entries])
         bucket = self.state.manifest.bucket(start_ms, end_ms)
         clamped = bool(tail.clamped.any())
@@ -129,7 +129,7 @@ class Upkeep:
         All advance: one that waited for smaller ones would keep its runs from being merged. A
         shard that seals little takes turns with the others.
         """
-        its_turn = self.epoch % MERGE_STRIDE == self.shard % MERGE_STRIDE
+        its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
         if self.sealed < 1 / MERGE_STRIDE and not its_turn:
             return
         self._begin_merges()
@@ -158,12 +158,12 @@ class Upkeep:
         """Take one merge further, until the room is used up or it is done."""
         while merge is not None and room > 0:
             bucket = self.state.manifest.bucket(*range_ms)
-            merge, made = self._step(bucket, merge)
+            merge, share = self._step(bucket, merge)
             # A small step costs its files.
-            room -= max(made, 1 / 2)
+            room -= max(share, 1 / 2)
 
     def _share(self, ids: int, sst_bytes: int) -> float:
-        """How many segments of full size so much makes: the unit in which merging is paced."""
+        """Return how many segments of full size this makes: the unit in which merging is paced."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
     def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> Bucket:
@@ -175,21 +175,23 @@ class Upkeep:
         return bucket
 
     def _closed(self, bucket: Bucket) -> bool:
-        """No record can enter the bucket any more: its time is over, or its grid is."""
+        """Return whether no record can enter the bucket any more: its time is over, or its grid."""
         length_ms = bucket.end_ms - bucket.start_ms
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
 
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
-        """Merge one more range of hashes; the merge that goes on, if any, and how much it made."""
-        pieces, lost = [], []
+        """Merge one more range of hashes; return the merge that goes on, and how much it made."""
+        pieces: list[Entries] = []
+        lost: list[SegmentRef] = []
         for segment in merge.inputs:
-            if not _overlap(segment, merge.hash_ranges, merge.ranges_done):
+            if not segment.overlaps(merge.hash_ranges, merge.ranges_done):
                 continue
             read = partial(self.store.read_segment, segment, merge.hash_ranges, merge.ranges_done)
-            content, gone = read_unless_lost(self.store, segment, read)
-            lost += gone
-            if content is not None:
+            content = read_unless_lost(self.store, segment, read)
+            if content is None:
+                lost.append(segment)
+            else:
                 pieces.append(content)
         if lost:
             # The range is merged without them when it is the merge's turn again.
@@ -202,25 +204,25 @@ class Upkeep:
             fpr = self.policy.closed_filter_fpr if closed else self.policy.open_filter_fpr
             plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
             new = self._write(plan, pieces, merged=True)
-        bucket, on, gone_segments = bucket.advancing(merge, new)
-        if gone_segments:
+        bucket, rest, merged = bucket.advancing(merge, new)
+        if merged:
             self._check_complete(merge, new)
         self._put(bucket)
         self._update(
             manifest=self.state.manifest.expiring(
-                gone_segments, epoch=self.epoch, now_ms=self.now_ms
+                merged, epoch=self.epoch.number, now_ms=self.epoch.now_ms
             )
         )
-        self.counts["segments_merged"] += len(gone_segments)
-        return on, self._share(new.count, new.sst_bytes) if new is not None else 0.0
+        self.counts["segments_merged"] += len(merged)
+        return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
 
     def _check_complete(self, merge: Merge, last: SegmentRef | None) -> None:
         """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
         output = merge.output if last is None else (*merge.output, last)
-        made = sum(segment.count for segment in output)
-        if len(output) == merge.hash_ranges and made < merge.ids:
+        ids = ids_in(output)
+        if len(output) == merge.hash_ranges and ids < merge.ids:
             raise CatalogError(
-                f"merging {len(merge.inputs)} segments made {made} record IDs of {merge.ids}, "
+                f"merging {len(merge.inputs)} segments made {ids} record IDs of {merge.ids}, "
                 "though each of them was read without an error. The segments are still there, but "
                 "copies of the IDs left out may have come through since the merge began: check "
                 "the catalog with dedup catalog verify, and report this as a defect of dedup.",
@@ -237,37 +239,37 @@ class Upkeep:
     def _write(
         self, plan: SegmentPlan, pieces: Sequence[Entries], *, merged: bool = False
     ) -> SegmentRef:
-        segment, piece = self.store.write_segment(plan, pieces)
+        segment, built = self.store.write_segment(plan, pieces)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
         filters = self.state.filters
         # A merge's are many and large, and say nothing of the newest IDs: the first to go.
-        added = {segment.name: piece}
+        added = {segment.name: built}
         self._update(filters={**added, **filters} if merged else {**filters, **added})
         return segment
 
     def _evict_filters(self) -> None:
         """Keep the newest filters that the budget has room for; sidecars serve for the others."""
         live = {segment.name for segment in self.state.manifest.segments()}
-        newest = [(n, p) for n, p in self.state.filters.items() if n in live][::-1]
+        newest = [(n, built) for n, built in self.state.filters.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
-        if any(piece.nbytes <= room_bytes for _, piece in newest):
+        if any(built.nbytes <= room_bytes for _, built in newest):
             room_bytes -= self.state.head_bytes_without_filters()
         kept: dict[str, SplitBlockFilter] = {}
-        for name, piece in newest:
+        for name, built in newest:
             # With its length, and its name in the head.
-            size_bytes = piece.nbytes + 4 + len(name) + len('"",')
+            size_bytes = built.nbytes + 4 + len(name) + len('"",')
             if size_bytes <= room_bytes:
                 room_bytes -= size_bytes
-                kept[name] = piece
+                kept[name] = built
         self._update(filters=dict(reversed(list(kept.items()))))
 
     def _delete(self) -> None:
         if self.state.branches:
             return  # another run may still need what has expired here
         names, pending_lists = self.state.manifest.deletable(
-            epoch=self.epoch,
-            now_ms=self.now_ms,
+            epoch=self.epoch.number,
+            now_ms=self.epoch.now_ms,
             retain_epochs=self.policy.retain_epochs,
             keep_ms=self.policy.keep_expired_ms,
         )
@@ -280,45 +282,18 @@ class Upkeep:
         deleted = len(names) + sum(pending_list.count for pending_list in emptied)
         if deleted:
             self.counts["segments_deleted"] = deleted
-            gone = [*names, *(pending_list.name for pending_list in emptied)]
-            self._update(manifest=self.state.manifest.without_pending(gone))
+            names += [pending_list.name for pending_list in emptied]
+            self._update(manifest=self.state.manifest.without_pending(names))
 
     def _spill_pending(self) -> None:
         """Keep the row small while many expired segments wait: name them in objects."""
         while len(self.state.manifest.expired) > MAX_EXPIRED_NAMES:
-            some = self.state.manifest.expired[:MAX_DELETES]
-            pending_list = self.store.spill_pending([entry.name for entry in some])
-            self._update(manifest=self.state.manifest.spilling(pending_list, len(some)))
+            oldest = self.state.manifest.expired[:MAX_DELETES]
+            pending_list = self.store.spill_pending([entry.name for entry in oldest])
+            self._update(manifest=self.state.manifest.spilling(pending_list, len(oldest)))
 
     def _put(self, bucket: Bucket) -> None:
         self._update(manifest=self.state.manifest.with_bucket(bucket))
 
     def _update(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
-
-
-def merge_fan_in(depth: int) -> int | None:
-    """How many runs of a size make a merge worth while, in a bucket that grows; None: no number.
-
-    The deeper the bucket, the fewer: an ID is rewritten more often then, but is in few segments.
-    """
-    return next((runs for limit, runs in MERGE_FAN_IN if depth >= limit), None)
-
-
-def smallest_tier(runs: tuple[SortedRun, ...], least: int | None) -> tuple[SortedRun, ...] | None:
-    """The runs of the smallest size of which there are enough, None where there are not.
-
-    Sizes are powers of four of the ID count, so an ID is rewritten about once per size.
-    """
-    tiers: defaultdict[int, list[SortedRun]] = defaultdict(list)
-    for run in runs:
-        tiers[int(math.log(max(ids_in(run), 1), 4))].append(run)
-    enough = (tier for tier in sorted(tiers) if least is not None and len(tiers[tier]) >= least)
-    return next((tuple(tiers[tier]) for tier in enough), None)
-
-
-def _overlap(segment: SegmentRef, hash_ranges: int, range_index: int) -> bool:
-    """Whether a segment's range of hashes and another one have hashes in common."""
-    starts_before = segment.range_index * hash_ranges < (range_index + 1) * segment.hash_ranges
-    ends_behind = (segment.range_index + 1) * hash_ranges > range_index * segment.hash_ranges
-    return starts_before and ends_behind

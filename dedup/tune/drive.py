@@ -13,7 +13,8 @@ from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
-from dedup.core.shard import Epoch, Records, process
+from dedup.core.records import Epoch, Records
+from dedup.core.shard import process
 from dedup.core.state import ShardState
 
 #: Gives the keys of numbered IDs.

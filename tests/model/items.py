@@ -8,16 +8,11 @@ from random import Random
 
 import numpy as np
 
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.shard import (
-    FLAG_FUTURE,
-    FLAG_NULL_ID,
-    FLAG_NULL_TIME,
-    FLAG_UNTIMED,
-    Records,
-)
+from dedup.core.records import Records
 from tests.model.ledger import Ledger
 
 MAX_FUTURE_MS = 50

@@ -29,7 +29,8 @@ from dedup.core import upkeep
 from dedup.core.admission import FLAG_UNTIMED
 from dedup.core.arrival import Verdict
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
-from dedup.core.shard import Epoch, process
+from dedup.core.records import Epoch
+from dedup.core.shard import process
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from tests.model.checkpoint import BIRTH, Checkpoint, Commit, Zombie, draw_policy

@@ -124,7 +124,7 @@ MUTANTS = (
     _mutant(
         "a future time is taken for a record's own",
         "core/shard.py",
-        "np.where((flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0, _FOREVER_MS, own_ms)",
+        "np.where(substituted, _FOREVER_MS, own_ms)",
         "own_ms",
         "unit/test_core_times.py",
     ),
@@ -139,8 +139,8 @@ MUTANTS = (
     _mutant(
         "the watermark of this micro-batch is applied to it",
         "core/shard.py",
-        "times_ms, late = _effective(records, clocks, policy, epoch)",
-        "times_ms, late = _effective(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
+        "times = _times(records, clocks, policy, epoch)",
+        "times = _times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
         "run_id=epoch.run_id, policy=policy), policy, epoch)",
         VERDICTS,
     ),
@@ -177,8 +177,8 @@ MUTANTS = (
     _mutant(
         "late records keep their own time",
         "core/shard.py",
-        "return np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late",
-        "return records.times_ms, late",
+        "_Times(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)",
+        "_Times(records.times_ms, late)",
         VERDICTS,
     ),
     _mutant(
@@ -371,8 +371,8 @@ MUTANTS = (
     _mutant(
         "vacuum takes what a copy's original made for orphans",
         "catalog/gc/vacuum.py",
-        "if not sole and (overrun :="
-        "if False:",
+        "if not sole and (overrun :=",
+        "if False and (overrun :=",
         SWEEP,
     ),
     _mutant(

@@ -19,7 +19,8 @@ from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.shard import Epoch, Records, process
+from dedup.core.records import Epoch, Records
+from dedup.core.shard import process
 from dedup.core.sharding import derive_keys, filter_key_id, shards_of, slot_keys
 from dedup.core.state import ShardState
 from dedup.spark.id_encoding import ENCODING

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dedup import kernel
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.arrival import Verdict
 from dedup.core.bucket import Bucket
 from dedup.core.clocks import NEVER_MS, Clocks, Observed
@@ -22,17 +23,9 @@ from dedup.core.filter import hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.ports import SegmentStore
+from dedup.core.records import Epoch, Records
 from dedup.core.segment import SegmentRef
-from dedup.core.shard import (
-    FLAG_FUTURE,
-    FLAG_NULL_ID,
-    FLAG_NULL_TIME,
-    FLAG_UNTIMED,
-    Epoch,
-    Outcome,
-    Records,
-    process,
-)
+from dedup.core.shard import Outcome, process
 from dedup.core.state import ShardState
 from tests.support.memory_store import HASH_KEY, MemoryStore
 

@@ -13,11 +13,13 @@ from dedup.core.bucket import Bucket, Merge
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
+from dedup.core.merge_choice import merge_fan_in, smallest_tier
 from dedup.core.policy import MAX_OPEN_SEGMENTS
+from dedup.core.records import Epoch
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
-from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep, merge_fan_in, smallest_tier
+from dedup.core.upkeep import MERGE_STRIDE, SEGMENT_BYTES, Upkeep
 from dedup.errors import CatalogError, SegmentDamaged
 from tests.support.memory_store import HASH_KEY, MemoryStore
 from tests.support.shard_driver import Driver, Rec, drive
@@ -98,10 +100,12 @@ class Load:
         )  # fmt: skip
         keys = Keys.from_list([b"%d.%d" % (number, i) for i in range(count)])
         entries = Tail(keys, np.full(count, time_ms), np.zeros(count, np.bool_))
-        upkeep = Upkeep(
-            replace(self.state, tail=self.state.tail.append(entries)), policy, self.store,
-            self.shard, number, number, HASH_KEY,
+        epoch = Epoch(
+            number=number, run_id="", now_ms=number, worker_now_ms=number, shard=self.shard,
+            hash_key=HASH_KEY,
         )  # fmt: skip
+        tail = self.state.tail.append(entries)
+        upkeep = Upkeep(replace(self.state, tail=tail), policy, self.store, epoch)
         self.state = upkeep.run()
         self.sealed_ids += count
         self.merged_ids.append(upkeep.counts["ids_written"] - count)

@@ -25,7 +25,8 @@ from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
 from dedup.core.metrics import COLUMNS, GROUP_STAGES
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
-from dedup.core.shard import Epoch, Outcome, process
+from dedup.core.records import Epoch
+from dedup.core.shard import Outcome, process
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.machine import wall_clock_ms

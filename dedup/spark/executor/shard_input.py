@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dedup.core.arrays import I64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
-from dedup.core.shard import Records
+from dedup.core.records import Records
 from dedup.errors import ConfigError
 from dedup.spark.executor import wire
 from dedup.spark.executor.keycolumn import key_column, restored, without
