@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(slots=True)
@@ -13,7 +13,7 @@ class Counters:
     ----------
     lookups, keys_looked_up
         Calls of ``lookup``, and keys in them.
-    blocks_read, segments_read
+    catalog_reads, segments_read
         Segment blocks that lookups read; segments read whole.
     segments_written, bytes_written
         New segments, and bytes of their SSTs and sidecars.
@@ -29,7 +29,7 @@ class Counters:
 
     lookups: int = 0
     keys_looked_up: int = 0
-    blocks_read: int = 0
+    catalog_reads: int = 0
     segments_read: int = 0
     segments_written: int = 0
     bytes_written: int = 0
@@ -42,7 +42,7 @@ class Counters:
 
     def take(self) -> Counters:
         """Return the counts so far and start again at 0."""
-        taken = Counters(*(getattr(self, field.name) for field in fields(self)))
+        taken = replace(self)
         for field in fields(self):
             setattr(self, field.name, 0)
         return taken

@@ -180,7 +180,7 @@ class Views:
         times_ms, blocks_read = self._read(
             seg, lambda view: find(view, keys, seg.spread(hashes), sst_bytes=seg.sst_bytes)
         )
-        self._counters.blocks_read += blocks_read
+        self._counters.catalog_reads += blocks_read
         return times_ms
 
     def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> tuple[Keys, I64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import BANDS
@@ -13,65 +13,24 @@ from dedup.errors import StateError
 
 #: Every record gets one of them.
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
-#: What became of the records, and of their distinct IDs.
-RECORDS = (
-    "records_in",
-    *VERDICTS,
-    "emitted",
-    "future",
-    "null_timestamp",
-    "returned_from_idle",
-    "filter_negative",
-    "filter_true_positive",
-    "filter_false_positive",
-)
-#: What was done in the micro-batch, summed over shards: 0 in one without input.
-COUNTED = (
-    *RECORDS,
-    "segments_written",
-    "ids_written",
-    "segments_merged",
-    "segments_expired",
-    "segments_deleted",
-    "views_built",
-    "bytes_fetched",
-    "bytes_written",
-    "filters_rebuilt",
-    "catalog_reads",
-    "orphans_deleted",
-    "other_queries",
-)
-#: What there was after it, summed over shards: unknown where no shard was asked.
-HELD = (
-    "live_ids",
-    "tail_ids",
-    "segments",
-    "state_bytes",
-    "filter_state_bytes",
-    "sidecar_bytes",
-    "segment_bytes",
-    "segments_pending",
-    "segments_lost",
-    "orphan_files",
-    "foreign_files",
-)
-SUMS = (*COUNTED, *HELD)
 #: Stages of the group function, in microseconds, summed over shards.
 GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
 #: Of the micro-batch: pack, summed over map tasks, before them.
 STAGES = ("pack", *GROUP_STAGES)
-STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
-#: The greatest over shards.
-MAXIMA = ("buckets", "branches", "newest_ms", "now_ms", "low_watermark_ms", "late_watermark_ms")
-#: What leaves while the GC watermark advances by each eighth of the horizon, summed over shards.
-EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
-#: Options, the same in every shard.
-SETTINGS = ("horizon_ms", "lateness_ms", "bucket_ms", "state_budget_bytes", "fpr_ppb")
-COLUMNS = (
-    *SUMS, *STAGE_COLUMNS, *MAXIMA, "gc_watermark_ms", *EXPIRING, *SETTINGS, "base_epoch",
-)  # fmt: skip
-#: Of each shard, as text.
-TEXTS = ("gc_source", "slowest_sources")
+
+# The type of a field says what it is over all shards; `dedup.spark.observations` computes it.
+#: What became of the records, and of their distinct IDs: the sum, 0 in a micro-batch without input.
+RecordCount: TypeAlias = Annotated[int, "records"]
+#: What was done in the micro-batch: the sum, 0 in one without input.
+Count: TypeAlias = Annotated[int, "count"]
+#: What there was after it: the sum, unknown where no shard was asked.
+Level: TypeAlias = Annotated[int, "level"]
+#: The greatest.
+Greatest: TypeAlias = Annotated[int, "greatest"]
+#: The latest time, None before the first.
+Latest: TypeAlias = Annotated[int | None, "latest"]
+#: An option, the same in every shard.
+Setting: TypeAlias = Annotated[int, "setting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,46 +89,47 @@ class BatchMetrics:
     batch_id: int
     batch_ms: int
     shards: int
-    records_in: int
-    unique: int
-    duplicate: int
-    late: int
-    null_id: int
-    emitted: int
-    future: int
-    null_timestamp: int
-    returned_from_idle: int
-    filter_negative: int
-    filter_true_positive: int
-    filter_false_positive: int
-    live_ids: int
-    tail_ids: int
-    buckets: int
-    segments: int
-    state_bytes: int
-    filter_state_bytes: int
-    sidecar_bytes: int
-    segment_bytes: int
-    segments_written: int
-    ids_written: int
-    segments_merged: int
-    segments_expired: int
-    segments_deleted: int
-    segments_pending: int
-    segments_lost: int
-    views_built: int
-    bytes_fetched: int
-    bytes_written: int
-    filters_rebuilt: int
-    catalog_reads: int
-    orphan_files: int
-    orphans_deleted: int
-    foreign_files: int
-    branches: int
-    now_ms: int | None
-    newest_ms: int | None
-    low_watermark_ms: int | None
-    late_watermark_ms: int | None
+    records_in: RecordCount
+    unique: RecordCount
+    duplicate: RecordCount
+    late: RecordCount
+    null_id: RecordCount
+    untimed: RecordCount = 0
+    emitted: RecordCount
+    future: RecordCount
+    null_timestamp: RecordCount
+    returned_from_idle: RecordCount
+    filter_negative: RecordCount
+    filter_true_positive: RecordCount
+    filter_false_positive: RecordCount
+    live_ids: Level
+    tail_ids: Level
+    buckets: Greatest
+    segments: Level
+    state_bytes: Level
+    filter_state_bytes: Level
+    sidecar_bytes: Level
+    segment_bytes: Level
+    segments_written: Count
+    ids_written: Count
+    segments_merged: Count
+    segments_expired: Count
+    segments_deleted: Count
+    segments_pending: Level
+    segments_lost: Level
+    views_built: Count
+    bytes_fetched: Count
+    bytes_written: Count
+    filters_rebuilt: Count
+    catalog_reads: Count
+    orphan_files: Level
+    orphans_deleted: Count
+    foreign_files: Level
+    branches: Greatest
+    now_ms: Latest
+    newest_ms: Latest
+    low_watermark_ms: Latest
+    late_watermark_ms: Latest
     gc_watermark_ms: int | None
     gc_shard: int | None
     gc_source: str | None
@@ -179,14 +139,13 @@ class BatchMetrics:
     expiring: tuple[tuple[int, int], ...]
     begins: bool
     epochs_apart: int
-    horizon_ms: int
-    lateness_ms: int
-    bucket_ms: int
-    state_budget_bytes: int
+    horizon_ms: Setting
+    lateness_ms: Setting
+    bucket_ms: Setting
+    state_budget_bytes: Setting
     target_fpr: float
     stage_us: dict[str, int]
-    untimed: int = 0
-    other_queries: int = 0
+    other_queries: Count = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
@@ -205,12 +164,12 @@ class BatchMetrics:
         return self.filter_false_positive / unknown if unknown else None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as JSON can hold them; `from_json` reads it back."""
+        """Return all fields as JSON can hold them; `from_json` reads it back."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: object) -> BatchMetrics:
-        """The metrics that `to_json` gave, also that of an older or a later release.
+        """Return the metrics that `to_json` gave, also in an older or a later release.
 
         Raises
         ------
@@ -222,17 +181,17 @@ class BatchMetrics:
         missing = _NEEDED - value.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        known: dict[str, Any] = {name: value[name] for name in _FIELDS & value.keys()}
-        for name in known:
-            if not _is(known[name], _TYPES[name]):
-                raise ValueError(f"{name} cannot be {known[name]!r:.80}")
-        if known["shards"] < 1:
-            raise ValueError(f"shards cannot be {known['shards']}")
-        if len(known["expiring"]) != BANDS:
-            raise ValueError(f"expiring has {len(known['expiring'])} entries, not {BANDS}")
+        read: dict[str, Any] = {name: value[name] for name in _FIELDS & value.keys()}
+        for name in read:
+            if not _is(read[name], _TYPES[name]):
+                raise ValueError(f"{name} cannot be {read[name]!r:.80}")
+        if read["shards"] < 1:
+            raise ValueError(f"shards cannot be {read['shards']}")
+        if len(read["expiring"]) != BANDS:
+            raise ValueError(f"expiring has {len(read['expiring'])} entries, not {BANDS}")
         for name in ("slowest_sources", "expiring"):
-            known[name] = tuple(tuple(entry) for entry in known[name])
-        return BatchMetrics(**known)
+            read[name] = tuple(tuple(entry) for entry in read[name])
+        return BatchMetrics(**read)
 
 
 def check_together(batch: BatchMetrics) -> None:
@@ -257,6 +216,29 @@ def check_together(batch: BatchMetrics) -> None:
         )
 
 
+def _of_kind(kind: str) -> tuple[str, ...]:
+    hints = get_type_hints(BatchMetrics, include_extras=True)
+    return tuple(name for name in hints if kind in getattr(hints[name], "__metadata__", ()))
+
+
+RECORDS = _of_kind("records")
+COUNTED = (*RECORDS, *_of_kind("count"))
+HELD = _of_kind("level")
+GREATEST = _of_kind("greatest")
+TIMES = (*_of_kind("latest"), "gc_watermark_ms")
+MAXIMA = (*GREATEST, *_of_kind("latest"))
+SETTINGS = _of_kind("setting")
+#: What leaves while the GC watermark advances by each eighth of the horizon, summed over shards.
+EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
+STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
+#: Whole numbers that the group function returns for its shard.
+COLUMNS = (
+    *COUNTED, *HELD, *STAGE_COLUMNS, *GREATEST, *TIMES, *EXPIRING, *SETTINGS, "fpr_ppb",
+    "base_epoch",
+)  # fmt: skip
+#: Texts that it returns.
+TEXTS = ("gc_source", "slowest_sources")
+
 _FIELDS = frozenset(field.name for field in fields(BatchMetrics))
 #: Without those that an earlier release did not write.
 _NEEDED = frozenset(field.name for field in fields(BatchMetrics) if field.default is MISSING)
@@ -264,7 +246,7 @@ _TYPES = get_type_hints(BatchMetrics)
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value, read from JSON, is of a field's type."""
+    """Return whether a value, read from JSON, is of a field's type."""
     if kind is int or kind is float:
         # Neither true nor infinite, and no number of thousands of digits.
         return type(value) in {int, kind} and abs(value) < 2**63
@@ -284,5 +266,5 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def difference_ms(later: int | None, earlier: int | None) -> int | None:
-    """The time between two moments, None where one of them is unknown."""
+    """Return the time between two moments, None where one of them is unknown."""
     return None if later is None or earlier is None else later - earlier

@@ -22,15 +22,20 @@ from dedup.core.metrics import (
     COLUMNS,
     COUNTED,
     EXPIRING,
+    GREATEST,
     HELD,
     MAXIMA,
     SETTINGS,
     STAGE_COLUMNS,
     STAGES,
-    SUMS,
     TEXTS,
+    TIMES,
     BatchMetrics,
 )
+
+_WHOLE_NUMBERS = (
+    *COUNTED, *HELD, *GREATEST, *SETTINGS, "fullest_shard", "fullest_shard_ids", "epochs_apart",
+)  # fmt: skip
 
 DDL = ", ".join(
     [
@@ -46,7 +51,7 @@ def observations() -> list[Column]:
     # Where there is no row, as in a micro-batch without input, a sum is null.
     done = [_total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
     held = [f"sum({name}) AS {name}" for name in (*HELD, *EXPIRING)]
-    maxima = [f"max({name}) AS {name}" for name in (*MAXIMA, *SETTINGS)]
+    maxima = [f"max({name}) AS {name}" for name in (*MAXIMA, *SETTINGS, "fpr_ppb")]
     texts = ", ".join(TEXTS)
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"
@@ -162,26 +167,17 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         batch_ms=int(about.get("batchDuration") or 0),
         shards=int(observed["shards"]),
         stage_us={stage: int(observed.get(f"{stage}_us") or 0) for stage in STAGES},
-        buckets=int(observed["buckets"]),
-        branches=int(observed["branches"]),
         gc_shard=observed["gc_shard"],
         gc_source=observed["gc_source"],
         slowest_sources=tuple(
             (name, time_ms, idle) for name, time_ms, idle in json.loads(observed["slowest_sources"])
         ),
-        fullest_shard=int(observed["fullest_shard"]),
-        fullest_shard_ids=int(observed["fullest_shard_ids"]),
         expiring=tuple(
             (int(observed[f"expiring_ids_{band}"]), int(observed[f"expiring_bytes_{band}"]))
             for band in range(BANDS)
         ),
         begins=observed["base_epoch"] < 0,
-        epochs_apart=int(observed["epochs_apart"]),
-        horizon_ms=int(observed["horizon_ms"]),
-        lateness_ms=int(observed["lateness_ms"]),
-        bucket_ms=int(observed["bucket_ms"]),
-        state_budget_bytes=int(observed["state_budget_bytes"]),
         target_fpr=int(observed["fpr_ppb"]) / 1e9,
-        **{field: int(observed[field]) for field in SUMS},
-        **{field: observed[field] for field in (*MAXIMA[2:], "gc_watermark_ms")},
+        **{field: int(observed[field]) for field in _WHOLE_NUMBERS},
+        **{field: observed[field] for field in TIMES},
     )

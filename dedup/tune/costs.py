@@ -119,11 +119,11 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
         ):
             done = store.counters.take()
             written = step.counts.get("ids_written", 0)
-            if step.number >= _WARM_UP and done.blocks_read and written:
+            if step.number >= _WARM_UP and done.catalog_reads and written:
                 judging_ns = sum(spent_ns[stage] for stage in _ROW_STAGES)
                 units["row_ns"].append(judging_ns / rows)
                 units["filter_ns"].append(spent_ns["probe"] / (rows * asked))
-                units["read_ns"].append(spent_ns["lookup"] / done.blocks_read)
+                units["read_ns"].append(spent_ns["lookup"] / done.catalog_reads)
                 units["written_ns"].append(spent_ns["upkeep"] / written)
                 units["state_ns"].append(_state_ns(step.state))
             asked = sum(share for share, _ in asked_of(step.state, load, step.now_ms))

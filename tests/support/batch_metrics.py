@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dedup.core.forecast import BANDS
-from dedup.core.metrics import MAXIMA, STAGES, SUMS, BatchMetrics
+from dedup.core.metrics import COUNTED, HELD, STAGES, TIMES, BatchMetrics
 from dedup.monitor.live_runs import Runs
 from dedup.monitor.prometheus import Exporter
 
@@ -19,8 +19,8 @@ START_MS, HOUR_MS = 1_700_000_000_000, 3_600_000
 def batch(number: int, **fields: Any) -> BatchMetrics:
     """A micro-batch, ten seconds after the one before; the GC watermark an hour behind."""
     newest_ms = START_MS + 10_000 * number
-    values: dict[str, Any] = dict.fromkeys(SUMS, 0)
-    values |= dict.fromkeys(MAXIMA[2:], newest_ms)
+    values: dict[str, Any] = dict.fromkeys((*COUNTED, *HELD), 0)
+    values |= dict.fromkeys(TIMES[:-1], newest_ms)
     values |= {
         "query_id": QUERY, "run_id": RUN, "query_name": "orders", "batch_id": number,
         "batch_ms": 800, "shards": 4, "records_in": 1000, "unique": 900, "duplicate": 100,

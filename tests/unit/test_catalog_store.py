@@ -38,7 +38,7 @@ def test_a_lookup_larger_than_its_memory_bound_is_cut_in_pieces(
     seg = write(bench.store(), made)
     store = bench.store()
     assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
-    assert store.counters.blocks_read == 47
+    assert store.counters.catalog_reads == 47
 
 
 def test_reading_whole_segments_does_not_depend_on_the_size_of_a_step(
@@ -215,7 +215,7 @@ def test_counters_are_taken_per_batch(bench: Bench) -> None:
     assert knows(store, seg, made)
     counts = store.counters.take()
     assert (counts.segments_written, counts.views_built, counts.views_rebuilt) == (1, 1, 0)
-    assert (counts.lookups, counts.keys_looked_up, counts.blocks_read) == (1, 1000, 16)
+    assert (counts.lookups, counts.keys_looked_up, counts.catalog_reads) == (1, 1000, 16)
     assert (counts.segments_read, counts.filters_read, counts.filters_rebuilt) == (1, 1, 0)
     assert counts.bytes_fetched == 0
     assert store.counters == type(counts)()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pandas as pd
@@ -19,10 +19,11 @@ from dedup import faults
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
+from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
-from dedup.core.metrics import COLUMNS, GROUP_STAGES
+from dedup.core.metrics import COLUMNS, GROUP_STAGES, SETTINGS, TIMES
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
@@ -44,7 +45,7 @@ STATE_SCHEMA = "shard_state binary"
 def dedup_stream(
     plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
-    """One shard's micro-batch on a stream: base state in, verdicts and next state out."""
+    """Yield one shard's verdicts of a stream's micro-batch, and set its next state."""
     freeze_gc()
     yield _judged(plan, key, frames, state)
     faults.point("group.end")
@@ -55,30 +56,21 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     assert plan.root is not None
     faults.point("group.begin")
     task = Task.current(plan)
-    has_state = state.exists
-    lay = layout(plan, task, has_state=has_state)
+    lay = layout(plan, task, has_state=state.exists)
     shard = lay.slot_keys.index(int(key[0]))
     store = _store(plan, task, shard)
     watch = Stopwatch()
     shard_input = _shard_input(plan, lay, frames)
-    others = 0
-    if has_state:
-        base = ShardState.from_bytes(bytes(state.get[0]), hash_key_id=filter_key_id(task.query_id))
-    else:
-        adopted = read_adopted(plan.root, task.query_id, shard)
-        base = adopted or ShardState()
-        if shard == 0 and adopted is None:
-            others = warn_of_others(plan.root, task.query_id)
+    base, others = _base_state(plan.root, task, shard, state)
     watch.lap("read")
     faults.point("group.read")
-    base_epoch = base.epoch
     if backup_is_due(plan.root, task.query_id, shard, base, task.run_id):
         faults.point("backup.put.before")
         write_backup(plan.root, task.query_id, shard, base)
         faults.point("backup.put.after")
     now_ms = state.getCurrentProcessingTimeMs()
     shard_task = ShardTask(task.query_id, task.run_id, shard, task.epoch, now_ms)
-    base, swept = housekeep(plan.root, shard_task, base, plan.policy)
+    tended, swept = housekeep(plan.root, shard_task, base, plan.policy)
     watch.lap("upkeep")
     epoch = Epoch(
         number=task.epoch,
@@ -88,27 +80,32 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         shard=shard,
         hash_key=lay.filter_key,
     )
-    outcome = process(base, shard_input.records(), plan.policy, store, epoch, watch.lap)
+    outcome = process(tended, shard_input.records(), plan.policy, store, epoch, watch.lap)
     faults.point("group.judged")
     row = outcome.state.to_bytes()
     faults.point("group.update.before")
     state.update((row,))
     faults.point("group.update.after")
     watch.lap("write")
-    done = store.counters
     counts = {
+        **asdict(store.counters),
         **outcome.counts,
-        "views_built": done.views_built,
-        "bytes_fetched": done.bytes_fetched,
-        "bytes_written": done.bytes_written,
-        "filters_rebuilt": done.filters_rebuilt,
-        "catalog_reads": done.blocks_read,
         "orphans_deleted": swept,
         "state_bytes": len(row),
-        "base_epoch": base_epoch,
+        "base_epoch": base.epoch,
         "other_queries": others,
     }
     return _output(plan, shard_input, outcome, shard, counts, watch)
+
+
+def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardState, int]:
+    """Return what the shard remembers, and as a query is born how many hold the same ID."""
+    if state.exists:
+        hash_key_id = filter_key_id(task.query_id)
+        return ShardState.from_bytes(bytes(state.get[0]), hash_key_id=hash_key_id), 0
+    adopted = read_adopted(root, task.query_id, shard)
+    born = shard == 0 and adopted is None
+    return adopted or ShardState(), warn_of_others(root, task.query_id) if born else 0
 
 
 def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
@@ -123,7 +120,7 @@ def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """One shard of a batch DataFrame: the same rule, in one pass, with nothing kept."""
+    """Return one shard's verdicts of a batch DataFrame, by the same rule, with nothing kept."""
     freeze_gc()
     task = Task.current(plan)
     lay = layout(plan, task)
@@ -157,7 +154,7 @@ def _output(
     counts: dict[str, int],
     watch: Stopwatch,
 ) -> pd.DataFrame:
-    """The control row with the counters, then the blobs that have anything to say."""
+    """Return the control row with the counters, then the blobs of which any row goes on."""
     goes_on = plan.goes_on
     keys: list[bytes | None] = [None]
     bodies: list[bytes | None] = [shard_input.schema_bytes]
@@ -165,7 +162,7 @@ def _output(
     verdicts: list[bytes | None] = [None]
     needs_keys = shard_input.unpack_needs_keys
     first = emitted = 0
-    for head, own, body in zip(
+    for head, key_blob, body in zip(
         shard_input.heads, shard_input.key_blobs, shard_input.blobs, strict=True
     ):
         judged = outcome.verdicts[first : first + head.num_rows]
@@ -174,7 +171,7 @@ def _output(
         emitted += kept
         if kept:
             rows.append(head.num_rows)
-            keys.append(own if needs_keys else None)
+            keys.append(key_blob if needs_keys else None)
             bodies.append(body)
             verdicts.append(judged.tobytes())
     watch.lap("write")
@@ -220,22 +217,15 @@ def _counters(
         "buckets": state.live_buckets,
         "segments_pending": manifest.pending,
         "segments_lost": state.accepted_losses,
-        "filter_state_bytes": sum(piece.nbytes for piece in state.filters.values()),
+        "filter_state_bytes": sum(built.nbytes for built in state.filters.values()),
         "segment_bytes": segment_bytes,
         "sidecar_bytes": sidecar_bytes,
         "orphan_files": state.stray_files[0],
         "foreign_files": state.stray_files[1],
         "branches": state.branches,
-        "now_ms": known_ms(clocks.now_ms),
-        "newest_ms": known_ms(clocks.newest_ms),
-        "low_watermark_ms": known_ms(clocks.low_watermark_ms),
-        "late_watermark_ms": known_ms(clocks.late_watermark_ms),
-        "gc_watermark_ms": known_ms(clocks.gc_watermark_ms),
+        **{name: known_ms(getattr(clocks, name)) for name in TIMES},
         **{f"expiring_ids_{band}": ids for band, (ids, _) in enumerate(bands)},
         **{f"expiring_bytes_{band}": size for band, (_, size) in enumerate(bands)},
-        "horizon_ms": plan.policy.horizon_ms,
-        "lateness_ms": plan.policy.lateness_ms,
-        "bucket_ms": plan.policy.bucket_ms,
-        "state_budget_bytes": plan.policy.state_budget_bytes,
+        **{name: getattr(plan.policy, name) for name in SETTINGS},
         "fpr_ppb": round(plan.policy.fpr * 1e9),
     }

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import faults, kernel
 from dedup.core.admission import FLAG_NULL_ID, observed_times, substitute_times
-from dedup.core.arrays import I64
+from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
 from dedup.core.sharding import shards_of
@@ -19,7 +18,7 @@ from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import null_ids, null_timestamps
 from dedup.spark.executor.keycolumn import key_column
 from dedup.spark.executor.rowhash import hash_rows
-from dedup.spark.executor.sources import name_sources
+from dedup.spark.executor.sources import ObservedSources, add_observed, name_sources
 from dedup.spark.executor.task import Layout, Task, layout
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.id_encoding import encode_ids
@@ -37,7 +36,7 @@ BUFFER_BYTES = 32 << 20
 
 
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Packed rows of one map task: blobs as they fill, control rows at the end."""
+    """Yield the packed rows of one map task: blobs as they fill, control rows at the end."""
     if plan.streaming:
         check_executor()
     freeze_gc()
@@ -62,7 +61,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
-    """Packed rows as they leave the pass; the watch stands still while Spark takes them."""
+    """Yield packed rows as they leave the pass; the watch stands still while Spark takes them."""
     for row in rows:
         watch.lap("pack")
         yield _with_time(row, None)
@@ -87,7 +86,7 @@ class Packer:
     rows: int = 0
     nbytes: int = 0
     schema: pa.Schema | None = None
-    observed: dict[str, tuple[Observed, int]] = field(default_factory=dict)
+    observed: ObservedSources = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
@@ -160,7 +159,7 @@ class Packer:
                 )
 
     def control_rows(self) -> pa.RecordBatch:
-        """One row per shard: every shard hears every clock (invariant 10)."""
+        """Return one row per shard: every shard observes every clock (invariant 10)."""
         count = len(self.layout.slot_keys)
         schema = wire.write_schema(self.schema) if self.schema is not None else None
         return pa.RecordBatch.from_arrays(
@@ -177,8 +176,8 @@ class Packer:
     def _head_schema(self) -> pa.Schema:
         return wire.head_schema(with_sources=bool(self.plan.source_columns))
 
-    def _times(self, batch: pa.RecordBatch, keys: Keys, flags: npt.NDArray[np.uint8]) -> I64:
-        """Timestamps in ms; future and null ones replaced by the micro-batch's time."""
+    def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:
+        """Return timestamps in ms; the micro-batch's time replaces future and null ones."""
         plan = self.plan
         if not plan.policy.event_time:
             return np.zeros(batch.num_rows, np.int64)
@@ -205,14 +204,13 @@ class Packer:
         )
         return times_ms
 
-    def _observe(
-        self, batch: pa.RecordBatch, times_ms: I64, flags: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.uint64] | None:
-        """Take note of the batch's clocks; hashes of the rows' source partitions, if any."""
+    def _observe(self, batch: pa.RecordBatch, times_ms: I64, flags: U8) -> U64 | None:
+        """Take note of the batch's clocks; return hashes of the rows' source partitions, if any."""
         timed, trusted_ms = observed_times(times_ms, flags)
         if not self.plan.source_columns:
             if timed.any():
-                self._note("", 0, Observed(int(trusted_ms.max()), int(timed.sum())))
+                everything = Observed(int(trusted_ms.max()), int(timed.sum()))
+                add_observed(self.observed, {"": (everything, 0)})
             return None
         columns = [batch.column(name) for name in self.plan.source_columns]
         named = name_sources(columns, self.layout.shard_key)
@@ -223,18 +221,15 @@ class Packer:
             named.names, named.hashes, newest_ms, counts, strict=True
         ):
             if count:
-                self._note(name, int(number), Observed(int(newest), int(count)))
+                seen = Observed(int(newest), int(count))
+                add_observed(self.observed, {name: (seen, int(number))})
         check_sources(len(self.observed))
-        hashes: npt.NDArray[np.uint64] = named.hashes[named.index]
+        hashes: U64 = named.hashes[named.index]
         return hashes
-
-    def _note(self, name: str, number: int, observed: Observed) -> None:
-        before = self.observed.get(name)
-        self.observed[name] = (before[0].merge(observed) if before else observed, number)
 
 
 def millis(column: pa.Array) -> I64:
-    """Whole milliseconds, floored; 0 where null."""
+    """Return whole milliseconds, floored; 0 where null."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     millis: I64 = np.floor_divide(
         micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
@@ -264,6 +259,6 @@ def _packed_row(
 
 
 def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
-    """A binary array of one value over a buffer, without a copy."""
+    """Return a binary array of one value over a buffer, without a copy."""
     offsets = pa.py_buffer(np.array([0, data.size], np.int32))
     return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, data])

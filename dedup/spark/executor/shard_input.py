@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.core.arrays import I64
-from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.core.records import Records
 from dedup.errors import ConfigError
 from dedup.spark.executor import wire
 from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.rowhash import hash_rows
+from dedup.spark.executor.sources import ObservedSources, add_observed
 from dedup.spark.plan import Plan
 
 
@@ -32,7 +32,7 @@ class ShardInput:
     key_blobs: list[bytes] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
-    observed: dict[str, tuple[Observed, int]] = field(default_factory=dict)
+    observed: ObservedSources = field(default_factory=dict)
     schema_bytes: bytes | None = None
     nbytes: int = 0
 
@@ -66,9 +66,7 @@ class ShardInput:
             self.blobs.append(body)
 
     def _observe(self, head: bytes, body: bytes | None) -> None:
-        for name, (observed, number) in wire.read_observed(head).items():
-            before = self.observed.get(name)
-            self.observed[name] = (before[0].merge(observed) if before else observed, number)
+        add_observed(self.observed, wire.read_observed(head))
         if body is not None:
             self.schema_bytes = bytes(body)
 
@@ -80,7 +78,7 @@ class ShardInput:
         return key_column(self.plan, wire.read_schema(self.schema_bytes)) is not None
 
     def records(self) -> Records:
-        """The shard's records, in order of the blobs."""
+        """Return the shard's records, in order of the blobs."""
         heads = self.heads
         sources = _column(heads, "source", np.uint64) if self.plan.source_columns else None
         return Records(
@@ -94,7 +92,7 @@ class ShardInput:
         )
 
     def tie_rank(self, index: I64) -> I64:
-        """Ranks of records by order columns, then by keyed row hash."""
+        """Return the ranks of records by order columns, then by keyed row hash."""
         rows = self._rows(index)
         user = rows.select(range(self.plan.user_columns))
         columns = {f"o{i}": rows.column(name) for i, name in enumerate(self.plan.order_columns)}
@@ -107,7 +105,7 @@ class ShardInput:
         return rank
 
     def _rows(self, index: I64) -> pa.Table:
-        """The user rows of the given records, in that order."""
+        """Return the user rows of the given records, in that order."""
         assert self.schema_bytes is not None
         schema = wire.read_schema(self.schema_bytes)
         in_keys = key_column(self.plan, schema)
