@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.root import FileSystemFactory
-from dedup.spark.driver.build import ColumnOrName, Operator, Options
+from dedup.spark.driver.build import Operator
+from dedup.spark.driver.options import ColumnOrName, Options
 from dedup.spark.idtime import IdTime
 
 Duration: TypeAlias = str | timedelta

@@ -1,0 +1,218 @@
+"""The operator's options, checked against each other before they meet a DataFrame."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+from pyspark.sql import Column
+
+from dedup.catalog.root import FileSystemFactory, Root
+from dedup.catalog.uri import check_local
+from dedup.core.duration import duration_ms, format_ms
+from dedup.core.policy import (
+    MAX_BUCKETS,
+    MIN_BUDGET_BYTES,
+    MIN_FPR,
+    Policy,
+    default_lateness_ms,
+)
+from dedup.errors import ConfigError, DedupWarning
+from dedup.spark.idtime import IdTime
+
+ColumnOrName: TypeAlias = str | Column
+_Duration: TypeAlias = str | timedelta
+ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
+
+_WHOLE_NUMBERS = (
+    "buckets", "shards", "state_budget_bytes", "cache_bytes", "max_shard_batch_bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments of `dedup_by_id`, checked against each other.
+
+    Raises
+    ------
+    ConfigError
+        If a value cannot work whatever it is applied to.
+    """
+
+    id: ColumnsOption
+    horizon: _Duration
+    catalog: str | os.PathLike[str] | FileSystemFactory | None
+    timestamp: ColumnOrName | IdTime | None
+    source_partition: ColumnsOption
+    lateness: _Duration | None
+    late: Literal["emit", "drop"]
+    stable_timestamps: bool
+    max_future: _Duration
+    null_ids: Literal["emit", "drop", "error"]
+    null_timestamps: Literal["error", "now", "emit", "drop"]
+    verdict: str | None
+    idle_timeout: _Duration | None
+    order_by: ColumnsOption
+    shards: int | None
+    buckets: int
+    bucket_length: _Duration | None
+    fpr: float
+    state_budget_bytes: int
+    keep_expired: _Duration
+    accept_clock_jump: bool
+    shared_local: bool
+    cache_dir: str | None
+    cache_bytes: int
+    max_shard_batch_bytes: int
+    metrics: str
+    accept_changed_id: str | None
+    accept_changed_timestamp: str | None
+    root: Root | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        self._check_numbers()
+        self._check_names()
+        if self.timestamp is None:
+            self._check_processing_time()
+        self._check_lateness()
+        duration_ms(self.max_future, option="max_future")
+        if self.cache_dir is not None:
+            check_local(self.cache_dir, "cache_dir")
+        object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
+
+    def _check_kinds(self) -> None:
+        for option, values in (
+            ("late", ("emit", "drop")),
+            ("null_ids", ("emit", "drop", "error")),
+            ("null_timestamps", ("error", "now", "emit", "drop")),
+        ):
+            if getattr(self, option) not in values:
+                choices = ", ".join(map(repr, values))
+                raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {choices}.")
+        for option in _WHOLE_NUMBERS:
+            value = getattr(self, option)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ConfigError(f"{option}={value!r} must be a whole number.")
+        for option in ("stable_timestamps", "accept_clock_jump", "shared_local"):
+            if not isinstance(getattr(self, option), bool):
+                raise ConfigError(f"{option}={getattr(self, option)!r} must be True or False.")
+
+    def _check_numbers(self) -> None:
+        if not isinstance(self.fpr, (int, float)) or not MIN_FPR <= self.fpr < 1:
+            raise ConfigError(
+                f"fpr={self.fpr!r} must lie between 0 and 1, from {MIN_FPR:g} on; 0.01 is usual, "
+                "and a false positive only costs a read."
+            )
+        for option, least in (
+            ("state_budget_bytes", MIN_BUDGET_BYTES),
+            ("cache_bytes", 1),
+            ("max_shard_batch_bytes", 1),
+            ("shards", 1),
+        ):
+            value = getattr(self, option)
+            if value is not None and value < least:
+                raise ConfigError(f"{option}={value} must be at least {least}.")
+
+    def _check_lateness(self) -> None:
+        policy = self.policy()
+        if policy.lateness_ms > policy.horizon_ms:
+            warnings.warn(
+                f"lateness={self.lateness!r} is longer than the horizon "
+                f"({format_ms(policy.horizon_ms)}). Every ID is then remembered for both together, "
+                "yet only copies within the horizon of each other are duplicates. If copies may "
+                "come that far apart, a longer horizon is what you need.",
+                DedupWarning,
+                stacklevel=5,
+            )
+
+    def _check_names(self) -> None:
+        for option in ("id", "source_partition", "order_by"):
+            given = getattr(self, option)
+            if isinstance(given, (Set, Mapping)):
+                raise ConfigError(
+                    f"{option}={given!r} has no order that lasts; give the columns as a list."
+                )
+            # An iterator could be read once only.
+            object.__setattr__(self, option, tuple(several(given)))
+        if not self.id:
+            raise ConfigError("id=[] names no column.")
+        for option in ("verdict", "accept_changed_id", "accept_changed_timestamp"):
+            value = getattr(self, option)
+            if value is not None and not (isinstance(value, str) and value):
+                raise ConfigError(f"{option}={value!r} must be text that is not empty, or None.")
+        if not (isinstance(self.metrics, str) and self.metrics):
+            raise ConfigError(
+                f"metrics={self.metrics!r} must be a name; the query's figures are found under it."
+            )
+
+    def _check_processing_time(self) -> None:
+        for option in ("lateness", "source_partition", "stable_timestamps"):
+            value = getattr(self, option)
+            if isinstance(value, tuple) and len(value) == 1:
+                (value,) = value
+            if isinstance(value, Column) or value:
+                raise ConfigError(
+                    f"{option}={value!r} needs a timestamp column; without "
+                    "`timestamp` records are timed by arrival and none is late."
+                )
+
+    def policy(self) -> Policy:
+        """Return the rules for the core, with defaults resolved."""
+        horizon_ms = duration_ms(self.horizon, option="horizon")
+        if horizon_ms < 1:
+            raise ConfigError(f"horizon={self.horizon!r} must be at least a millisecond.")
+        event_time = self.timestamp is not None
+        lateness_ms = 0
+        if event_time and self.lateness is not None:
+            lateness_ms = duration_ms(self.lateness, option="lateness")
+        elif event_time:
+            lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=self.stable_timestamps)
+        idle_ms = (
+            None
+            if self.idle_timeout is None
+            else duration_ms(self.idle_timeout, option="idle_timeout")
+        )
+        return Policy(
+            horizon_ms=horizon_ms,
+            bucket_ms=self._bucket_ms(horizon_ms),
+            event_time=event_time,
+            lateness_ms=lateness_ms,
+            late=self.late,
+            stable_timestamps=self.stable_timestamps,
+            idle_timeout_ms=idle_ms,
+            fpr=self.fpr,
+            state_budget_bytes=self.state_budget_bytes,
+            keep_expired_ms=duration_ms(self.keep_expired, option="keep_expired"),
+            accept_clock_jump=self.accept_clock_jump,
+        )
+
+    def _bucket_ms(self, horizon_ms: int) -> int:
+        if self.bucket_length is None:
+            if not 1 <= self.buckets <= MAX_BUCKETS:
+                raise ConfigError(f"buckets={self.buckets} must be 1 to {MAX_BUCKETS}; 8 is best.")
+            return -(-horizon_ms // self.buckets)
+        bucket_ms = duration_ms(self.bucket_length, option="bucket_length")
+        if not 1 <= bucket_ms <= horizon_ms:
+            raise ConfigError(
+                f"bucket_length={self.bucket_length!r} must be at least a millisecond and at most "
+                f"the horizon ({format_ms(horizon_ms)}): an ID may occur only once in a bucket."
+            )
+        if -(-horizon_ms // bucket_ms) > MAX_BUCKETS:
+            raise ConfigError(
+                f"bucket_length={self.bucket_length!r} makes more than {MAX_BUCKETS} buckets per "
+                f"horizon ({format_ms(horizon_ms)}); every lookup probes them all. Make it longer."
+            )
+        return bucket_ms
+
+
+def several(given: ColumnsOption) -> Iterator[ColumnOrName]:
+    """Yield the columns of an option that takes one or more."""
+    if isinstance(given, Iterable) and not isinstance(given, (str, Column)):
+        yield from given
+    else:
+        yield given
