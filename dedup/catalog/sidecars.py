@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from dedup import faults, kernel
-from dedup.catalog.cache import LocalCache
-from dedup.catalog.counters import Counters
-from dedup.catalog.layout import SIDECAR_SUFFIX, shard_path
-from dedup.catalog.root import ObjectMissing, Root
+from dedup.catalog.layout import SIDECAR_SUFFIX
+from dedup.catalog.root import ObjectMissing
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.view import Views
 from dedup.core.arrays import BOOL, U64
 from dedup.core.filter import (
@@ -39,34 +38,17 @@ class Sidecars:
 
     Parameters
     ----------
-    root, cache, views
-        Where sidecars are, where fetched and rebuilt ones go, and how segments are read.
-    query_id, shard, hash_key, hash_key_id
-        Whose they are, and the key of their hashes.
-    counters
-        Where work is counted.
+    files : ShardFiles
+        Whose filters these are.
+    views : Views
+        How segments are read.
     """
 
-    def __init__(
-        self,
-        root: Root,
-        cache: LocalCache,
-        views: Views,
-        *,
-        query_id: str,
-        shard: int,
-        hash_key: bytes,
-        hash_key_id: int,
-        counters: Counters,
-    ) -> None:
-        self._root = root
-        self._cache = cache
+    def __init__(self, files: ShardFiles, views: Views) -> None:
+        self._files = files
         self._views = views
-        self._query_id = query_id
-        self._shard = shard
-        self._hash_key = hash_key
-        self._hash_key_id = hash_key_id
-        self._counters = counters
+        self._root, self._cache, self._counters = files.root, files.cache, files.counters
+        self._hash_key, self._hash_key_id = files.hash_key, files.hash_key_id
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         """Return which hashes the segment's filter may hold; True for all that the segment holds.
@@ -97,23 +79,23 @@ class Sidecars:
 
     def keep(self, name: str, sidecar: Path) -> None:
         """Take over the file of a sidecar that was just written, to save fetching it again."""
-        self._cache.publish(sidecar, self._cache.entry(self._shard, name + SIDECAR_SUFFIX))
+        self._cache.publish(sidecar, self._files.entry(name + SIDECAR_SUFFIX))
 
     def drop(self, names: Iterable[str]) -> None:
         """Remove the local copies of these segments' sidecars."""
         for name in names:
             for suffix in (SIDECAR_SUFFIX, _REBUILT_SUFFIX):
-                self._cache.discard(self._cache.entry(self._shard, name + suffix))
+                self._cache.discard(self._files.entry(name + suffix))
 
     def _places(self, seg: SegmentRef) -> Iterator[tuple[Path, int | None]]:
-        """Where the filter may be, best first, with the CRC-32 of its head where one is known."""
+        """Yield where the filter may be, best first, with the CRC-32 of its head if it is known."""
         file = seg.name + SIDECAR_SUFFIX
-        name = shard_path(self._query_id, self._shard, file)
+        name = self._files.path(file)
         at_root = self._root.local_path(name)
         if at_root is not None:
             yield at_root, seg.filter_crc32
         else:
-            copy = self._cache.entry(self._shard, file)
+            copy = self._files.entry(file)
             if copy.exists():
                 self._cache.touch(copy)
                 yield copy, seg.filter_crc32
@@ -123,7 +105,7 @@ class Sidecars:
                 faults.point("sidecar.fetch.after", folder / file)
                 self._cache.publish(folder / file, copy)
                 yield copy, seg.filter_crc32
-        rebuilt = self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
+        rebuilt = self._files.entry(seg.name + _REBUILT_SUFFIX)
         if rebuilt.exists():
             yield rebuilt, None
             self._cache.discard(rebuilt)
@@ -170,19 +152,17 @@ class Sidecars:
         data = rebuilt.to_bytes()
         with self._cache.scratch() as folder:
             self._cache.write(folder / "filter", data + _owner(seg, data[: head_bytes(blocks)]))
-            self._cache.publish(
-                folder / "filter", self._cache.entry(self._shard, seg.name + _REBUILT_SUFFIX)
-            )
+            self._cache.publish(folder / "filter", self._files.entry(seg.name + _REBUILT_SUFFIX))
         return rebuilt
 
 
 def _owner(seg: SegmentRef, head: bytes | memoryview) -> bytes:
-    """What a rebuilt filter ends with: nothing else says whose it is."""
+    """Return what a rebuilt filter ends with: nothing else says whose it is."""
     return zlib.crc32(seg.name.encode(), zlib.crc32(head)).to_bytes(_OWNER_BYTES, "little")
 
 
 def _blocks_in(filter_bytes: int) -> int:
-    """Blocks of a filter of this size, or one less where its head takes that."""
+    """Return the blocks of a filter of this size, or one less where its head takes that."""
     blocks = max(1, (filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
     while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
         blocks -= 1

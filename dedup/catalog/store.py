@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from zlib import crc32
 
 from dedup import faults, kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.counters import Counters
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.layout import (
     PENDING_LIST_SUFFIX,
     SEGMENT_SUFFIX,
     SIDECAR_SUFFIX,
     segment_name,
-    shard_path,
 )
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.root import Root
 from dedup.catalog.segment_file import write_segment_file
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.sidecars import Sidecars
-from dedup.catalog.view import OpenViews, Views
+from dedup.catalog.view import Views
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan, SegmentRef
-from dedup.core.sharding import derive_keys, filter_key_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,34 +74,17 @@ class ShardStore:
         attempt: Attempt,
         open_views: OpenViews | None = None,
     ) -> None:
-        self.counters = Counters()
+        self._files = ShardFiles(root, cache, query_id, shard)
+        self.counters = self._files.counters
         self._root = root
         self._cache = cache
         self._query_id = query_id
         self._shard = shard
         self._attempt = attempt
         self._names_given = 0
-        self._hash_key = derive_keys(query_id)[1]
-        self._hash_key_id = filter_key_id(query_id)
-        self._views = Views(
-            root,
-            cache,
-            query_id=query_id,
-            shard=shard,
-            hash_key_id=self._hash_key_id,
-            counters=self.counters,
-            open_views=open_views,
-        )
-        self._sidecars = Sidecars(
-            root,
-            cache,
-            self._views,
-            query_id=query_id,
-            shard=shard,
-            hash_key=self._hash_key,
-            hash_key_id=self._hash_key_id,
-            counters=self.counters,
-        )
+        self._hash_key = self._files.hash_key
+        self._views = Views(self._files, open_views)
+        self._sidecars = Sidecars(self._files, self._views)
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         """Return which hashes the segment's filter may hold."""
@@ -137,32 +119,20 @@ class ShardStore:
                 raise ValueError("the hashes are not those of the keys under the filter key")
         name = self._next_name()
         with self._cache.scratch() as folder:
-            sst = folder / "segment"
+            sst, sidecar = folder / "segment", folder / "sidecar"
+            key_id = self._files.hash_key_id
             info = write_segment_file(
-                sst,
-                name=name,
-                shard=self._shard,
-                plan=plan,
-                pieces=pieces,
-                hash_key_id=self._hash_key_id,
+                sst, name=name, shard=self._shard, plan=plan, pieces=pieces, hash_key_id=key_id
             )
-            built = SplitBlockFilter.sized(info.count, plan.fpr, hash_key_id=self._hash_key_id)
+            built = SplitBlockFilter.sized(info.count, plan.fpr, hash_key_id=key_id)
             for piece in pieces:
                 built.add(spread_hashes(piece.hashes, plan.hash_ranges))
             faults.point("segment.write.after", sst)
-            sidecar = built.to_bytes()
-            # The segment comes last: where it is, its sidecar is too.
-            self._cache.write(folder / "sidecar", sidecar)
-            faults.point("sidecar.put.before", folder / "sidecar")
-            self._root.put_file(self._path(name + SIDECAR_SUFFIX), folder / "sidecar")
-            faults.point("sidecar.put.after")
-            self._root.put_file(self._path(name + SEGMENT_SUFFIX), sst)
-            faults.point("segment.put.after")
-            if self._root.local_path(self._path(name)) is None:
-                self._sidecars.keep(name, folder / "sidecar")
-                self._views.keep(name, sst)
+            content = built.to_bytes()
+            self._cache.write(sidecar, content)
+            self._put(name, sst, sidecar)
         self.counters.segments_written += 1
-        self.counters.bytes_written += info.sst_bytes + len(sidecar)
+        self.counters.bytes_written += info.sst_bytes + len(content)
         ref = SegmentRef(
             name,
             plan.start_ms,
@@ -170,19 +140,31 @@ class ShardStore:
             info.count,
             info.sst_bytes,
             info.sst_crc32,
-            len(sidecar),
-            crc32(sidecar[: head_bytes(built.blocks)]),
+            len(content),
+            crc32(content[: head_bytes(built.blocks)]),
             plan.hash_ranges,
             plan.range_index,
         )
         return ref, built
 
+    def _put(self, name: str, sst: Path, sidecar: Path) -> None:
+        """Bring both files of a segment to the root; where it is elsewhere, keep them here too."""
+        # The segment comes last: where it is, its sidecar is too.
+        faults.point("sidecar.put.before", sidecar)
+        self._root.put_file(self._files.path(name + SIDECAR_SUFFIX), sidecar)
+        faults.point("sidecar.put.after")
+        self._root.put_file(self._files.path(name + SEGMENT_SUFFIX), sst)
+        faults.point("segment.put.after")
+        if self._root.local_path(self._files.path(name)) is None:
+            self._sidecars.keep(name, sidecar)
+            self._views.keep(name, sst)
+
     def delete(self, names: Sequence[str]) -> int:
         """Delete the segments of these names with all that belongs to them; return how many."""
         faults.point("delete.before")
-        deleted = self._root.delete(self._path(name + SEGMENT_SUFFIX) for name in names)
+        deleted = self._root.delete(self._files.path(name + SEGMENT_SUFFIX) for name in names)
         faults.point("delete.between")
-        self._root.delete(self._path(name + SIDECAR_SUFFIX) for name in names)
+        self._root.delete(self._files.path(name + SIDECAR_SUFFIX) for name in names)
         self._views.drop(names)
         self._sidecars.drop(names)
         faults.point("delete.after")
@@ -202,7 +184,7 @@ class ShardStore:
         deleted = self.delete(
             read_pending_list(self._root, self._query_id, self._shard, pending_list)
         )
-        self._root.delete([self._path(pending_list + PENDING_LIST_SUFFIX)])
+        self._root.delete([self._files.path(pending_list + PENDING_LIST_SUFFIX)])
         return deleted
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
@@ -222,6 +204,3 @@ class ShardStore:
         )
         self._names_given += 1
         return name
-
-    def _path(self, file: str | os.PathLike[str]) -> str:
-        return shard_path(self._query_id, self._shard, os.fspath(file))

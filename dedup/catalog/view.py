@@ -8,11 +8,7 @@ the only writable handle lives and dies inside the build (invariant 5).
 from __future__ import annotations
 
 import os
-import resource
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,16 +16,12 @@ import numpy as np
 
 from dedup import faults
 from dedup.catalog.blocks import block_count
-from dedup.catalog.cache import LocalCache
-from dedup.catalog.counters import Counters
 from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
-from dedup.catalog.layout import SEGMENT_SUFFIX, shard_path
-from dedup.catalog.root import ObjectMissing, Root
-from dedup.catalog.segment_file import (
-    RocksError,
-    file_crc32,
-    rocks_errors,
-)
+from dedup.catalog.layout import SEGMENT_SUFFIX
+from dedup.catalog.open_views import PROCESS_VIEWS, OpenViews
+from dedup.catalog.root import ObjectMissing
+from dedup.catalog.segment_file import RocksError, file_crc32, rocks_errors
+from dedup.catalog.shard_files import ShardFiles
 from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
@@ -39,68 +31,6 @@ from dedup.errors import CatalogError, OtherRelease, SegmentDamaged
 T = TypeVar("T")
 
 VIEW_SUFFIX = ".view"
-MAX_OPEN_VIEWS = 256
-
-
-class OpenViews:
-    """The views that this process holds open, at most ``max_views``.
-
-    A micro-batch goes through all segments in the same order, so of more than there is room for the
-    least recently used is always the next one asked for: any but the newest goes, in turn.
-
-    Parameters
-    ----------
-    max_views
-        Bound, >= 1; each takes one file descriptor. Default: `MAX_OPEN_VIEWS`, or a quarter of the
-        file descriptors that the process may open where that is less.
-    """
-
-    def __init__(self, max_views: int | None = None) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        allowed = MAX_OPEN_VIEWS if soft == resource.RLIM_INFINITY else max(1, soft // 4)
-        self.max_views = max_views or min(MAX_OPEN_VIEWS, allowed)
-        self._views: dict[Path, View] = {}
-        self._closed = 0
-        self._orphaned: list[object] = []
-        self._pid = os.getpid()
-        # Held during reads: closing a database under a reader would be undefined.
-        self.lock = threading.RLock()
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def get(self, path: Path) -> View | None:
-        """Return the open view of this path; None where it is not."""
-        if self._pid != os.getpid():
-            # Forked: RocksDB's threads stayed behind in the parent, so these cannot be closed.
-            self._orphaned.append(self._views)
-            self._views, self._pid = {}, os.getpid()
-        return self._views.get(path)
-
-    def add(self, path: Path, view: View) -> None:
-        """Take a view in, and close others above the bound."""
-        while len(self._views) >= self.max_views:
-            # Steps that have nothing to do with the order: each view stays about as long.
-            self._closed += 1
-            nth = self._closed * 0x9E3779B1 % len(self._views)
-            self.close(next(islice(self._views, nth, None)))
-        self._views[path] = view
-
-    def close(self, path: Path) -> None:
-        """Close the view of this path, where it is open."""
-        view = self._views.pop(path, None)
-        if view is not None:
-            with suppress(RocksError), rocks_errors():
-                view.db.close()
-
-    def close_all(self) -> None:
-        """Close every view."""
-        for path in list(self._views):
-            self.close(path)
-
-
-#: Shared by all shards and queries of the process, so that the bound is the process's.
-PROCESS_VIEWS = OpenViews()
 
 
 class _Broken(Exception):
@@ -118,33 +48,16 @@ class Views:
 
     Parameters
     ----------
-    root, cache
-        Where segments come from, and where views are built.
-    query_id, shard, hash_key_id
+    files : ShardFiles
         Whose segments these are; one that says otherwise inside is damaged.
-    counters
-        Where work is counted.
-    open_views
+    open_views : OpenViews, optional
         Default: the process's own.
     """
 
-    def __init__(
-        self,
-        root: Root,
-        cache: LocalCache,
-        *,
-        query_id: str,
-        shard: int,
-        hash_key_id: int,
-        counters: Counters,
-        open_views: OpenViews | None = None,
-    ) -> None:
-        self._root = root
-        self._cache = cache
-        self._query_id = query_id
-        self._shard = shard
-        self._hash_key_id = hash_key_id
-        self._counters = counters
+    def __init__(self, files: ShardFiles, open_views: OpenViews | None = None) -> None:
+        self._files = files
+        self._root, self._cache, self._counters = files.root, files.cache, files.counters
+        self._hash_key_id = files.hash_key_id
         self._open_views = PROCESS_VIEWS if open_views is None else open_views
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
@@ -226,12 +139,10 @@ class Views:
                 self._discard(path)
                 if isinstance(exc.__cause__, OtherVersion):
                     # The file is, byte for byte, what the manifest says.
-                    name = shard_path(self._query_id, self._shard, seg.name + SEGMENT_SUFFIX)
+                    name = self._files.path(seg.name + SEGMENT_SUFFIX)
                     raise OtherRelease.at(self._root.url(name), exc) from exc
                 if exc.in_content:
-                    raise segment_damaged(
-                        self._root, self._query_id, self._shard, seg, exc
-                    ) from exc
+                    raise self._damaged(seg, exc) from exc
                 raise CatalogError(
                     f"the local view {path} cannot be read, though its segment is whole: {exc}; "
                     "free space and file descriptors on this machine, or give another cache "
@@ -245,7 +156,7 @@ class Views:
         try:
             with rocks_errors():
                 view = self._open_views.get(path) or self._open(seg, path, checked=checked)
-                view.meta.check(seg, shard=self._shard, hash_key_id=self._hash_key_id)
+                view.meta.check(seg, shard=self._files.shard, hash_key_id=self._hash_key_id)
                 return action(view)
         except RocksError as exc:
             raise _Broken(str(exc), in_content=exc.is_corruption) from exc
@@ -271,10 +182,7 @@ class Views:
                 if size == seg.sst_bytes and crc in (None, seg.sst_crc32):
                     break
             else:
-                raise segment_damaged(
-                    self._root,
-                    self._query_id,
-                    self._shard,
+                raise self._damaged(
                     seg,
                     f"its file has {size} bytes and CRC-32 {crc}, "
                     f"the manifest says {seg.sst_bytes} and {seg.sst_crc32}",
@@ -288,7 +196,7 @@ class Views:
 
     def _bring(self, seg: SegmentRef, copy: Path, *, checked: bool) -> tuple[int, int | None]:
         """Link or copy the segment to a local file; return size and, where it was read, CRC-32."""
-        name = shard_path(self._query_id, self._shard, seg.name + SEGMENT_SUFFIX)
+        name = self._files.path(seg.name + SEGMENT_SUFFIX)
         try:
             local = self._root.local_path(name)
             if local is not None and _linked(local, copy):
@@ -299,9 +207,7 @@ class Views:
                     return found
             fetched = self._root.fetch(name, copy)
         except ObjectMissing as exc:
-            raise segment_damaged(
-                self._root, self._query_id, self._shard, seg, "its file is missing"
-            ) from exc
+            raise self._damaged(seg, "its file is missing") from exc
         except OSError as exc:
             raise CatalogError(
                 f"cannot read {self._root.url(name)}: {exc}; check that its disk is healthy and "
@@ -311,30 +217,27 @@ class Views:
         self._counters.bytes_fetched += fetched[0]
         return fetched
 
+    def _damaged(self, seg: SegmentRef, why: object) -> SegmentDamaged:
+        """Return the error that says which segment is lost, and what to do."""
+        start, end = (f"{np.datetime64(ms, 'ms')}Z" for ms in (seg.start_ms, seg.end_ms))
+        where = self._root.url(self._files.path(seg.name + SEGMENT_SUFFIX))
+        return SegmentDamaged(
+            f"segment {seg.name} of shard {self._files.shard}, bucket [{start}, {end}) with "
+            f"{seg.count} IDs, is missing or damaged at {where}: {why}. Restore this file from a "
+            "copy; or accept that records of this bucket may come through twice, and start the "
+            f"query again after: dedup catalog accept-loss {self._root.url()} --segment {seg.name}",
+            remedy="damaged-segment",
+        )
+
     def _path(self, name: str) -> Path:
-        return self._cache.entry(self._shard, name + VIEW_SUFFIX)
+        return self._files.entry(name + VIEW_SUFFIX)
 
     def _kept(self, name: str) -> Path:
-        return self._cache.entry(self._shard, name + SEGMENT_SUFFIX)
+        return self._files.entry(name + SEGMENT_SUFFIX)
 
     def _discard(self, path: Path) -> None:
         self._open_views.close(path)
         self._cache.discard(path)
-
-
-def segment_damaged(
-    root: Root, query_id: str, shard: int, seg: SegmentRef, why: object
-) -> SegmentDamaged:
-    """Return the error that says which segment is lost, and what to do."""
-    name = shard_path(query_id, shard, seg.name + SEGMENT_SUFFIX)
-    start, end = (_utc(ms) for ms in (seg.start_ms, seg.end_ms))
-    return SegmentDamaged(
-        f"segment {seg.name} of shard {shard}, bucket [{start}, {end}) with {seg.count} IDs, is "
-        f"missing or damaged at {root.url(name)}: {why}. Restore this file from a copy; or accept "
-        "that records of this bucket may come through twice, and start the query again after: "
-        f"dedup catalog accept-loss {root.url()} --segment {seg.name}",
-        remedy="damaged-segment",
-    )
 
 
 def _linked(source: Path, link: Path) -> bool:
@@ -343,7 +246,3 @@ def _linked(source: Path, link: Path) -> bool:
     except OSError:  # gone, on another disk, or a file system without links: fetch says which
         return False
     return True
-
-
-def _utc(ms: int) -> str:
-    return f"{np.datetime64(ms, 'ms')}Z"

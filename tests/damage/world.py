@@ -14,11 +14,11 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.gc.runs import mark_through, write_lineage
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import write_adopted, write_backup
 from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.view import OpenViews
 from dedup.core.bucket import Bucket
 from dedup.core.clocks import Clocks, SourceClock
 from dedup.core.entries import Entries

@@ -22,9 +22,9 @@ import numpy as np
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.view import OpenViews
 from dedup.core import upkeep
 from dedup.core.admission import FLAG_UNTIMED
 from dedup.core.arrival import Verdict

@@ -67,8 +67,8 @@ DAMAGE, PARTITIONS = "unit/test_catalog_damage.py", "unit/test_core_partitions.p
 ADOPT = "unit/test_catalog_adopt.py"
 
 _BELIEVES = (
-    "from dedup.catalog.view import OpenViews, Views\n",
-    "from dedup.catalog.view import OpenViews, Views\n\nSEEN = {}\n",
+    "from dedup.catalog.view import Views\n",
+    "from dedup.catalog.view import Views\n\nSEEN = {}\n",
 )
 _LEARNS = (
     "        name = self._next_name()\n        with self._cache.scratch()",
@@ -414,8 +414,8 @@ MUTANTS = (
     _mutant(
         "another segment under the same name is used",
         "catalog/view.py",
-        "                view.meta.check(seg, shard=self._shard, hash_key_id=self._hash_key_id)\n",
-        "",
+        "view.meta.check(seg, shard=self._files.shard, hash_key_id=self._hash_key_id)",
+        "pass",
         DAMAGE,
     ),
     _mutant(

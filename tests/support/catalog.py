@@ -13,9 +13,9 @@ import pytest
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.view import OpenViews
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys

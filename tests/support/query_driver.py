@@ -11,10 +11,10 @@ from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.view import OpenViews
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys

@@ -14,8 +14,8 @@ import pytest
 
 from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
 from dedup.catalog.database import View
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
-from dedup.catalog.view import OpenViews
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 from tests.support.catalog import QUERY, Bench, DirectoryFileSystem, fixed, knows, write

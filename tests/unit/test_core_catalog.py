@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.catalog.cache import LocalCache
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.view import OpenViews
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
 from tests.support.catalog import HASH_KEY, QUERY, RUN, Bench

@@ -12,11 +12,11 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, certificate_of
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.repair.contents import Snapshot, only_query
 from dedup.catalog.root import Root
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.catalog.view import OpenViews
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
 from dedup.core.keys import Keys

@@ -1,0 +1,76 @@
+"""The views that a process holds open: RocksDB databases, bounded in number (invariant 5)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from dedup.catalog.database import View
+from dedup.catalog.segment_file import RocksError, rocks_errors
+
+MAX_OPEN_VIEWS = 256
+
+
+class OpenViews:
+    """The views that this process holds open, at most ``max_views``.
+
+    A micro-batch goes through all segments in the same order, so of more than there is room for the
+    least recently used is always the next one asked for: any but the newest goes, in turn.
+
+    Parameters
+    ----------
+    max_views
+        Bound, >= 1; each takes one file descriptor. Default: `MAX_OPEN_VIEWS`, or a quarter of the
+        file descriptors that the process may open where that is less.
+    """
+
+    def __init__(self, max_views: int | None = None) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = MAX_OPEN_VIEWS if soft == resource.RLIM_INFINITY else max(1, soft // 4)
+        self.max_views = max_views or min(MAX_OPEN_VIEWS, allowed)
+        self._views: dict[Path, View] = {}
+        self._closed = 0
+        self._orphaned: list[object] = []
+        self._pid = os.getpid()
+        # Held during reads: closing a database under a reader would be undefined.
+        self.lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def get(self, path: Path) -> View | None:
+        """Return the open view of this path; None where it is not."""
+        if self._pid != os.getpid():
+            # Forked: RocksDB's threads stayed behind in the parent, so these cannot be closed.
+            self._orphaned.append(self._views)
+            self._views, self._pid = {}, os.getpid()
+        return self._views.get(path)
+
+    def add(self, path: Path, view: View) -> None:
+        """Take a view in, and close others above the bound."""
+        while len(self._views) >= self.max_views:
+            # Steps that have nothing to do with the order: each view stays about as long.
+            self._closed += 1
+            nth = self._closed * 0x9E3779B1 % len(self._views)
+            self.close(next(islice(self._views, nth, None)))
+        self._views[path] = view
+
+    def close(self, path: Path) -> None:
+        """Close the view of this path, where it is open."""
+        view = self._views.pop(path, None)
+        if view is not None:
+            with suppress(RocksError), rocks_errors():
+                view.db.close()
+
+    def close_all(self) -> None:
+        """Close every view."""
+        for path in list(self._views):
+            self.close(path)
+
+
+#: Shared by all shards and queries of the process, so that the bound is the process's.
+PROCESS_VIEWS = OpenViews()

@@ -1,0 +1,58 @@
+"""Where one shard's files are: at the root, and in the local cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.counters import Counters
+from dedup.catalog.layout import shard_path
+from dedup.catalog.root import Root
+from dedup.core.sharding import derive_keys, filter_key_id
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFiles:
+    """The files of one shard, and what whoever reads or writes them needs besides.
+
+    Parameters
+    ----------
+    root : Root
+        Where segments and sidecars are.
+    cache : LocalCache
+        Where views are built, and where fetched and rebuilt files go.
+    query_id : str
+        Whose files they are; hash keys are derived from it.
+    shard : int
+        Which shard, >= 0.
+
+    Attributes
+    ----------
+    counters : Counters
+        Where work is counted.
+    """
+
+    root: Root
+    cache: LocalCache
+    query_id: str
+    shard: int
+    counters: Counters = field(default_factory=Counters)
+
+    @property
+    def hash_key(self) -> bytes:
+        """The 16-byte key of the hashes in filters and segments."""
+        return derive_keys(self.query_id)[1]
+
+    @property
+    def hash_key_id(self) -> int:
+        """The ID of that key, as segments and sidecars hold it."""
+        return filter_key_id(self.query_id)
+
+    def path(self, file: str) -> str:
+        """Return the name of a file at the root."""
+        return shard_path(self.query_id, self.shard, file)
+
+    def entry(self, file: str) -> Path:
+        """Return the path of a file, or of a view, in the local cache."""
+        return self.cache.entry(self.shard, file)
