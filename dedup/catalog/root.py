@@ -7,22 +7,21 @@ import errno
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from dedup import faults
 from dedup.catalog.localfile import publish
-from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
+from dedup.catalog.location import FileSystemFactory, Location, error_text, is_local
 from dedup.core.parse import OtherVersion
-from dedup.errors import CatalogError, ConfigError, DedupError, OtherRelease
+from dedup.errors import CatalogError, OtherRelease
 from dedup.errors import ObjectMissing as ObjectMissing  # what the methods below raise
 
-FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 T = TypeVar("T")
 
 _CHUNK_BYTES = 4 << 20
@@ -63,49 +62,23 @@ class Root:
     """
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
-        if callable(where):
-            self._where: str | FileSystemFactory = where
-        else:
-            text = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
-            if not isinstance(text, str):
-                raise ConfigError(
-                    f"the catalog is {where!r}; give a path, a URI or a function as text or Path"
-                )
-            if text != text.strip() and scheme_of(text.strip()) is not None:
-                raise ConfigError(f"{shown(text.strip())!r} has blanks around it; leave them out")
-            if not text:
-                raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
-            check_known(text)
-            # Workers may run in another folder than the driver, or as another user.
-            self._where = text if scheme_of(text) else os.path.abspath(os.path.expanduser(text))
-        self._resolved: tuple[int, pafs.FileSystem, str] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_where": self._where, "_resolved": None}
+        self._location = Location(where)
 
     def __repr__(self) -> str:
         return f"Root({self.url()!r})"
 
     def url(self, name: str = "") -> str:
         """Return the full path of an object for people to read, without credentials."""
-        if isinstance(self._where, str):
-            base = shown(self._where)
-        else:
-            try:
-                fs, path = self._filesystem()
-                base = path if _is_local(fs) else f"{fs.type_name}://{path}"
-            except CatalogError:
-                base = getattr(self._where, "__qualname__", "factory") + "()"
-        return f"{base.rstrip('/')}/{name}" if name else base
+        return self._location.url(name)
 
     # --- reading
 
     def local_path(self, name: str) -> Path | None:
         """Return the path of an object (there or not) on this machine; None on other storage."""
-        if isinstance(self._where, str) and scheme_of(self._where) not in (None, "file"):
-            return None  # opening some storage already asks it
-        fs, base = self._filesystem()
-        return Path(base, _checked(name)) if _is_local(fs) else None
+        if self._location.asks_storage:
+            return None
+        fs, base = self._location.open()
+        return Path(base, _checked(name)) if is_local(fs) else None
 
     def size(self, name: str) -> int | None:
         """Return the size of an object in bytes, None where there is none."""
@@ -120,7 +93,7 @@ class Root:
         return self._at("look up", name, lambda fs, path: fs.get_file_info(path))
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is an object of this name."""
+        """Return whether there is an object of this name."""
         return self.size(name) is not None
 
     def read_bytes(self, name: str) -> bytes:
@@ -189,28 +162,24 @@ class Root:
 
     def folders(self) -> tuple[str, ...]:
         """Return the names of the folders directly below the root."""
-        infos = self._call(
-            "list",
-            "",
-            lambda fs, path: fs.get_file_info(pafs.FileSelector(path, allow_not_found=True)),
-        )
+        infos = self._infos("", recursive=False)
         folders = (info for info in infos if info.type == pafs.FileType.Directory)
         return tuple(sorted(info.base_name for info in folders))
 
     def _list(self, prefix: str) -> tuple[ObjectInfo, ...]:
-        infos = self._call(
-            "list",
-            prefix,
-            lambda fs, path: fs.get_file_info(
-                pafs.FileSelector(path, recursive=True, allow_not_found=True)
-            ),
-        )
-        files = (info for info in infos if info.type == pafs.FileType.File)
-        skip = len(self._filesystem()[1]) + 1
+        files = (i for i in self._infos(prefix) if i.type == pafs.FileType.File)
+        skip = len(self._location.open()[1]) + 1
         objects = (
             ObjectInfo(info.path[skip:], int(info.size), _modified_ms(info)) for info in files
         )
         return tuple(sorted(objects, key=lambda o: o.name))
+
+    def _infos(self, folder: str, *, recursive: bool = True) -> Iterator[pafs.FileInfo]:
+        def infos(fs: pafs.FileSystem, path: str) -> Iterator[pafs.FileInfo]:
+            selector = pafs.FileSelector(path, recursive=recursive, allow_not_found=True)
+            return iter(fs.get_file_info(selector))
+
+        return self._call("list", folder, infos)
 
     # --- writing
 
@@ -255,7 +224,7 @@ class Root:
 
         def put(fs: pafs.FileSystem, path: str) -> bool:
             nonlocal begun
-            if _is_local(fs):
+            if is_local(fs):
                 return publish(Path(path), content, create=create)
             # What is there after a failed try may be our own.
             if create and not begun and fs.get_file_info(path).type != pafs.FileType.NotFound:
@@ -275,10 +244,10 @@ class Root:
         return self._call(verb, _checked(name), action)
 
     def _call(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
-        retry = callable(self._where)
+        retry = self._location.is_made_by_user
         while True:
             try:
-                fs, base = self._filesystem()
+                fs, base = self._location.open()
                 return action(fs, f"{base}/{name}" if name else base)
             except (OSError, pa.ArrowException) as exc:
                 # To write, the folder is made: what is missing then is no object.
@@ -290,72 +259,13 @@ class Root:
                     ) from exc
                 if not retry:
                     raise CatalogError(
-                        f"cannot {verb} {self.url(name)}: {_said(exc)}; check that the catalog "
-                        "root is reachable, has free space, and may be read and written by this "
-                        "user or with these credentials, then start the query again",
+                        f"cannot {verb} {self.url(name)}: {error_text(exc)}; check that the "
+                        "catalog root is reachable, has free space, and may be read and written by "
+                        "this user or with these credentials, then start the query again",
                         remedy="storage",
                     ) from exc
-                retry, self._resolved = False, None
-
-    def _filesystem(self) -> tuple[pafs.FileSystem, str]:
-        if self._resolved is None or self._resolved[0] != os.getpid():
-            fs, base = self._open()
-            while isinstance(fs, pafs.SubTreeFileSystem) and _is_local(fs.base_fs):
-                fs, base = fs.base_fs, f"{fs.base_path.rstrip('/')}/{base.strip('/')}"
-            # A file system with threads of its own does not survive a fork.
-            self._resolved = os.getpid(), fs, base.rstrip("/") or "/"
-        return self._resolved[1:]
-
-    def _open(self) -> tuple[pafs.FileSystem, str]:
-        if callable(self._where):
-            try:
-                return self._where()
-            except (OSError, pa.ArrowException) as exc:
-                raise CatalogError(
-                    f"the function given as catalog failed: {_said(exc)}; it must return "
-                    "(pyarrow.fs.FileSystem, folder) on every worker",
-                    remedy="storage",
-                ) from exc
-        if scheme_of(self._where) is None:
-            return pafs.LocalFileSystem(), self._where
-        try:
-            fs, base = pafs.FileSystem.from_uri(self._where)
-        except (OSError, pa.ArrowException, ValueError, ImportError) as exc:
-            raise self._unopened(exc) from None
-        return fs, str(base)
-
-    def _unopened(self, exc: Exception) -> DedupError:
-        assert isinstance(self._where, str)
-        # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
-        plain = without_credentials(self._where)
-        begins = f"cannot use {plain!r} as catalog: {_said(exc).replace(self._where, plain)}"
-        if "libjvm" in str(exc) or "libhdfs" in str(exc):
-            return ConfigError(
-                f"{begins}; for hdfs:// JAVA_HOME must name a JDK, HADOOP_HOME a Hadoop that has "
-                "lib/native/libhdfs.so, and CLASSPATH must be what `hadoop classpath --glob` "
-                "prints, on the driver and on every executor"
-            )
-        if isinstance(exc, OSError):
-            return CatalogError(
-                f"{begins}; check that the storage is reachable and that these credentials may "
-                "use it, then start the query again",
-                remedy="storage",
-            )
-        return ConfigError(
-            f"{begins}; give a local path, a URI that pyarrow.fs.FileSystem.from_uri takes "
-            "(credentials with '/' or '+' percent-encoded), or a function that returns "
-            "(fs, folder)"
-        )
-
-
-def _is_local(fs: pafs.FileSystem) -> bool:
-    return isinstance(fs, pafs.LocalFileSystem)
-
-
-def _said(error: Exception) -> str:
-    """What a storage client says, in one line: libhdfs lists a hundred places where it looked."""
-    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines if len(lines) < 10 else lines[:1])
+                retry = False
+                self._location.close()
 
 
 def _modified_ms(info: pafs.FileInfo) -> int | None:

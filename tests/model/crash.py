@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from dedup.catalog.root import FileSystemFactory, Root
+from dedup.catalog.location import FileSystemFactory
+from dedup.catalog.root import Root
 
 
 class Crash(BaseException):

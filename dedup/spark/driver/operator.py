@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Literal, TypeAlias
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.catalog.root import FileSystemFactory
+from dedup.catalog.location import FileSystemFactory
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.options import ColumnOrName, Options
 from dedup.spark.idtime import IdTime

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 
 from pyspark.sql import Column
 
-from dedup.catalog.root import FileSystemFactory, Root
+from dedup.catalog.location import FileSystemFactory
+from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local
 from dedup.core.duration import duration_ms, format_ms
 from dedup.core.policy import (

@@ -1,0 +1,147 @@
+"""Where a catalog root is: a folder of a file system, opened once in each process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
+from dedup.errors import CatalogError, ConfigError, DedupError
+
+FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
+
+
+class Location:
+    """A folder of a file system, and how it is opened.
+
+    Parameters
+    ----------
+    where : str, PathLike or callable
+        As of `Root`.
+
+    Raises
+    ------
+    ConfigError
+        When a path is empty, or a URI is none that pyarrow knows.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
+        if callable(where):
+            self._where: str | FileSystemFactory = where
+        else:
+            text = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
+            if not isinstance(text, str):
+                raise ConfigError(
+                    f"the catalog is {where!r}; give a path, a URI or a function as text or Path"
+                )
+            if text != text.strip() and scheme_of(text.strip()) is not None:
+                raise ConfigError(f"{shown(text.strip())!r} has blanks around it; leave them out")
+            if not text:
+                raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
+            check_known(text)
+            # Workers may run in another folder than the driver, or as another user.
+            self._where = text if scheme_of(text) else os.path.abspath(os.path.expanduser(text))
+        self._resolved: tuple[int, pafs.FileSystem, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_where": self._where, "_resolved": None}
+
+    @property
+    def is_made_by_user(self) -> bool:
+        """Whether a function opens it, which may give new credentials when it is called again."""
+        return callable(self._where)
+
+    @property
+    def asks_storage(self) -> bool:
+        """Whether opening it may already ask the storage."""
+        return isinstance(self._where, str) and scheme_of(self._where) not in (None, "file")
+
+    def url(self, name: str = "") -> str:
+        """Return the full path of a file in it for people to read, without credentials."""
+        if isinstance(self._where, str):
+            base = shown(self._where)
+        else:
+            try:
+                fs, path = self.open()
+                base = path if is_local(fs) else f"{fs.type_name}://{path}"
+            except CatalogError:
+                base = getattr(self._where, "__qualname__", "factory") + "()"
+        return f"{base.rstrip('/')}/{name}" if name else base
+
+    def close(self) -> None:
+        """Forget what was opened: the next `open` opens it anew."""
+        self._resolved = None
+
+    def open(self) -> tuple[pafs.FileSystem, str]:
+        """Return the file system and the folder's path in it.
+
+        Raises
+        ------
+        CatalogError
+            When the storage cannot be reached or refuses.
+        ConfigError
+            When the URI cannot be used.
+        """
+        if self._resolved is None or self._resolved[0] != os.getpid():
+            fs, base = self._open()
+            while isinstance(fs, pafs.SubTreeFileSystem) and is_local(fs.base_fs):
+                fs, base = fs.base_fs, f"{fs.base_path.rstrip('/')}/{base.strip('/')}"
+            # A file system with threads of its own does not survive a fork.
+            self._resolved = os.getpid(), fs, base.rstrip("/") or "/"
+        return self._resolved[1:]
+
+    def _open(self) -> tuple[pafs.FileSystem, str]:
+        if callable(self._where):
+            try:
+                return self._where()
+            except (OSError, pa.ArrowException) as exc:
+                raise CatalogError(
+                    f"the function given as catalog failed: {error_text(exc)}; it must return "
+                    "(pyarrow.fs.FileSystem, folder) on every worker",
+                    remedy="storage",
+                ) from exc
+        if scheme_of(self._where) is None:
+            return pafs.LocalFileSystem(), self._where
+        try:
+            fs, base = pafs.FileSystem.from_uri(self._where)
+        except (OSError, pa.ArrowException, ValueError, ImportError) as exc:
+            raise self._unopened(exc) from None
+        return fs, str(base)
+
+    def _unopened(self, exc: Exception) -> DedupError:
+        assert isinstance(self._where, str)
+        # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
+        plain = without_credentials(self._where)
+        begins = f"cannot use {plain!r} as catalog: {error_text(exc).replace(self._where, plain)}"
+        if "libjvm" in str(exc) or "libhdfs" in str(exc):
+            return ConfigError(
+                f"{begins}; for hdfs:// JAVA_HOME must name a JDK, HADOOP_HOME a Hadoop that has "
+                "lib/native/libhdfs.so, and CLASSPATH must be what `hadoop classpath --glob` "
+                "prints, on the driver and on every executor"
+            )
+        if isinstance(exc, OSError):
+            return CatalogError(
+                f"{begins}; check that the storage is reachable and that these credentials may "
+                "use it, then start the query again",
+                remedy="storage",
+            )
+        return ConfigError(
+            f"{begins}; give a local path, a URI that pyarrow.fs.FileSystem.from_uri takes "
+            "(credentials with '/' or '+' percent-encoded), or a function that returns "
+            "(fs, folder)"
+        )
+
+
+def is_local(fs: pafs.FileSystem) -> bool:
+    """Return whether a file system is this machine's own."""
+    return isinstance(fs, pafs.LocalFileSystem)
+
+
+def error_text(error: Exception) -> str:
+    """Return what a storage client says, in one line: libhdfs lists a hundred places."""
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines if len(lines) < 10 else lines[:1])
