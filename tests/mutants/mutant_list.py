@@ -184,10 +184,10 @@ MUTANTS = (
     _mutant(
         "IDs with one hash are one ID",
         "kernel/__init__.py",
-        "return _path.first_occurrence(data, offsets, hashes)",
-        "import numpy\n\n"
+        "first_occurrence = _path.first_occurrence\n",
+        "def first_occurrence(data, offsets, hashes):\n    import numpy\n\n"
         "    _, first, inverse = numpy.unique(hashes, return_index=True, return_inverse=True)\n"
-        "    return first[inverse]",
+        "    return first[inverse]\n\n\n",
         "unit/test_hostile_input.py",
     ),
     _mutant(

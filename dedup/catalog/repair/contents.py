@@ -11,9 +11,10 @@ from typing import Any
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.contact import reach
 from dedup.catalog.gc.sweep import Named
+from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.repair.inspect import CatalogFile, list_catalog
-from dedup.catalog.root import FileSystemFactory, Root
+from dedup.catalog.root import Root
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
 from dedup.core.manifest import Manifest
