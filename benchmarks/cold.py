@@ -70,7 +70,7 @@ def one_root(
     catalog: Catalog, folder: Path, events: Events, data: Path, batches: int, memory: str
 ) -> dict[str, Any]:
     """Three starts of one query: to build, with its cache, and without."""
-    fed, told = 0, {}
+    fed, figures = 0, {}
     for start, count in (("build", batches + 1), ("warm", AFTER), ("cold", AFTER)):
         if start == "cold":
             lose(folder / "cache")
@@ -82,11 +82,11 @@ def one_root(
                 print(f"{folder.name} {start} {pipeline.batch_ms[-1]} ms", file=sys.stderr)
             pipeline.stop()
         fed += count
-        told[start] = [
+        figures[start] = [
             {"batch_ms": ms, **{name: getattr(metrics, name) for name in FIGURES}}
             for ms, metrics in zip(pipeline.batch_ms, pipeline.metrics, strict=True)
         ]
-    return told
+    return figures
 
 
 def lose(cache: Path) -> None:

@@ -98,7 +98,7 @@ def shuffle_only(events: DataFrame, folder: Path) -> DataFrame:
 
 def contenders() -> dict[str, Pipeline]:
     """All of them, by name."""
-    made = [
+    pipelines = [
         Pipeline("scan + repartition(id)", shuffle_only),
         Pipeline("pack, pass-through state, unpack", pass_through),
         Pipeline("dedup_by_id", operator()),
@@ -106,4 +106,4 @@ def contenders() -> dict[str, Pipeline]:
         Pipeline("dropDuplicatesWithinWatermark, HDFS-backed", spark_built_in),
         Pipeline("dropDuplicatesWithinWatermark, RocksDB tuned", spark_built_in, TUNED_ROCKSDB),
     ]
-    return {pipeline.name: pipeline for pipeline in made}
+    return {pipeline.name: pipeline for pipeline in pipelines}

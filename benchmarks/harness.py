@@ -123,18 +123,18 @@ def parser(
     Those with a driver's memory also take the share of duplicates, those with a name may keep their
     result under another.
     """
-    made = argparse.ArgumentParser(description=description)
+    options = argparse.ArgumentParser(description=description)
     if driver_memory is not None:
-        made.add_argument("--driver-memory", default=driver_memory)
-        made.add_argument("--duplicates", type=float, default=0.05)
+        options.add_argument("--driver-memory", default=driver_memory)
+        options.add_argument("--duplicates", type=float, default=0.05)
     if name is not None:
-        made.add_argument("--name", default=name, help="of the result")
-    made.add_argument("--rows", type=int, default=rows, help="of a micro-batch")
+        options.add_argument("--name", default=name, help="of the result")
+    options.add_argument("--rows", type=int, default=rows, help="of a micro-batch")
     if batches is not None:
-        made.add_argument("--batches", type=int, default=batches)
-    made.add_argument("--data", help="folder where generated input is kept between runs")
-    made.add_argument("--work", help="folder for checkpoints, catalogs and caches")
-    return made
+        options.add_argument("--batches", type=int, default=batches)
+    options.add_argument("--data", help="folder where generated input is kept between runs")
+    options.add_argument("--work", help="folder for checkpoints, catalogs and caches")
+    return options
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.results import FOLDER, finish, median
 from dedup.core.policy import Policy
 from dedup.tune.counting import CountingStore
-from dedup.tune.drive import Load, drive, made_keys
+from dedup.tune.drive import Load, drive, synthetic_keys
 
 
 def load_of(rows: int, batch_ms: int, horizon_ms: int, duplicates: float = 0.05) -> Load:
@@ -40,7 +40,7 @@ def simulate(load: Load, batches: int) -> list[dict[str, Any]]:
     """Counts of one shard, micro-batch by micro-batch."""
     store = CountingStore()
     figures = []
-    for step in drive(load, batches, made_keys(), lambda number: store):
+    for step in drive(load, batches, synthetic_keys(), lambda number: store):
         manifest = step.state.manifest
         segments = list(manifest.segments())
         figures.append(

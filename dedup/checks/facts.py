@@ -57,7 +57,7 @@ class Source:
     batch_max: int | None = None
 
     def option(self, name: str) -> str | None:
-        """The option's text, None where it is not known to be given."""
+        """Return the option's text, None where it is not known to be given."""
         return self.options.get(name.lower())
 
     @property
@@ -140,13 +140,13 @@ class Facts:
     batch_records_max: int | None = None
 
     def setting(self, name: str, default: str) -> str | None:
-        """A setting as the next start will have it: the checkpoint's where it keeps one."""
+        """Return a setting as the next start will have it: the checkpoint's where it keeps one."""
         if self.pinned is not None and name in self.pinned:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
 
     def enabled(self, name: str, default: str = "true") -> bool | None:
-        """Whether a setting will be true at the next start, None where that is not known."""
+        """Return whether a setting will be true at the next start, None where that is not known."""
         value = self.setting(name, default)
         return None if value is None else value.strip().lower() == "true"
 
@@ -160,7 +160,7 @@ class Facts:
         """Partitions of the state: the checkpoint's, else as many as the first start will make."""
         if self.state_partitions is not None:
             return self.state_partitions
-        return whole(self.setting("spark.sql.shuffle.partitions", "200"))
+        return whole_number(self.setting("spark.sql.shuffle.partitions", "200"))
 
     @property
     def started(self) -> bool:
@@ -174,24 +174,24 @@ class Facts:
         return None if master is None else _MASTER.fullmatch(master) is not None
 
     def of_kind(self, kind: str) -> tuple[Source, ...]:
-        """The sources of one kind that are known."""
+        """Return the sources of one kind that are known."""
         return tuple(source for source in self.sources or () if source.kind == kind)
 
 
 def retention(value: str | timedelta, *, option: str) -> int:
-    """Milliseconds of a Kafka retention; ``-1`` and ``forever`` are `FOREVER_MS`."""
+    """Return the milliseconds of a Kafka retention; ``-1`` and ``forever`` are `FOREVER_MS`."""
     if isinstance(value, str) and value.strip() in ("-1", "forever"):
         return FOREVER_MS
     return duration_ms(value, option=option)
 
 
-def whole(text: str | None) -> int | None:
-    """The whole number that a setting's text stands for, None where it is none."""
+def whole_number(text: str | None) -> int | None:
+    """Return the whole number that a setting's text stands for, None where it is none."""
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 
 def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
-    """The bytes of a size as Spark writes it, e.g. ``"4g"``; None where it is none.
+    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``; None where it is none.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
 
 
 def cores_of(settings: Mapping[str, str], machine_cores: int | None) -> int | None:
-    """How many tasks run at a time under these settings, None where they do not tell.
+    """Return how many tasks run at a time under these settings, None where they do not tell.
 
     Parameters
     ----------
@@ -223,12 +223,12 @@ def cores_of(settings: Mapping[str, str], machine_cores: int | None) -> int | No
     found = _MASTER.fullmatch(settings.get("spark.master", ""))
     if found is not None:
         return machine_cores if found[1] == "*" else int(found[1] or 1)
-    per_task = whole(settings.get("spark.task.cpus")) or 1
-    total = whole(settings.get("spark.cores.max"))
+    per_task = whole_number(settings.get("spark.task.cpus")) or 1
+    total = whole_number(settings.get("spark.cores.max"))
     if total is None:
         dynamic = settings.get("spark.dynamicAllocation.enabled", "").lower() == "true"
         name = "dynamicAllocation.maxExecutors" if dynamic else "executor.instances"
-        executors = whole(settings.get(f"spark.{name}"))
-        each = whole(settings.get("spark.executor.cores"))
+        executors = whole_number(settings.get(f"spark.{name}"))
+        each = whole_number(settings.get("spark.executor.cores"))
         total = None if executors is None or each is None else executors * each
     return None if total is None else max(1, total // per_task)

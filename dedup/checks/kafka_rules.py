@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dedup.checks.facts import FOREVER_MS, HOW_CORES, HOW_OPTIONS, Facts, Source, whole
+from dedup.checks.facts import FOREVER_MS, HOW_CORES, HOW_OPTIONS, Facts, Source, whole_number
 from dedup.checks.findings import Takes, Verdict, breaks, costs, fine, unknown
 from dedup.core.duration import format_ms
 
@@ -167,7 +167,7 @@ def _readers(source: Source, cores: int | None) -> Verdict:
             f"Whether {source.name} is read by all cores cannot be told: how many "
             f"{missing} there are is not known.{how}"
         )
-    tasks = max(source.partitions, whole(source.option("minPartitions")) or 0)
+    tasks = max(source.partitions, whole_number(source.option("minPartitions")) or 0)
     if tasks >= cores:
         return fine(f"{source.name.capitalize()}: {tasks} tasks read for {cores} cores.")
     assumed = "" if source.complete else " (minPartitions is taken not to be given)"

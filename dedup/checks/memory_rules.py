@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dedup.checks.facts import Facts, size_bytes, whole
+from dedup.checks.facts import Facts, size_bytes, whole_number
 from dedup.checks.findings import Verdict, costs, fine, unknown
 
 _MIB = 1 << 20
@@ -103,7 +103,7 @@ def _need(facts: Facts, tasks: int) -> str:
 
 
 def _room(facts: Facts, allowed: int, tasks: int) -> str:
-    """What the memory means for the micro-batches that there were."""
+    """Return what the memory means for the micro-batches that there were."""
     if not facts.batch_records_max or not facts.shards:
         return ""
     records = -(-facts.batch_records_max // facts.shards)
@@ -114,39 +114,39 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
 
 
 def workers_bytes(tasks: int, share: int) -> int:
-    """Memory of an executor's Python workers at work with shares of so many bytes."""
+    """Return the memory of an executor's Python workers at work with shares of so many bytes."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 
 def _fitting(allowed: int, tasks: int) -> int:
-    """The largest share for which the memory is enough, in whole MiB; 0 where there is none."""
+    """Return the largest share for which the memory is enough, in whole MiB; at least 0."""
     return max(0, (allowed // tasks - _WORKER_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB)
 
 
 def _mappable(each: int) -> int:
-    """The largest share that a worker's address space lets it judge, in whole MiB."""
+    """Return the largest share that a worker's address space lets it judge, in whole MiB."""
     return (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
 
 
 def _advised(facts: Facts) -> int:
-    """The share that both rules advise: the smaller one, so that one report says one thing."""
-    tasks, found = _tasks(facts), []
+    """Return the share that both rules advise: the smaller one, so that a report advises one."""
+    tasks, shares = _tasks(facts), []
     limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
     if limit is not None and tasks is not None:
-        found.append(max(_mappable(limit // tasks), _LEAST_SHARE))
+        shares.append(max(_mappable(limit // tasks), _LEAST_SHARE))
     if facts.local:
         beside = _beside_heap(facts)
         if beside is not None and facts.cores is not None:
-            found.append(max(_fitting(beside, facts.cores), _MIB))
+            shares.append(max(_fitting(beside, facts.cores), _MIB))
     else:
         allowed = _python_bytes(facts)
         if allowed is not None and tasks is not None:
-            found.append(max(_fitting(allowed, tasks), _LEAST_SHARE))
-    return min(found)
+            shares.append(max(_fitting(allowed, tasks), _LEAST_SHARE))
+    return min(shares)
 
 
 def _beside_heap(facts: Facts) -> int | None:
-    """What the machine has beside the JVM's heap, None where it is not known."""
+    """Return what the machine has beside the JVM's heap, None where it is not known."""
     heap = size_bytes(facts.setting("spark.driver.memory", "1g"), unit="m")
     if facts.machine_bytes is None or heap is None:
         return None
@@ -154,20 +154,20 @@ def _beside_heap(facts: Facts) -> int | None:
 
 
 def _tasks(facts: Facts) -> int | None:
-    """Tasks at a time on one executor."""
-    cores = whole(facts.setting("spark.executor.cores", "1"))
-    cpus = whole(facts.setting("spark.task.cpus", "1")) or 1
+    """Return how many tasks run at a time on one executor."""
+    cores = whole_number(facts.setting("spark.executor.cores", "1"))
+    cpus = whole_number(facts.setting("spark.task.cpus", "1")) or 1
     return None if cores is None else max(1, cores // cpus)
 
 
 def _python_bytes(facts: Facts) -> int | None:
-    """What an executor's container has beside the JVM's heap, as Spark reckons it."""
+    """Return what an executor's container has beside the JVM's heap, as Spark reckons it."""
     if facts.settings.get("spark.master") is None:
         return None
-    own = size_bytes(facts.settings.get(_PYSPARK), unit="m") or 0
-    given = size_bytes(facts.settings.get(_OVERHEAD), unit="m")
-    if given is not None:
-        return own + given
+    pyspark = size_bytes(facts.settings.get(_PYSPARK), unit="m") or 0
+    overhead = size_bytes(facts.settings.get(_OVERHEAD), unit="m")
+    if overhead is not None:
+        return pyspark + overhead
     heap = size_bytes(facts.setting("spark.executor.memory", "1g"), unit="m")
     if heap is None:
         return None
@@ -177,4 +177,4 @@ def _python_bytes(facts: Facts) -> int | None:
         share = float(factor) if factor is not None else 0.4 if kubernetes else 0.1
     except ValueError:
         return None
-    return own + max(384 * _MIB, int(heap * share))
+    return pyspark + max(384 * _MIB, int(heap * share))

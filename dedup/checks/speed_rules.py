@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dedup.checks.facts import HOW_CORES, HOW_SETTINGS, Facts, Source, size_bytes, whole
+from dedup.checks.facts import HOW_CORES, HOW_SETTINGS, Facts, Source, size_bytes, whole_number
 from dedup.checks.findings import Takes, Verdict, costs, fine, unknown
 from dedup.checks.guarantee_rules import HDFS_STORE, ROCKSDB_STORE, STORE
 
@@ -36,7 +36,7 @@ def shuffle_partitions(facts: Facts) -> Verdict:
     have = f"{_PARTITIONS} is {partitions}"
     if facts.started:
         have = f"The state has {partitions} partitions"
-        asked = whole(facts.settings.get(_PARTITIONS))
+        asked = whole_number(facts.settings.get(_PARTITIONS))
         if asked not in (None, partitions):
             have += f" (the checkpoint keeps that number, {_PARTITIONS}={asked} changes nothing)"
     if cores is None:

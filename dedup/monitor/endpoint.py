@@ -59,11 +59,11 @@ class Endpoint:
         ConfigError
             When the endpoint was never reached, or is none of ours.
         """
-        found: dict[str, QueryLog] = {}
+        logs: dict[str, QueryLog] = {}
         try:
-            found = _queries(self._ask())
+            logs = _queries(self._ask())
             # A driver that began anew knows of a query from its first micro-batch on.
-            missing = ", ".join(sorted(self._logs.keys() - found.keys()))
+            missing = ", ".join(sorted(self._logs.keys() - logs.keys()))
             self.trouble = (
                 f"{self.url} tells nothing of {missing} any more: what follows is what it said last"
                 if missing
@@ -76,10 +76,10 @@ class Endpoint:
                     f"{self.url} gives no metrics of dedup ({error}): the driver is gone, or it is "
                     "not the address that DedupListener(prometheus_port=...) serves"
                 ) from error
-        self._logs |= found
+        self._logs |= logs
         # A driver that answers hears of every end.
         return [
-            log.watched(now_ms, alive=log.running and name in found)
+            log.watched(now_ms, alive=log.running and name in logs)
             for name, log in self._logs.items()
         ]
 

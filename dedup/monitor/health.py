@@ -127,7 +127,7 @@ def judge(
 
 
 def _window(samples: Sequence[BatchSample]) -> tuple[BatchSample, ...]:
-    """The last ones, as many as it takes, of one checkpoint."""
+    """Return the newest samples of one checkpoint, as many as a window takes."""
     first = len(samples)
     while first and not (
         len(samples) - first >= WINDOW and samples[-1].at_ms - samples[first].at_ms >= WINDOW_MS
@@ -166,7 +166,7 @@ def _judge(
 
 
 def _quiet(last: tuple[BatchSample, ...], now_ms: int, silent_ms: int) -> str:
-    """What is unusual of the time since the last micro-batch, for people."""
+    """Return what is unusual of the time since the last micro-batch, for people."""
     unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
     if silent_ms > unusual_ms:
         return f"; nothing heard for {span(silent_ms)}"
@@ -178,7 +178,7 @@ def _quiet(last: tuple[BatchSample, ...], now_ms: int, silent_ms: int) -> str:
 
 
 def _pause_ms(samples: Sequence[BatchSample]) -> int | None:
-    """The longest pause between two runs; None where only one is known."""
+    """Return the longest pause between two runs; None where only one is known."""
     pauses = (b.at_ms - a.at_ms for a, b in pairwise(samples) if a.run_id != b.run_id)
     return max(pauses, default=None)
 
@@ -192,7 +192,7 @@ def _of_window(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) ->
 
 
 def _patience_ms(last: tuple[BatchSample, ...]) -> int:
-    """The silence that is usual: that of the whole window, and twice the longest in it."""
+    """Return the silence that is usual: that of the whole window, and twice the longest in it."""
     if len(last) < 2:
         return UNKNOWN_SILENCE_MS
     window_ms = last[-1].at_ms - last[0].at_ms
@@ -224,27 +224,27 @@ def _went_back(last: tuple[BatchSample, ...]) -> str | None:
 
 
 def _of_checkpoint(samples: Sequence[BatchSample]) -> Sequence[BatchSample]:
-    """The samples since the checkpoint began, as far as they are known."""
+    """Return the samples since the checkpoint began, as far as they are known."""
     begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
     return samples[begun:]
 
 
-def _lag(last: tuple[BatchSample, ...], known: Sequence[BatchSample]) -> tuple[Status, str]:
+def _lag(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) -> tuple[Status, str]:
     first, newest = last[0], last[-1]
     if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
         return Status.OK, "no newer timestamps"
     held = f", held by source partition {newest.source}" if newest.source else ""
     # A longer horizon lets the GC watermark stand, and the low one goes on.
-    if _marks(first) == _marks(newest) and _stands_unusually(known):
+    if _marks(first) == _marks(newest) and _stands_unusually(samples):
         ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
         return Status.STALLED, (
             f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
         )
-    more = _growth(known, len(last), [one.lag_ms for one in known])
+    more = _growth(samples, len(last), [one.lag_ms for one in samples])
     if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
         return Status.LAGGING, f"it falls behind the newest timestamp, by {more}{held}"
-    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in known]
-    if (more := _growth(known, len(last), behind)) is not None:
+    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in samples]
+    if (more := _growth(samples, len(last), behind)) is not None:
         return Status.LAGGING, (
             f"the newest timestamp falls behind the clock, by {more}: "
             "records come faster than they are judged, or the source is slow"
@@ -256,20 +256,22 @@ def _marks(sample: BatchSample) -> tuple[int | None, int | None]:
     return sample.gc_watermark_ms, sample.low_watermark_ms
 
 
-def _stands_unusually(known: Sequence[BatchSample]) -> bool:
-    """Whether the watermarks stand for more than twice as long as they ever did before.
+def _stands_unusually(samples: Sequence[BatchSample]) -> bool:
+    """Return whether the watermarks stand for more than twice as long as they ever did before.
 
     A source partition that speaks every five minutes lets them stand so long each time.
     """
-    moved = [b.at_ms for a, b in pairwise(known) if _marks(a) != _marks(b)]
+    moved = [b.at_ms for a, b in pairwise(samples) if _marks(a) != _marks(b)]
     usual_ms = max((b - a for a, b in pairwise(moved)), default=0)
-    return known[-1].at_ms - (moved or [known[0].at_ms])[-1] > 2 * usual_ms
+    return samples[-1].at_ms - (moved or [samples[0].at_ms])[-1] > 2 * usual_ms
 
 
-def _growth(known: Sequence[BatchSample], newest: int, lags_ms: Sequence[int | None]) -> str | None:
-    """By how much a lag grew, and in what time; None where it does not."""
-    told = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
-    if len(told) < len(known):
+def _growth(
+    samples: Sequence[BatchSample], newest: int, lags_ms: Sequence[int | None]
+) -> str | None:
+    """Return by how much a lag grew, and in what time; None where it does not."""
+    known_ms = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
+    if len(known_ms) < len(samples):
         return None
-    grown = growth([one.at_ms for one in known], told, newest)
+    grown = growth([one.at_ms for one in samples], known_ms, newest)
     return None if grown is None else f"{span(grown[0])} in {span(grown[1])}"

@@ -39,7 +39,7 @@ class Runs:
         self._live: dict[str, tuple[str, str | None]] = {}
 
     def watched(self, now_ms: int) -> list[Watched]:
-        """Every query at a moment."""
+        """Return every query at a moment."""
         with self._lock:
             return [
                 query.watched(now_ms, alive=query.query_id in self._live)
@@ -104,7 +104,7 @@ class Runs:
             self._log.started(query_id, live, at_ms)
 
     def _begins(self, query_id: str, run_id: str, at_ms: int) -> bool:
-        """Whether the run is the one that lives, which may be news."""
+        """Return whether the run is the one that lives, which may be news."""
         live, before = self._live.get(query_id, (None, None))
         if run_id == before:
             return False

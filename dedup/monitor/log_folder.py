@@ -84,38 +84,38 @@ class LogFolder:
     def _log(self, path: Path, troubles: list[str]) -> tuple[_Version, QueryLog] | None:
         try:
             version = _version(path)
-            known = self._read.get(path)
-            if known is None or known[0] != version:
-                known = version, _read(path)
+            entry = self._read.get(path)
+            if entry is None or entry[0] != version:
+                entry = version, _read(path)
         except OSError as error:
             troubles.append(f"{path} cannot be read ({error.strerror}) and is left out")
             return None
         # Of a file that went away in between there is nothing to tell.
-        return known if any(version) else None
+        return entry if any(version) else None
 
 
 def _parts(path: Path) -> tuple[Path, Path]:
-    """A log's newest file and the one before."""
+    """Return a log's newest file and the one before."""
     return path, path.with_name(path.name + ".1")
 
 
 def _version(path: Path) -> _Version:
-    """What changes whenever a log does; OSError for what is no file."""
+    """Return what changes whenever a log does; OSError for what is no file."""
     return tuple(_file_version(part) for part in _parts(path))
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         if path.is_symlink():
             raise
         # It may be renamed just now.
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         # A pipe would be waited for.
         raise OSError(errno.EINVAL, "it is no regular file")
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(path: Path) -> QueryLog:
@@ -129,7 +129,7 @@ def _read(path: Path) -> QueryLog:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """An event with the types that ours have, ValueError where it is none."""
+    """Return an event with the types that ours have, ValueError where it is none."""
     try:
         return check_types(json.loads(line), _EVENT_TYPES)
     except RecursionError as error:
@@ -137,7 +137,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Whole lines of a log's last bytes, from the file before as well where there is one."""
+    """Yield whole lines of a log's last bytes, from the file before as well where there is one."""
     data = b""
     for part in _parts(path):
         # It may be renamed just now.

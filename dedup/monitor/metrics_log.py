@@ -155,7 +155,7 @@ class MetricsLog:
             return False
 
     def _is_known(self, query_id: str) -> bool:
-        """Whether the query has a log, be it that someone has just taken it away."""
+        """Return whether the query has a log, be it that someone has just taken it away."""
         return query_id in self._writers or self._is_there(query_id)
 
     def _writer(self, query_id: str) -> _Writer:
@@ -179,7 +179,7 @@ class MetricsLog:
 
 
 def _is_torn(path: str) -> bool:
-    """Whether the last line of a file was cut short."""
+    """Return whether the last line of a file was cut short."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return False
     with open(path, "rb") as file:

@@ -118,7 +118,7 @@ class Exporter(Collector):
                     del self._queries[query_id]
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as `prometheus_client` asks for them."""
+        """Yield all metrics, as `prometheus_client` asks for them."""
         with self._lock:
             queries = list(self._queries.values())
             for series in SERIES:

@@ -55,9 +55,11 @@ class QueryLog:
 
     def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
         """Take in a micro-batch; False: it was told already, as two listeners do."""
-        known = (one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id)
+        numbers = (
+            one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id
+        )
         # Within a run numbers rise.
-        if metrics.batch_id <= next(known, -1):
+        if metrics.batch_id <= next(numbers, -1):
             return False
         self.batches.append((at_ms, metrics))
         self.name = metrics.query_name
@@ -65,7 +67,7 @@ class QueryLog:
         return True
 
     def has_done(self, run_id: str) -> bool:
-        """Whether the newest micro-batch is that run's."""
+        """Return whether the newest micro-batch is that run's."""
         return bool(self.batches) and self.batches[-1][1].run_id == run_id
 
     def started(self, at_ms: int) -> None:
@@ -103,16 +105,16 @@ class QueryLog:
         self.name = line["name"] or self.name
 
     def why(self) -> str | None:
-        """Why the query does no work, in a line; None where it does."""
-        told = self.ended
+        """Return why the query does no work, in a line; None where it does."""
+        reason = self.ended
         if self.failures > 1:
-            told = f"failed {self.failures} times in a row: {told}"
+            reason = f"failed {self.failures} times in a row: {reason}"
         if self.failures and self.running:
-            told = f"{told}; started again, and no micro-batch is done since"
-        return told
+            reason = f"{reason}; started again, and no micro-batch is done since"
+        return reason
 
     def watched(self, now_ms: int, *, alive: bool = False) -> Watched:
-        """The query at a moment, by the clock of who watches; `alive` as in `judge`."""
+        """Return the query at a moment, by the clock of who watches; `alive` as in `judge`."""
         return Watched.of(
             self.query_id,
             self.name,

@@ -45,7 +45,7 @@ def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tupl
 
 
 def sigmas(values: Sequence[int]) -> float:
-    """How far the order of values is from chance, towards a rise: Mann's and Kendall's z."""
+    """Return how far the order of values is from chance, towards a rise: Mann's and Kendall's z."""
     count = len(values)
     score = sum((b > a) - (b < a) for a, b in combinations(values, 2))
     spread = sqrt(count * (count - 1) * (2 * count + 5) / 18)
@@ -53,7 +53,7 @@ def sigmas(values: Sequence[int]) -> float:
 
 
 def _rise(times_ms: Sequence[int], lags_ms: Sequence[int]) -> tuple[int, int] | None:
-    """From the first third's median to the last one's, None below `LEAST_SLOPE`."""
+    """Return how lag and time rose from the first to the last third; None below `LEAST_SLOPE`."""
     third = len(times_ms) // 3
     if not third:
         return None

@@ -101,7 +101,7 @@ class Watched:
         alive: bool = False,
         unreadable: int = 0,
     ) -> Watched:
-        """The query, given all micro-batches that are known of it, oldest first."""
+        """Return the query, given all micro-batches that are known of it, oldest first."""
         window = tuple(batches[-WINDOW:])
         samples = [sample(at_ms, batch) for at_ms, batch in batches]
         health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
@@ -116,7 +116,7 @@ class Watched:
         return self.batches[-1][1] if self.batches else None
 
     def rates(self) -> dict[str, float | None]:
-        """Counts per second since the window's last long pause; None while that is one micro-batch.
+        """Return counts per second since the last long pause; None while that is one micro-batch.
 
         Up to the last micro-batch, or to now where the next one is overdue: an idle query's rates
         fall.
@@ -139,8 +139,8 @@ class Watched:
         }
 
     def steps(self) -> list[PacedBatch]:
-        """The micro-batches that are known, the oldest first."""
-        found: list[PacedBatch] = []
+        """Return the micro-batches that are known, the oldest first."""
+        steps: list[PacedBatch] = []
         before: PacedBatch | None = None
         for at_ms, batch in self.history:
             # A line of the log may be missing.
@@ -150,11 +150,11 @@ class Watched:
                 starts_ms = at_ms - batch.batch_ms - (before.at_ms - before.batch.batch_ms)
                 every_ms = max(0, starts_ms) // passed
             before = PacedBatch(at_ms, batch, batch.batch_ms or None, every_ms)
-            found.append(before)
-        return found
+            steps.append(before)
+        return steps
 
     def pace(self) -> Pace:
-        """How long micro-batches take, and how often one starts."""
+        """Return how long micro-batches take, and how often one starts."""
         recent = self.steps()[-WINDOW:]
         return Pace(
             recent[-1].took_ms if recent else None,
@@ -163,7 +163,7 @@ class Watched:
         )
 
     def stage_ms(self) -> dict[str, float]:
-        """Time of tasks in each stage per micro-batch of the window, in milliseconds."""
+        """Return the time of tasks in each stage per micro-batch of the window, in milliseconds."""
         of = max(1, len(self.batches))
         return {
             stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
@@ -171,13 +171,13 @@ class Watched:
         }
 
     def filter_fpr(self) -> float | None:
-        """The false-positive rate that the filters had over the window."""
+        """Return the false-positive rate that the filters had over the window."""
         wrong = sum(batch.filter_false_positive for _, batch in self.batches)
         asked = wrong + sum(batch.filter_negative for _, batch in self.batches)
         return wrong / asked if asked else None
 
     def gaps(self) -> dict[str, int | None]:
-        """Milliseconds between the clock, the newest timestamp and the watermarks.
+        """Return the milliseconds between the clock, the newest timestamp and the watermarks.
 
         ``source``: the clock against the newest timestamp. ``watermark``: the newest timestamp
         against the low watermark, which waits for the slowest source partition. ``kept``: the low
@@ -187,17 +187,17 @@ class Watched:
         last = self.last
         if last is None:
             return dict.fromkeys(("source", "watermark", "kept", "excess"))
-        kept = difference_ms(last.low_watermark_ms, last.gc_watermark_ms)
-        asked = last.horizon_ms + last.lateness_ms
+        kept_ms = difference_ms(last.low_watermark_ms, last.gc_watermark_ms)
+        expected_ms = last.horizon_ms + last.lateness_ms
         return {
             "source": difference_ms(self.now_ms, last.newest_ms),
             "watermark": difference_ms(last.newest_ms, last.low_watermark_ms),
-            "kept": kept,
-            "excess": None if kept is None else kept - asked,
+            "kept": kept_ms,
+            "excess": None if kept_ms is None else kept_ms - expected_ms,
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
-        """How far the GC watermark has to go (ms), and the IDs and bytes that leave by then."""
+        """Return how far the GC watermark has to go (ms), and IDs and bytes that leave by then."""
         last = self.last
         if last is None:
             return []
@@ -207,7 +207,7 @@ class Watched:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for scripts."""
+        """Return all figures, for scripts."""
         last = self.last
         body: dict[str, Any] = {
             "query_id": self.query_id,
@@ -236,7 +236,7 @@ class Watched:
 
 
 def sample(at_ms: int, batch: BatchMetrics) -> BatchSample:
-    """A micro-batch as the verdict takes it."""
+    """Return a micro-batch as the verdict takes it."""
     return BatchSample(
         at_ms,
         batch.batch_id,

@@ -162,7 +162,7 @@ def _shards(demand: Demand) -> Verdict:
         mean = sum(fill) / len(fill)
         fullest = max(fill) / mean if mean else 1.0
     skew = f"the fullest shard holds {fullest:.2f} times the mean"
-    have = f"shards={demand.shards} on {demand.cores_told}"
+    have = f"shards={demand.shards} on {demand.cores_text}"
     few, many = demand.cores, PER_CORE_MAX * demand.cores
     if few <= demand.shards <= many:
         return fine(f"{have}; {skew}.")
@@ -286,7 +286,7 @@ def _memory(memory: WorkerMemory | None) -> Verdict | None:
 
 
 def round_up(duration_ms: int) -> int:
-    """The next length that people would write."""
+    """Return the next length that people would write."""
     for length_ms in _LENGTHS_MS:
         if duration_ms <= length_ms:
             return length_ms

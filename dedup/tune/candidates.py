@@ -88,7 +88,7 @@ class Candidate:
         return 1 - least_bits_per_id(rate) / self.bits_per_id
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, for scripts."""
+        """Return all figures, for scripts."""
         low, high = self.interval
         return asdict(self.sizing) | {
             "bits_per_id": self.bits_per_id,
@@ -131,12 +131,12 @@ class Choice:
         return self.candidates[0]
 
     def dominated(self, candidate: Candidate) -> bool:
-        """Whether another takes no more bytes and no more time, and less of one."""
-        mine = candidate.total_bytes, candidate.ms_per_million
+        """Return whether another takes no more bytes and no more time, and less of one."""
+        own = candidate.total_bytes, candidate.ms_per_million
         return any(
-            other.total_bytes <= mine[0]
-            and other.ms_per_million <= mine[1]
-            and (other.total_bytes, other.ms_per_million) != mine
+            other.total_bytes <= own[0]
+            and other.ms_per_million <= own[1]
+            and (other.total_bytes, other.ms_per_million) != own
             for other in self.candidates
         )
 
@@ -147,7 +147,7 @@ class Choice:
 
 
 def choices(base: Sizing) -> list[Sizing]:
-    """The base, then every other value of one option at a time."""
+    """Return the base, then every other value of one option at a time."""
     found = [base]
     found += [replace(base, fpr=fpr) for fpr in FPRS]
     found += [replace(base, buckets=buckets) for buckets in BUCKETS]
@@ -189,7 +189,7 @@ def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]
 
 
 def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
-    """The base, with every option changed of which another value alone is worth it."""
+    """Return the base, with every option changed of which another value alone is worth it."""
     today, best = tried[0], base
     for option in asdict(base):
         axis = [c for c in tried if replace(c.sizing, **{option: getattr(base, option)}) == base]
@@ -227,22 +227,22 @@ def try_out(
 
 
 def changed(sizing: Sizing, base: Sizing) -> set[tuple[str, float]]:
-    """Options in which a choice differs from the base, with their values."""
+    """Return the options in which a choice differs from the base, with their values."""
     return set(asdict(sizing).items()) - set(asdict(base).items())
 
 
 def named(sizing: Sizing, base: Sizing) -> str:
-    """What tells a choice from the base, as it is written in a call."""
+    """Return what tells a choice from the base, as it is written in a call."""
     different = changed(sizing, base)
     texts = [written(*pair) for pair in asdict(sizing).items() if pair in different]
     return ", ".join(texts) or "as it is"
 
 
 def written(option: str, value: float) -> str:
-    """An option as it is written in a call."""
+    """Return an option as it is written in a call."""
     return f"{option}={value_of(value)}"
 
 
 def value_of(value: float) -> str:
-    """An option's value as it is written in a call."""
+    """Return an option's value as it is written in a call."""
     return f"{value:g}" if isinstance(value, float) else str(value)

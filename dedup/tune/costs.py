@@ -23,7 +23,7 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.core.state import ShardState
-from dedup.tune.drive import HASH_KEY, UNKNOWN, KeysOf, Load, drive, made_keys
+from dedup.tune.drive import HASH_KEY, UNKNOWN, KeysOf, Load, drive, synthetic_keys
 from dedup.tune.trial import Trial, asked_of
 
 #: Stages of `process` that belong to none of the other units.
@@ -60,7 +60,7 @@ class Costs:
     state_ns: float
 
     def ms_per_million(self, trial: Trial, state_bytes: float, rows: float) -> float:
-        """Time for 1 M records.
+        """Return the time for 1 M records.
 
         Parameters
         ----------
@@ -133,9 +133,9 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
 
 
 def _state_ns(state: ShardState) -> float:
-    """Nanoseconds per byte of a state row that is read, asked for one ID and written."""
+    """Return the nanoseconds per byte of a state row that is read, asked for one ID and written."""
     row, key_id = state.to_bytes(), filter_key_id(_QUERY)
-    one = made_keys()(np.array([UNKNOWN]))
+    one = synthetic_keys()(np.array([UNKNOWN]))
     one_hash = kernel.hash64(one.data, one.offsets, HASH_KEY)
     start_ns = time.perf_counter_ns()
     tail = ShardState.from_bytes(row, hash_key_id=key_id).tail
@@ -147,7 +147,7 @@ def _state_ns(state: ShardState) -> float:
 
 @contextmanager
 def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
-    """A real catalog in a folder for temporary files, and the hash key of its filters."""
+    """Yield a real catalog in a folder for temporary files, and the hash key of its filters."""
     with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
         root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
         attempt = Attempt(0, _QUERY, 0)

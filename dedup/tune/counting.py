@@ -32,27 +32,27 @@ class CountingStore:
     names: int = 0
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Which hashes the segment's filter may hold."""
+        """Return which hashes the segment's filter may hold."""
         spread, piece = seg.spread(hashes), self.filters[seg.name]
         pages, _ = kernel.filter_pages(spread, piece.blocks, PAGE_BLOCKS)
         self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
         return piece.may_contain(spread)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
-        """Timestamp of each key, `ABSENT_MS` where the segment lacks it."""
+        """Return the timestamp of each key, `ABSENT_MS` where the segment lacks it."""
         self.counts["blocks_read"] += len(
             np.unique(block_numbers(seg.spread(hashes), block_count(seg.count)))
         )
         held = self.content[seg.name]
-        found = np.full(len(keys), ABSENT_MS, np.int64)
+        times_ms = np.full(len(keys), ABSENT_MS, np.int64)
         asked, entry = kernel.match(
             held.keys.data, held.keys.offsets, held.hashes, keys.data, keys.offsets, hashes
         )
-        found[asked] = held.times_ms[entry]
-        return found
+        times_ms[asked] = held.times_ms[entry]
+        return times_ms
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
-        """The entries of a range of hashes."""
+        """Return the entries of a range of hashes."""
         entries = self.content[seg.name]
         inside = hash_range(entries.hashes, hash_ranges, range_index)
         self.counts["ids_read"] += inside.stop - inside.start
@@ -61,21 +61,21 @@ class CountingStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """The entries as a new segment."""
+        """Return the entries as a new segment."""
         entries = Entries.joined(pieces)
         spread = spread_hashes(entries.hashes, plan.hash_ranges)
-        made = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
+        built = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
         name = f"{self.names:08d}"
         self.names += 1
         sst_bytes = round(len(entries.keys.data) + SST_BYTES_BESIDE_KEY * len(entries))
         self.content[name] = entries
-        self.filters[name] = made
+        self.filters[name] = built
         self.counts["puts"] += 2
         self.counts["ids_written"] += len(entries)
-        self.counts["bytes_written"] += sst_bytes + made.nbytes
-        size = (len(entries), sst_bytes, 0, made.nbytes, 0)
+        self.counts["bytes_written"] += sst_bytes + built.nbytes
+        size = (len(entries), sst_bytes, 0, built.nbytes, 0)
         bucket = plan.start_ms, plan.end_ms
-        return SegmentRef(name, *bucket, *size, plan.hash_ranges, plan.range_index), made
+        return SegmentRef(name, *bucket, *size, plan.hash_ranges, plan.range_index), built
 
     def delete(self, names: Sequence[str]) -> int:
         """Forget these segments."""

@@ -13,7 +13,7 @@ from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.errors import ConfigError
-from dedup.tune.drive import UUID_BYTES, KeysOf, made_keys
+from dedup.tune.drive import UUID_BYTES, KeysOf, synthetic_keys
 
 DAY_MS = 86_400_000
 #: Bounds of what trials go through in a minute or two.
@@ -150,12 +150,12 @@ class Demand:
         return self.ids_per_day * kept_ms / DAY_MS
 
     @property
-    def cores_told(self) -> str:
+    def cores_text(self) -> str:
         """The cores, and whose they are where nobody said, for people."""
         return f"{self.cores} cores" if self.cores_given else f"this machine's {self.cores} cores"
 
     @property
-    def interval_told(self) -> str:
+    def interval_text(self) -> str:
         """How far micro-batches are apart, and whether that is assumed, for people."""
         assumed = "" if self.batch_known else " (assumed: give --batch)"
         rounded_ms = round(self.batch_ms, -3) if self.batch_ms >= 10_000 else self.batch_ms
@@ -177,7 +177,7 @@ class Demand:
         return max(self.rows_per_shard, BUSY_ROWS)
 
     def policy(self, sizing: Sizing) -> Policy:
-        """The core's rules under a choice of options."""
+        """Return the core's rules under a choice of options."""
         return Policy(
             horizon_ms=self.horizon_ms,
             bucket_ms=-(-self.horizon_ms // sizing.buckets),
@@ -190,18 +190,18 @@ class Demand:
         )
 
     def keys_of(self) -> KeysOf:
-        """Keys for a trial: the sample's, and made ones of the same length for the rest."""
-        make, own = made_keys(self.key_bytes), self.keys
-        if own is None or not len(own):
+        """Return keys for a trial: the sample's, then synthetic ones of the same length."""
+        make, sample = synthetic_keys(self.key_bytes), self.keys
+        if sample is None or not len(sample):
             return make
-        count = len(own)
+        count = len(sample)
 
         def keys(numbers: np.ndarray) -> Keys:
             index = np.flatnonzero(numbers < count)
             if not len(index):
                 return make(numbers)
             others = np.flatnonzero(numbers >= count)
-            mixed = Keys.concat([own.take(numbers[index]), make(numbers[others])])
+            mixed = Keys.concat([sample.take(numbers[index]), make(numbers[others])])
             place = np.empty(len(numbers), np.int64)
             place[np.concatenate([index, others])] = np.arange(len(numbers))
             return mixed.take(place)
@@ -209,7 +209,7 @@ class Demand:
         return keys
 
     def fill_of_shards(self, live_ids: float | None = None) -> tuple[int, ...]:
-        """Live IDs of each shard: as seen, else as the hash spreads the sample's or made IDs.
+        """Return the live IDs of each shard: as seen, else as the hash spreads IDs of the sample.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class Demand:
         keys = self.keys if self.keys is not None and len(self.keys) else None
         if keys is None:
             count = int(max(1, min(live_ids, _SPREAD_IDS)))
-            keys = made_keys(self.key_bytes)(np.arange(count, dtype=np.int64))
+            keys = synthetic_keys(self.key_bytes)(np.arange(count, dtype=np.int64))
         hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(_NO_QUERY)[0])
         found = np.bincount(shards_of(hashes, self.shards), minlength=self.shards)
         return tuple(round(live_ids * n / len(keys)) for n in found.tolist())

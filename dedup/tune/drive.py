@@ -30,7 +30,7 @@ UNKNOWN = 1 << 40
 _LEAST_KEY = 9
 
 
-def made_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
+def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
     """Return what makes keys of numbers, as many bytes as asked for (at least 9)."""
     words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
 

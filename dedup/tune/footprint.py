@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from dedup.core.policy import Policy
 from dedup.tune.costs import scratch_store
-from dedup.tune.drive import Load, drive, made_keys
+from dedup.tune.drive import Load, drive, synthetic_keys
 
 #: Beyond so many records the answer is scaled up.
 MAX_ROWS = 1_000_000
@@ -52,7 +52,7 @@ def _judge(rows: int, key_bytes: int) -> None:
     policy = Policy(horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True)
     load = Load(rows=max(2, rows), batch_ms=_HOUR_MS, policy=policy)
     with scratch_store() as (store, hash_key):
-        for _ in drive(load, 2, made_keys(key_bytes), lambda n: store, hash_key=hash_key):
+        for _ in drive(load, 2, synthetic_keys(key_bytes), lambda n: store, hash_key=hash_key):
             pass
 
 

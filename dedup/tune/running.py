@@ -80,7 +80,7 @@ def _filter_errors(batches: Sequence[tuple[int, BatchMetrics]]) -> tuple[int, in
 
 
 def _is_young(batches: Sequence[tuple[int, BatchMetrics]]) -> bool:
-    """Whether the query has begun in this log, and has nothing to forget yet."""
+    """Return whether the query has begun in this log, and has nothing to forget yet."""
     last = batches[-1][1]
     begins_ms = next((batch.newest_ms for _, batch in batches if batch.begins), None)
     newest_ms = next(b.newest_ms for _, b in reversed(batches) if b.newest_ms is not None)
@@ -145,14 +145,14 @@ def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Dem
 
 
 def _ids_per_day(states: Mapping[int, ShardState], clocks: Clocks, live_ids: int) -> float:
-    """Return the rate of whole buckets: the oldest one and those that grow are cut off by time."""
+    """Return the rate of complete buckets: the oldest and the growing ones are cut off by time."""
     late_ms, gc_ms = clocks.late_watermark_ms, clocks.gc_watermark_ms
     buckets = [bucket for state in states.values() for bucket in state.manifest.buckets]
-    whole: Counter[tuple[int, int]] = Counter()
+    complete: Counter[tuple[int, int]] = Counter()
     for bucket in buckets:
         if gc_ms <= bucket.start_ms and bucket.end_ms <= late_ms:
-            whole[bucket.range] += bucket.ids
-    ids, span_ms = sum(whole.values()), sum(end - start for start, end in whole)
+            complete[bucket.range] += bucket.ids
+    ids, span_ms = sum(complete.values()), sum(end - start for start, end in complete)
     if not ids:
         first_ms = min([late_ms, *(bucket.start_ms for bucket in buckets)])
         ids, span_ms = live_ids, clocks.newest_ms - first_ms

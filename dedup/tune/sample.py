@@ -46,7 +46,7 @@ class Sample:
 
 
 def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | None) -> Demand:
-    """The demand that a sample shows.
+    """Return the demand that a sample shows.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | Non
 
 
 def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
-    """The timestamps; one in the future counts as the newest up to its file that is not.
+    """Return the timestamps; one in the future counts as the newest up to its file that is not.
 
     The operator takes it for the time of its micro-batch, so that it makes nothing late that
     follows it.
@@ -123,18 +123,18 @@ def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
 
 
 def _newest_by_file(times_ms: I64, files: I64) -> I64:
-    """For each file in turn the newest timestamp up to its end."""
+    """Return for each file in turn the newest timestamp up to its end."""
     starts = np.searchsorted(files, np.unique(files))
     return np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
 
 
 def _file_index(files: I64) -> npt.NDArray[np.intp]:
-    """Which of the files that there are each record is in."""
+    """Return which of the files that there are each record is in."""
     return np.searchsorted(np.unique(files), files)
 
 
 def _newest_before(times_ms: I64, files: I64) -> I64:
-    """The newest timestamp of all files before each record's; in the first one its oldest."""
+    """Return the newest timestamp of the files before each record's; in the first its oldest."""
     newest = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
     return before[_file_index(files)]
@@ -160,6 +160,6 @@ def _ids_per_day(
 
 
 def _without_strays(times_ms: I64) -> I64:
-    """Timestamps but for a few at either end; of few timestamps all."""
+    """Return timestamps but for a few at either end; of few timestamps all."""
     strays = int(_STRAY * len(times_ms))
     return np.sort(times_ms)[strays : len(times_ms) - strays]

@@ -106,7 +106,7 @@ class Trial:
 def scaled(
     policy: Policy, *, new_per_ms: float, rows: float, duplicates: float, key_bytes: int
 ) -> tuple[Load, float]:
-    """A load that a trial can hold, and how many IDs of the real shard each of its own stands for.
+    """Return a load that a trial can hold, and for how many real IDs each of its IDs stands.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load
 
 
 def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
-    """What is remembered of IDs that come now, with timestamps of their own."""
+    """Return what is remembered of IDs that come now, with timestamps of their own."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
     distinct = DistinctIds(keys, hashes, now_ms, now_ms, own_ms, own_ms)
@@ -236,7 +236,7 @@ def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) 
 
 
 def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
-    """IDs by bucket, those in the tail included."""
+    """Return IDs by bucket, those in the tail included."""
     bucket_ms = load.policy.bucket_ms
     ids = {b.start_ms // bucket_ms: b.ids for b in step.state.manifest.buckets}
     starts, counts = np.unique(step.state.tail.bucket_starts(bucket_ms), return_counts=True)
@@ -247,7 +247,7 @@ def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
 
 
 def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
-    """Segments whose filters a record of this moment asks, and the share of IDs that do."""
+    """Yield segments whose filters a record of this moment asks, and the share of IDs that do."""
     for bucket in state.manifest.buckets:
         # Kept for records that come late.
         if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:

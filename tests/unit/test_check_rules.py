@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dedup.checks.facts import FOREVER_MS, OTHER, Facts, Source, cores_of, size_bytes, whole
+from dedup.checks.facts import FOREVER_MS, OTHER, Facts, Source, cores_of, size_bytes, whole_number
 from dedup.checks.findings import Finding, Level, Takes
 from dedup.checks.guarantee_rules import HDFS_STORE, ROCKSDB_STORE
 from dedup.checks.rules import RULES, advise
@@ -369,7 +369,9 @@ def test_sizes(text: str | None, unit: str, size: int | None) -> None:
 
 
 def test_whole_numbers() -> None:
-    assert [whole(text) for text in ("8", " 8 ", "8.5", "-8", "", None)] == [8, 8] + [None] * 4
+    assert [whole_number(text) for text in ("8", " 8 ", "8.5", "-8", "", None)] == [8, 8] + [
+        None
+    ] * 4
 
 
 @pytest.mark.parametrize(

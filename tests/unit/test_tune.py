@@ -22,7 +22,7 @@ from dedup.machine import machine_cores
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.tune import candidates, costs, drive, footprint
 from dedup.tune.costs import Costs
-from dedup.tune.drive import made_keys
+from dedup.tune.drive import synthetic_keys
 from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import COSTS
 
@@ -326,4 +326,4 @@ def test_keys_of_a_sample_serve_in_a_trial() -> None:
     own = Keys.from_list([b"a", b"b"])
     found = job.demand_of(job.Asked(ids_per_day="1k", horizon="1 day", read={}))
     assert found.keys is None
-    assert made_keys()(np.array([1]))[0] not in (own[0], own[1])
+    assert synthetic_keys()(np.array([1]))[0] not in (own[0], own[1])

@@ -14,7 +14,7 @@ from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.tune.counting import CountingStore
 from dedup.tune.demand import DAY_MS, Demand, Sizing, check
-from dedup.tune.drive import Load, drive, made_keys
+from dedup.tune.drive import Load, drive, synthetic_keys
 from dedup.tune.running import of_batches, of_states
 from dedup.tune.sample import Sample, of_sample, without_future
 from tests.support.batch_metrics import START_MS, batch
@@ -84,7 +84,7 @@ def states(asked: Demand, shards: int = 2) -> dict[int, ShardState]:
     made = {}
     for shard in range(shards):
         store = CountingStore()
-        for step in drive(load, 50, made_keys(), lambda number, store=store: store):
+        for step in drive(load, 50, synthetic_keys(), lambda number, store=store: store):
             made[shard] = step.state
     return made
 

@@ -14,7 +14,7 @@ from dedup.tune.candidates import try_out
 from dedup.tune.costs import measure
 from dedup.tune.curves import FILLS, fill_points
 from dedup.tune.demand import Demand, Sizing
-from dedup.tune.drive import made_keys
+from dedup.tune.drive import synthetic_keys
 from dedup.tune.trial import Trial, run, scaled
 from tests.support.tuning import COSTS, demand
 
@@ -142,7 +142,7 @@ def test_a_filter_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.forgotten > 0
     assert found.passed_again > 0
     assert found.false_negatives == found.forgotten + found.passed_again
-    assert sum(point.forgotten for point in fill_points((0.01,), made_keys())) > 0
+    assert sum(point.forgotten for point in fill_points((0.01,), synthetic_keys())) > 0
 
 
 def test_an_id_that_is_wrongly_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_an_id_that_is_wrongly_dropped_is_found(monkeypatch: pytest.MonkeyPatch)
         demand().policy(Sizing(state_budget_bytes=1 << 15)),
         new_per_ms=0.0003, rows=500, duplicates=0.05, key_bytes=17,
     )  # fmt: skip
-    assert run(load, scale, made_keys(), lambda done: None).wrongly_dropped > 0
+    assert run(load, scale, synthetic_keys(), lambda done: None).wrongly_dropped > 0
 
 
 def test_buckets_fill_and_leave() -> None:
@@ -172,13 +172,13 @@ def test_buckets_fill_and_leave() -> None:
 @given(st.integers(1, 80))
 @settings(deadline=None)
 def test_made_keys_are_as_long_as_asked_and_all_different(key_bytes: int) -> None:
-    keys = made_keys(key_bytes)(np.array([0, 1, 2, 255, 1 << 20, trials.UNKNOWN, 1 << 41]))
+    keys = synthetic_keys(key_bytes)(np.array([0, 1, 2, 255, 1 << 20, trials.UNKNOWN, 1 << 41]))
     assert set(keys.lengths.tolist()) == {max(9, key_bytes)}
     assert len({keys[i] for i in range(7)}) == 7
 
 
 def test_a_filter_fills_as_predicted() -> None:
-    points = fill_points((0.1, 0.01), made_keys())
+    points = fill_points((0.1, 0.01), synthetic_keys())
     assert [point.fill for point in points] == list(FILLS) * 2
     for point in points:
         low, high = interval(point.false_positives, point.asked, z=4, spread=point.spread)
@@ -191,7 +191,7 @@ def test_a_filter_fills_as_predicted() -> None:
 
 def test_units_are_measured_on_a_real_catalog() -> None:
     told: list[float] = []
-    costs = measure(made_keys(), told.append, rows=4000)
+    costs = measure(synthetic_keys(), told.append, rows=4000)
     assert min(costs.row_ns, costs.filter_ns, costs.read_ns, costs.written_ns, costs.state_ns) > 0
     assert told[-1] == 1.0
 

@@ -11,7 +11,7 @@ from typing import Any
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
-from dedup.checks.facts import Facts, cores_of, retention, whole
+from dedup.checks.facts import Facts, cores_of, retention, whole_number
 from dedup.checks.findings import Finding, Level
 from dedup.checks.rules import advise
 from dedup.cli.check.command import CheckFlags
@@ -95,7 +95,7 @@ def _flags(given: CheckFlags) -> Facts:
             f"--conf {strange[0]} is no Spark setting; options of the source go to --source-option."
         )
     partitions = settings.get(_PARTITIONS)
-    if partitions is not None and not whole(partitions):
+    if partitions is not None and not whole_number(partitions):
         raise ConfigError(
             f"{_PARTITIONS}={partitions} is no whole number of at least 1; Spark refuses it."
         )

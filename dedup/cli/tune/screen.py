@@ -75,8 +75,8 @@ def title(demand: Demand) -> str:
     return (
         f"{demand.ids_per_day:,.0f} new IDs a day ({demand.origin}), horizon "
         f"{format_ms(demand.horizon_ms)}, lateness {format_ms(demand.lateness_ms)}, "
-        f"{demand.duplicates:.1%} repeats, {demand.shards} shards on {demand.cores_told}, "
-        f"{demand.interval_told}"
+        f"{demand.duplicates:.1%} repeats, {demand.shards} shards on {demand.cores_text}, "
+        f"{demand.interval_text}"
     )
 
 

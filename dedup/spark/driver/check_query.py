@@ -30,7 +30,7 @@ def check_query(
     checkpoint: str | os.PathLike[str] | None = None,
     kafka_retention: str | timedelta | None = None,
 ) -> list[Finding]:
-    """What breaks the guarantee or costs speed in a query that is about to start.
+    """Return what breaks the guarantee or costs speed in a query that is about to start.
 
     ``check_query(events, dedup_by_id(...))`` says of each setting whether it is right, and if not,
     what to change. It starts nothing, and writes nothing. With `checkpoint` it also refuses, before
@@ -107,16 +107,15 @@ def check_query(
 def _asked(
     spark: SparkSession, sources: tuple[Source, ...]
 ) -> tuple[tuple[Source, ...], int | None]:
-    """The sources with what Kafka's brokers say of them, and the longest retention."""
-    known, kept_ms = [], []
+    """Return the sources with what Kafka's brokers say of them, and the longest retention."""
+    completed, retentions_ms = [], []
     for source in sources:
-        told = ask_brokers(spark, source.options, source.topics) if source.kind == "kafka" else None
-        if told is not None:
-            partitions = source.partitions or told.partitions
-            source = replace(source, topics=told.names, partitions=partitions)
-            kept_ms.append(told.retention_ms)
-        known.append(source)
-    return tuple(known), max(kept_ms, default=None)
+        if source.kind == "kafka" and (answer := ask_brokers(spark, source.options, source.topics)):
+            partitions = source.partitions or answer.partitions
+            source = replace(source, topics=answer.names, partitions=partitions)
+            retentions_ms.append(answer.retention_ms)
+        completed.append(source)
+    return tuple(completed), max(retentions_ms, default=None)
 
 
 class _Settings(Mapping[str, str]):
@@ -146,7 +145,7 @@ def _partitions(settings: Mapping[str, str]) -> int:
 
 
 def _sources(df: DataFrame) -> tuple[Source, ...] | None:
-    """The stream's sources with their options, from the plan in the JVM; None where there is none.
+    """Return the stream's sources and their options, from the plan in the JVM; None without one.
 
     The plan is no public interface: where it is another one than expected, nothing is known.
     """
@@ -177,7 +176,7 @@ def _source(plan: Any) -> Source:
 
 
 def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], int | None]:
-    """The topics that Kafka's options name, and how many partitions where they say."""
+    """Return the topics that Kafka's options name, and how many partitions where they say."""
     if "subscribe" in options:
         return tuple(topic.strip() for topic in options["subscribe"].split(",")), None
     if "assign" in options:

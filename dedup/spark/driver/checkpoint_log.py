@@ -143,7 +143,7 @@ class _Folder:
         return cls(fs, path, where)
 
     def read(self, name: str) -> str | None:
-        """A file's text, None where there is none."""
+        """Return a file's text, None where there is none."""
         try:
             with self.fs.open_input_stream(f"{self.path}/{name}", compression=None) as stream:
                 return bytes(stream.read()).decode(errors="replace")
@@ -153,7 +153,7 @@ class _Folder:
             raise ConfigError(f"{self.where}/{name} cannot be read: {_line(error)}.") from None
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder; nothing where there is none."""
+        """Return what lies in a folder; nothing where there is none."""
         try:
             selector = pafs.FileSelector(f"{self.path}/{folder}", allow_not_found=True)
             return [info.base_name for info in self.fs.get_file_info(selector)]
@@ -163,7 +163,7 @@ class _Folder:
             raise ConfigError(f"{self.where}/{folder} cannot be read: {_line(error)}.") from None
 
     def numbers(self, folder: str) -> list[int]:
-        """The entries of one of Spark's logs, in order."""
+        """Return the entries of one of Spark's logs, in order."""
         return sorted(int(n) for n in self.names(folder) if n.isascii() and n.isdigit())
 
 
@@ -199,9 +199,9 @@ def _offsets(text: str) -> _Offsets:
 
 def _sources(folder: _Folder, log: dict[int, dict[str, str]], last: int) -> Iterator[Source]:
     for number, (key, text) in enumerate(log[last].items()):
-        # A source that has not told anything yet is known by an earlier entry, if at all.
-        told = [entry[key] for _, entry in sorted(log.items()) if entry.get(key, "-") != "-"]
-        value = _json(told[-1] if told else text)
+        # A source that has no offset yet is known by an earlier entry, if at all.
+        offsets = [entry[key] for _, entry in sorted(log.items()) if entry.get(key, "-") != "-"]
+        value = _json(offsets[-1] if offsets else text)
         topics = _kafka(value)
         if topics is not None:
             yield Source(
@@ -218,7 +218,7 @@ def _sources(folder: _Folder, log: dict[int, dict[str, str]], last: int) -> Iter
 
 
 def _largest(log: dict[int, dict[str, str]], key: str) -> int | None:
-    """Records of the largest micro-batch of Kafka: from one offset to the next."""
+    """Return the records of the largest micro-batch of Kafka: from one offset to the next."""
     sizes = []
     for (n, before), (m, after) in pairwise(sorted(log.items())):
         start, end = (_kafka(_json(entry.get(key, "-"))) for entry in (before, after))
@@ -234,7 +234,7 @@ def _largest(log: dict[int, dict[str, str]], key: str) -> int | None:
 
 
 def _kafka(value: Any) -> dict[str, dict[str, int]] | None:
-    """Topic to partition to offset, None where it is no offset of Kafka."""
+    """Return offsets by topic and partition, None where it is no offset of Kafka."""
     if not isinstance(value, dict) or not value:
         return None
     for partitions in value.values():

@@ -77,20 +77,20 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
         described = admin.describeTopics(names).allTopicNames().get()
         partitions = sum(described.get(topic).partitions().size() for topic in topics)
         configs = admin.describeConfigs(resources).all().get()
-        kept = [_retention_ms(configs.get(resource)) for resource in resources]
+        retentions_ms = [_retention_ms(configs.get(resource)) for resource in resources]
     finally:
         admin.close()
-    return Topics(topics, partitions, max(kept))
+    return Topics(topics, partitions, max(retentions_ms))
 
 
 def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
-    """Topics that Spark's ``subscribePattern`` takes: their whole name matches, in Java's sense."""
+    """Return topics whose whole name Spark's ``subscribePattern`` matches, in Java's sense."""
     matches = jvm.java.util.regex.Pattern.compile(pattern).asMatchPredicate()
     return tuple(sorted(str(t) for t in admin.listTopics().names().get() if matches.test(t)))
 
 
 def _retention_ms(config: Any) -> int:
-    """How long a topic keeps a record; one that is only compacted keeps each key's newest."""
+    """Return how long a topic keeps records; one that is only compacted keeps each key's newest."""
     retention_ms = int(config.get("retention.ms").value())
     deletes = "delete" in config.get("cleanup.policy").value()
     return retention_ms if deletes and retention_ms >= 0 else FOREVER_MS

@@ -82,7 +82,7 @@ class DedupListener(StreamingQueryListener):
         self._runs = Runs(written, exporter)
 
     def watched(self) -> list[Watched]:
-        """Every query as it is now: its health, rates and sizes, as ``dedup watch`` shows them.
+        """Return every query as it is now: health, rates and sizes, as ``dedup watch`` shows them.
 
         ``listener.watched()[0].health.status`` is the verdict; `to_json` gives all of it.
         """
