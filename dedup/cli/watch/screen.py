@@ -120,8 +120,19 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
             "the checkpoint stands in for a lost one: dedup remedies lost-checkpoint"
         )
         yield from _wrapped(Text(text, style="yellow"), width)
-    gaps = one.gaps()
     yield Text()
+    yield from _times(one, last)
+    yield Text()
+    yield _pace(one, last)
+    yield _stages(one)
+    yield from _amounts(one, last)
+    yield Text()
+    yield from _expiry(one)
+
+
+def _times(one: Watched, last: BatchMetrics) -> Iterator[Text]:
+    """Yield the lines of time, each with its gap to the one before."""
+    gaps = one.gaps()
     yield _line("newest timestamp", iso(last.newest_ms), f"{span(gaps['source'])} behind the clock")
     behind = f"{span(gaps['watermark'])} behind"
     yield _line("low watermark", iso(last.low_watermark_ms), behind + _holder(last, len(behind)))
@@ -129,9 +140,10 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     asked = f"{span(last.horizon_ms + last.lateness_ms)} behind by horizon and lateness"
     more = f"{span(excess_ms)} more than horizon and lateness"
     yield _line("GC watermark", iso(last.gc_watermark_ms), more if excess_ms > 0 else asked)
-    yield Text()
-    yield _pace(one, last)
-    yield _stages(one)
+
+
+def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
+    """Yield rates, and what is remembered."""
     rates = one.rates()
     yield _line(
         "records/s",
@@ -157,8 +169,6 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
         size(last.state_bytes + last.segment_bytes + last.sidecar_bytes),
         f"state {size(last.state_bytes)}, filters {size(last.sidecar_bytes)}",
     )
-    yield Text()
-    yield from _expiry(one)
 
 
 def _pace(one: Watched, last: BatchMetrics) -> Text:
