@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dedup.catalog.gc import vacuum as cleaning
 from dedup.catalog.gc.vacuum import Vacuumed
@@ -23,42 +22,16 @@ from dedup.catalog.repair.damage import LossAccepted, Verification
 from dedup.catalog.repair.explain import Explanation
 from dedup.catalog.root import Root
 from dedup.core.duration import duration_ms
+from dedup.spark.driver.state_reader import Checkpoint, read_checkpoint
+from dedup.spark.id_text import id_key
+from dedup.tune.asked import TuneOptions
+from dedup.tune.read_sample import read_sample
+from dedup.tune.tuning import tune
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Checkpoint = str | os.PathLike[str] | Snapshot
-
-
-def read_checkpoint(
-    root: Where, checkpoint: Checkpoint, spark: SparkSession | None = None
-) -> Snapshot:
-    """Return what a query's checkpoint holds: the memory of every shard.
-
-    Parameters
-    ----------
-    root
-        The query's catalog.
-    checkpoint
-        Its folder; what was read before is returned as it is.
-    spark : SparkSession, optional
-        Default: the active one, or one that is started, and left running.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such checkpoint, or no catalog of its query.
-    CatalogError, StateError
-        If the certificate, or a state, is damaged.
-    """
-    if isinstance(checkpoint, Snapshot):
-        return checkpoint
-    from pyspark.sql import SparkSession
-
-    from dedup.spark.driver.state_reader import checkpoint_place, read_snapshot
-
-    place = checkpoint_place(os.fspath(checkpoint))
-    return read_snapshot(spark or SparkSession.builder.getOrCreate(), place, open_root(root))
+__all__ = [
+    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "read_checkpoint", "read_sample",
+    "tune", "vacuum", "verify",
+]  # fmt: skip
 
 
 def inspect(
@@ -218,8 +191,6 @@ def explain(
     SegmentDamaged
         If a segment that may hold the ID is missing or damaged.
     """
-    from dedup.spark.id_text import id_key
-
     place = open_root(root)
     known = _known(place, checkpoint)
     asked = explaining.query_to_explain(place, known, query)

@@ -34,26 +34,27 @@ class Sample:
         Number of each record's file, never falling.
     one_in : int
         It holds the records of one in so many IDs.
+    where : str
+        Where it is from, for people.
     """
 
     keys: Keys
     times_ms: I64 | None
     files: I64
     one_in: int = 1
+    where: str = "the sample"
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
-def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | None) -> Demand:
+def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand:
     """Return the demand that a sample shows.
 
     Parameters
     ----------
     base : Demand
         What it does not tell.
-    where : str
-        For people.
     sample : Sample
     ids_per_day : float or None
         In place of the sample's own.
@@ -63,7 +64,7 @@ def of_sample(base: Demand, where: str, sample: Sample, ids_per_day: float | Non
     ConfigError
         If it is empty, or tells of no time and the number was not given.
     """
-    count = len(sample)
+    count, where = len(sample), sample.where
     if not count:
         timed = "" if sample.times_ms is None else " and a timestamp"
         raise ConfigError(f"--sample {where} holds no record with an ID{timed}.")

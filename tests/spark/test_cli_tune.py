@@ -18,12 +18,14 @@ import pytest
 from pyspark.logger import PySparkLogger
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
+from dedup.catalog.repair.contents import open_root
 from dedup.checks.facts import SHARE_BYTES
-from dedup.cli.catalog.work import open_root, snapshot
 from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
 from dedup.spark.driver.operator import dedup_by_id
+from dedup.tools import read_checkpoint
+from dedup.tune import read_sample as reading
 from dedup.tune.demand import Demand, Sizing
 from dedup.tune.running import of_states
 from dedup.tune.sample import of_sample, without_future
@@ -63,7 +65,7 @@ def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, file_f
     sample = tune_sample.read_sample(
         input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
     )
-    found = of_sample(base(), "in", sample, None)
+    found = of_sample(base(), sample, None)
     assert found.repeats is not None
     outcome = job(horizon="10 hours", timestamp="at", lateness="1 hour")
     counts = outcome.figures.counts
@@ -83,7 +85,7 @@ def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:
         names, times = [r[0] for r in rows], [r[1] for r in rows]
         job.files.table(f"{number:02d}.parquet", pa.table({"id": names, "at": times}))
     outcome = job(horizon="16 hours", timestamp="at", buckets=4, state_budget_bytes=16 << 10)
-    known = snapshot(
+    known = read_checkpoint(
         open_root(str(job.output / "_catalog")), str(job.output / "_checkpoint"), job.spark
     )
     found = of_states(base(), known.query_id, known.states)
@@ -140,7 +142,7 @@ def test_a_large_sample_is_thinned_by_id(job: Job, monkeypatch: pytest.MonkeyPat
         job.files.table(f"{number:02d}.parquet", pa.table({"id": names, "at": times}))
     read = {"input": str(job.files.folder), "id": ("id",), "timestamp": "at", "spark": job.spark}
     whole = tune_sample.read_sample(**read)
-    monkeypatch.setattr(tune_sample, "MAX_RECORDS", 2000)
+    monkeypatch.setattr(reading, "MAX_RECORDS", 2000)
     thin = tune_sample.read_sample(**read)
     assert thin.one_in == 3
     assert len(thin) == pytest.approx(2000, rel=0.15)
@@ -148,7 +150,7 @@ def test_a_large_sample_is_thinned_by_id(job: Job, monkeypatch: pytest.MonkeyPat
     kept = {thin.keys[i] for i in range(len(thin))}
     # All copies of an ID that stays are there.
     assert len(thin) == sum(key in kept for key in all_keys)
-    one, third = (of_sample(base(), "in", s, None) for s in (whole, thin))
+    one, third = (of_sample(base(), s, None) for s in (whole, thin))
     assert third.ids_per_day == pytest.approx(one.ids_per_day, rel=0.1)
 
 
@@ -202,7 +204,7 @@ def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) ->
     sample = tune_sample.read_sample(
         input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
     )
-    found = of_sample(base(), "in", sample, None)
+    found = of_sample(base(), sample, None)
     assert found.repeats is not None
     assert found.repeats.span_ms == 2 * 3_600_000
     assert not found.repeats.behind_ms.any()

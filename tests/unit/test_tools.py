@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from dedup import tools
 from dedup.cli.app import app
 from dedup.cli.catalog import work
+from dedup.tune import candidates, tuning
 from tests.support.query_driver import POLICY, QUERY, QueryDriver
+from tests.support.tuning import COSTS
 from tests.unit.test_catalog_commands import in_a_segment, known, run
 
 
@@ -78,6 +80,19 @@ def test_adopt(query: QueryDriver, tmp_path: Path) -> None:
     moved = {"checkpoint": str(tmp_path / "two"), "epoch": -1}
     assert found["ids"]
     assert found | moved == again
+
+
+def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times apart, which differ from one measurement to the next."""
+    monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(tuning, "worker_bytes", lambda *_: 1 << 28)
+    monkeypatch.setattr(candidates, "FPRS", (0.01,))
+    monkeypatch.setattr(candidates, "BUCKETS", (8,))
+    monkeypatch.setattr(candidates, "BUDGETS", ())
+    found = tools.tune(tools.TuneOptions(ids_per_day="60k", horizon="1 day"))
+    assert found.to_json() == printed(
+        "tune", "--ids-per-day", "60k", "--horizon", "1 day", "--quiet"
+    )
 
 
 def test_neither_the_package_nor_the_tools_load_spark() -> None:

@@ -13,14 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.tune import work as job
+from dedup.cli.tune.work import check_writable
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError
 from dedup.machine import machine_cores
 from dedup.monitor.metrics_log import MetricsLog
-from dedup.tune import candidates, costs, drive, footprint
+from dedup.tune import candidates, costs, drive, footprint, tuning
+from dedup.tune.asked import TuneOptions, count, demand_of
 from dedup.tune.costs import Costs
 from dedup.tune.drive import synthetic_keys
 from tests.support.batch_metrics import START_MS, batch
@@ -109,7 +110,7 @@ def test_a_duplicate_that_passes_a_trial_makes_it_exit_3(
     def forgetful(state: Any, *arguments: Any, **named: Any) -> Any:
         return honest(replace(state, tail=Tail.empty()), *arguments, **named)
 
-    monkeypatch.setattr(job, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
     monkeypatch.setattr(drive, "process", forgetful)
     done = tune(*SMALL, "--json")
     assert done.exit_code == 3
@@ -147,12 +148,12 @@ def test_a_log_is_read_even_if_it_is_cut_mid_line(tmp_path: Path, quick: None, c
 
 
 def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
-    asked = job.Asked(
+    asked = TuneOptions(
         log=str(log(tmp_path)), horizon="2 days", lateness="10 minutes", batch="5 s", cores=16,
         duplicate_share=0.5, id_bytes=40, ids_per_day="1.5M", fpr=0.2, buckets=3, late="drop",
-        stable_timestamps=True, read={},
+        stable_timestamps=True,
     )  # fmt: skip
-    found = job.demand_of(asked)
+    found = demand_of(asked)
     assert (found.horizon_ms, found.lateness_ms, found.batch_ms) == (172_800_000, 600_000, 5000)
     assert (found.cores, found.duplicates, found.key_bytes) == (16, 0.5, 40)
     assert found.ids_per_day == 1_500_000
@@ -164,9 +165,9 @@ def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
 
 def test_what_is_given_of_the_sizing_is_held_against_the_log(tmp_path: Path) -> None:
     folder = str(log(tmp_path))
-    assert job.demand_of(job.Asked(log=folder, fpr=0.2, read={})).seen_live == 50_000
+    assert demand_of(TuneOptions(log=folder, fpr=0.2)).seen_live == 50_000
     for load in ({"ids_per_day": "1M"}, {"horizon": "2 days"}, {"lateness": "0 s"}):
-        assert job.demand_of(job.Asked(log=folder, read={}, **load)).seen_live is None
+        assert demand_of(TuneOptions(log=folder, **load)).seen_live is None
 
 
 def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
     done = tune("--log", str(tmp_path))
     assert done.exit_code == 2
     assert "tells of one, two; say which: --query" in done.stderr
-    assert job.demand_of(job.Asked(log=str(tmp_path), query="two", read={})).origin.count("two")
+    assert demand_of(TuneOptions(log=str(tmp_path), query="two")).origin.count("two")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_a_disk_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> Costs:
         raise CatalogError("the local disk is full")
 
-    monkeypatch.setattr(job, "measure", full)
+    monkeypatch.setattr(tuning, "measure", full)
     done = tune(*SMALL)
     assert (done.exit_code, done.stderr.count("the local disk is full")) == (3, 1)
 
@@ -262,7 +263,7 @@ def test_a_report_that_cannot_be_written_is_told(
     assert done.exit_code == 2
     assert "is a folder" in done.stderr
     # Before anything is measured.
-    monkeypatch.setattr(job, "measure", None)
+    monkeypatch.setattr(tuning, "measure", None)
     done = tune(*SMALL, "--html", str(tmp_path / ("x" * 300)))
     assert done.exit_code == 2
     assert "cannot be written: File name too long" in done.stderr
@@ -271,7 +272,7 @@ def test_a_report_that_cannot_be_written_is_told(
 def test_a_look_whether_a_report_can_be_written_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "old.html").write_text("old")
     for name in ("old.html", "new.html"):
-        job.check_writable(tmp_path / name)
+        check_writable(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
     assert (tmp_path / "old.html").read_text() == "old"
 
@@ -282,7 +283,7 @@ def test_what_was_measured_is_told_even_if_the_report_is_not_written(
     def full(*arguments: object, **named: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(job, "measure", lambda *_: COSTS)
+    monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
     monkeypatch.setattr(Path, "write_text", full)
     for extra in ([], ["--json"]):
         done = tune(*SMALL, "--html", str(tmp_path / "r.html"), *extra)
@@ -304,7 +305,7 @@ def test_what_was_measured_is_told_even_if_the_report_is_not_written(
     ],
 )
 def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
-    assert job.count(text, "--ids-per-day") == number
+    assert count(text, "--ids-per-day") == number
 
 
 def test_a_worker_takes_more_for_more_records() -> None:
@@ -324,6 +325,6 @@ def test_the_scratch_catalog_leaves_nothing_behind() -> None:
 
 def test_keys_of_a_sample_serve_in_a_trial() -> None:
     own = Keys.from_list([b"a", b"b"])
-    found = job.demand_of(job.Asked(ids_per_day="1k", horizon="1 day", read={}))
+    found = demand_of(TuneOptions(ids_per_day="1k", horizon="1 day"))
     assert found.keys is None
     assert synthetic_keys()(np.array([1]))[0] not in (own[0], own[1])

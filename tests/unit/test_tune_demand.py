@@ -200,10 +200,10 @@ DAYS = [(f"id{n}", n / 10, n // 24) for n in range(480)]
 
 
 def test_a_sample_tells_ids_per_day_and_repeats() -> None:
-    found = of_sample(BASE, "in/", sample([*DAYS, ("id0", 47.9, 20), ("id470", 47.9, 20)]), None)
+    found = of_sample(BASE, sample([*DAYS, ("id0", 47.9, 20), ("id470", 47.9, 20)]), None)
     assert found.ids_per_day == pytest.approx(240, rel=0.02)
     assert found.duplicates == pytest.approx(2 / 482)
-    assert found.origin == "482 records of in/"
+    assert found.origin == "482 records of the sample"
     assert found.keys is not None
     assert len(found.keys) == 480
     assert found.repeats is not None
@@ -216,7 +216,7 @@ def test_a_sample_tells_ids_per_day_and_repeats() -> None:
 
 def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
     """A copy with the first one's own timestamp that comes a day late is a day less an hour off."""
-    found = of_sample(BASE, "in/", sample([*DAYS, ("id10", 1.0, 20)]), None)
+    found = of_sample(BASE, sample([*DAYS, ("id10", 1.0, 20)]), None)
     assert found.repeats is not None
     assert found.repeats.same_timestamp == 1
     assert found.repeats.apart_ms.tolist() == [pytest.approx((47.9 - 1 - 1.0) * HOUR_MS)]
@@ -224,7 +224,7 @@ def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
 
 
 def test_a_stray_timestamp_of_old_makes_no_sample_longer() -> None:
-    found = of_sample(BASE, "in/", sample([("old", -450_000.0, 0), *DAYS * 3]), None)
+    found = of_sample(BASE, sample([("old", -450_000.0, 0), *DAYS * 3]), None)
     assert found.repeats is not None
     assert found.repeats.span_ms < 48 * HOUR_MS
 
@@ -233,7 +233,7 @@ def test_a_stray_timestamp_of_old_makes_no_sample_longer() -> None:
 def test_a_sample_of_a_few_ids_tells_what_a_long_one_does(ids: int) -> None:
     """None of so few timestamps is taken for a stray one: nothing, or no time, was left."""
     rows = [*((f"id{n}", 24.0 * n, 0) for n in range(ids)), ("id0", 24.0 * ids, 0)]
-    found = of_sample(BASE, "in/", sample(rows), None)
+    found = of_sample(BASE, sample(rows), None)
     assert found.ids_per_day == pytest.approx(ids / (ids - 1))
     assert found.repeats is not None
     assert found.repeats.span_ms == ids * DAY_MS
@@ -241,22 +241,22 @@ def test_a_sample_of_a_few_ids_tells_what_a_long_one_does(ids: int) -> None:
 
 def test_records_of_one_file_are_none_behind_the_others() -> None:
     rows = [("a", 5.0, 0), ("b", 1.0, 0), ("c", 3.0, 1), ("d", 6.0, 1)]
-    found = of_sample(BASE, "in/", sample(rows), None)
+    found = of_sample(BASE, sample(rows), None)
     assert found.repeats is not None
     assert found.repeats.behind_ms.tolist() == [pytest.approx(2 * HOUR_MS)]
 
 
 def test_a_thinned_sample_stands_for_all() -> None:
-    whole, thin = (of_sample(BASE, "in/", sample(DAYS, one_in), None) for one_in in (1, 7))
+    whole, thin = (of_sample(BASE, sample(DAYS, one_in), None) for one_in in (1, 7))
     assert thin.ids_per_day == pytest.approx(7 * whole.ids_per_day)
-    assert thin.origin == "3,360 records of in/"
+    assert thin.origin == "3,360 records of the sample"
 
 
 def test_a_sample_without_time_needs_the_number() -> None:
     timeless = sample([("a", None, 0), ("a", None, 0), ("b", None, 0)])
     with pytest.raises(ConfigError, match=r"does not tell how many .* --ids-per-day"):
-        of_sample(BASE, "in/", timeless, None)
-    found = of_sample(BASE, "in/", timeless, 1000.0)
+        of_sample(BASE, timeless, None)
+    found = of_sample(BASE, timeless, 1000.0)
     assert (found.ids_per_day, found.event_time, found.lateness_ms) == (1000.0, False, 0)
     assert found.duplicates == pytest.approx(1 / 3)
     assert found.repeats is None
@@ -264,19 +264,19 @@ def test_a_sample_without_time_needs_the_number() -> None:
 
 def test_samples_that_tell_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="holds no record with an ID"):
-        of_sample(BASE, "in/", sample([]), None)
+        of_sample(BASE, sample([]), None)
     for rows in ([("a", 1.0, 0), ("b", 1.0, 1)], [("a", 1.0, 0), ("a", 9.0, 0)]):
         with pytest.raises(ConfigError, match="no time passes between the first records"):
-            of_sample(BASE, "in/", sample(rows), None)
+            of_sample(BASE, sample(rows), None)
 
 
 def test_a_sample_whose_timestamps_are_all_null_is_told_from_one_without_ids() -> None:
     empty = sample([])
     timed = replace(empty, times_ms=np.zeros(0, np.int64))
     with pytest.raises(ConfigError, match="no record with an ID and a timestamp"):
-        of_sample(BASE, "in/", timed, None)
+        of_sample(BASE, timed, None)
     with pytest.raises(ConfigError, match=r"no record with an ID\."):
-        of_sample(BASE, "in/", replace(empty, times_ms=None), None)
+        of_sample(BASE, replace(empty, times_ms=None), None)
 
 
 def test_a_timestamp_in_the_future_makes_none_of_the_others_late() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dedup.cli import flags as shared
 from dedup.cli.ending import Done
-from dedup.cli.failures import FAILED, OK
+from dedup.cli.failures import DAMAGE, FAILED, OK
 from dedup.cli.flags import Flags, command, option, pairs, switch
 
 _LOAD, _NOW, _READ = "Load", "What the query has now", "Reading a sample"
@@ -65,6 +65,7 @@ def tune(flags: TuneFlags) -> Done:
     3: a filter did not know an ID that it holds, which must never be.
     """
     from dedup.cli.tune import screen, work
+    from dedup.tools import TuneOptions
 
     read = {
         "id": tuple(flags.id or ()),
@@ -75,14 +76,13 @@ def tune(flags: TuneFlags) -> Done:
         "infer": flags.infer,
         "read_options": tuple(sorted(pairs(flags.read_option, "--read-option").items())),
     }
-    own = {field.name for field in fields(work.Asked)}
-    given = {name: value for name, value in vars(flags).items() if name in own}
+    given = {field.name: getattr(flags, field.name) for field in fields(TuneOptions)}
     with screen.progress(quiet=flags.quiet) as tell:
-        result = work.tune(work.Asked(**given, read=read), tell)
-    code, body, written = result.exit_code, result.to_json(), flags.html
+        result = work.tune(given, read, flags.html, tell)
+    code, body, written = DAMAGE if result.false_negatives else OK, result.to_json(), flags.html
     if flags.html is not None:
         try:
-            flags.html.write_text(work.page(result), encoding="utf-8")
+            flags.html.write_text(result.page(), encoding="utf-8")
         except OSError as error:
             # What was measured is told all the same.
             failure = f"--html {flags.html} cannot be written: {error.strerror}."
@@ -91,5 +91,5 @@ def tune(flags: TuneFlags) -> Done:
             if code == OK:
                 code, body["status"] = FAILED, "failed"
     if not flags.as_json:
-        screen.show(result, work.measured(result), written)
+        screen.show(result, written)
     return Done(code, body)

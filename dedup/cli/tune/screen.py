@@ -1,13 +1,11 @@
-"""The words of `dedup tune`, on the screen and in the report: verdict, table, legend."""
+"""What `dedup tune` prints: how far it is, then the verdict, the choices and the findings."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -15,103 +13,12 @@ from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from dedup.cli.findings_screen import findings_lines
-from dedup.core.duration import format_ms
-from dedup.tune.candidates import Candidate, Choice, value_of, written
-from dedup.tune.demand import Demand
+from dedup.tune import words
+from dedup.tune.candidates import Choice
+from dedup.tune.tuning import Progress, Tuning
 
-if TYPE_CHECKING:
-    from dedup.cli.tune.work import Result
-
-#: Columns of the table: name, width, meaning.
-COLUMNS = (
-    ("fpr", 6, "target rate of all filters that one lookup asks"),
-    ("buckets", 7, "buckets per horizon"),
-    ("budget", 6, "state_budget_bytes of a shard"),
-    ("bits", 4, "filter bits per live ID in segments"),
-    ("expect", 6, "false-positive rate that sizes and contents of the filters let expect"),
-    ("measured", 13, "the rate measured on unknown IDs: 95 % interval"),
-    ("state", 6, "bytes in Spark state, rewritten in every micro-batch"),
-    ("sidecar", 7, "bytes of filter sidecars"),
-    ("segment", 7, "bytes of segments: the exact catalog"),
-    ("reads/s", 7, "catalog blocks read per second at the mean rate"),
-    (
-        "ms/1M",
-        5,
-        "ms of one core in the group function for 1 M records, catching up; Spark's passes apart",
-    ),
-    ("waste", 5, "share of the filters' bits that one ideal filter of all IDs could do without"),
-)
 #: Columns that a narrow screen does without, in this order.
 _SPARED = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")
-_UNITS = ("B", "K", "M", "G", "T", "P")
-
-
-def verdict(demand: Demand, choice: Choice) -> str:
-    """One line: keep or change what, and what it comes to."""
-    best = choice.recommended
-    low, high = best.interval
-    comes_to = (
-        f"{live_ids(demand, choice):,.0f} live IDs in {amount(best.total_bytes)}, "
-        f"{low:.2%} to {high:.2%} of new IDs cost a read ({best.reads_per_s:,.1f} reads/s)"
-    )
-    if not best.trial.filters_asked:
-        comes_to = (
-            f"{live_ids(demand, choice):,.0f} live IDs all fit into Spark state "
-            f"({amount(best.state_bytes)}): no filter is ever asked"
-        )
-    if best is choice.today:
-        options = ", ".join(written(*pair) for pair in asdict(best.sizing).items())
-        return f"KEEP {options}: {comes_to}; no other choice is worth a change."
-    changed = [
-        f"{written(name, asdict(best.sizing)[name])} instead of {value_of(old)}"
-        for name, old in asdict(choice.today.sizing).items()
-        if asdict(best.sizing)[name] != old
-    ]
-    return f"CHANGE to {', '.join(changed)}: {comes_to}."
-
-
-def title(demand: Demand) -> str:
-    """What was sized, in a line."""
-    return (
-        f"{demand.ids_per_day:,.0f} new IDs a day ({demand.origin}), horizon "
-        f"{format_ms(demand.horizon_ms)}, lateness {format_ms(demand.lateness_ms)}, "
-        f"{demand.duplicates:.1%} repeats, {demand.shards} shards on {demand.cores_text}, "
-        f"{demand.interval_text}"
-    )
-
-
-def live_ids(demand: Demand, choice: Choice) -> float:
-    """Of all shards under the recommended choice, as its trial counted them."""
-    return choice.recommended.trial.live_ids * demand.shards
-
-
-def cells(candidate: Candidate) -> list[str]:
-    """One row of the table."""
-    low, high = candidate.interval
-    sizing, wasted = candidate.sizing, candidate.wasted
-    return [
-        f"{sizing.fpr:g}",
-        str(sizing.buckets),
-        amount(sizing.state_budget_bytes),
-        f"{candidate.bits_per_id:.1f}",
-        rate(candidate.trial.predicted_fpr),
-        f"{rate(low)}-{rate(high)}",
-        amount(candidate.state_bytes),
-        amount(candidate.sidecar_bytes),
-        amount(candidate.segment_bytes),
-        few(candidate.reads_per_s),
-        few(candidate.ms_per_million),
-        "-" if wasted is None else f"{wasted:.0%}",
-    ]
-
-
-def kind(choice: Choice, candidate: Candidate) -> str:
-    """``recommended``, ``today``, ``dominated``, or nothing."""
-    if candidate is choice.recommended:
-        return "recommended"
-    if candidate is choice.today:
-        return "today"
-    return "dominated" if choice.dominated(candidate) else ""
 
 
 def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
@@ -125,19 +32,19 @@ def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
     width : int
         Characters of a line.
     """
-    shown = [name for name, _, _ in COLUMNS]
+    shown = [name for name, _, _ in words.COLUMNS]
     left_out = []
-    while sum(wide + 1 for name, wide, _ in COLUMNS if name in shown) + 1 > width:
+    while sum(wide + 1 for name, wide, _ in words.COLUMNS if name in shown) + 1 > width:
         left_out.append(next(name for name in _SPARED if name in shown))
         shown.remove(left_out[-1])
         if not set(_SPARED) & set(shown):
             break
-    head = " ".join(f"{name:>{wide}}" for name, wide, _ in COLUMNS if name in shown)
+    head = " ".join(f"{name:>{wide}}" for name, wide, _ in words.COLUMNS if name in shown)
     yield Text(f"  {head}", style="dim")
     for candidate in choice.candidates:
-        what = kind(choice, candidate)
+        what = words.kind(choice, candidate)
         mark = {"recommended": ">", "today": "*"}.get(what, " ")
-        row = zip(cells(candidate), COLUMNS, strict=True)
+        row = zip(words.cells(candidate), words.COLUMNS, strict=True)
         line = " ".join(f"{cell:>{wide}}" for cell, (name, wide, _) in row if name in shown)
         style = {"recommended": "bold green", "dominated": "dim"}.get(what, "")
         yield Text(f"{mark} {line}", style=style)
@@ -155,42 +62,8 @@ def _wrapped(text: str, width: int) -> list[Text]:
     return [Text(line) for line in textwrap.wrap(text, width)]
 
 
-def legend() -> Sequence[tuple[str, str]]:
-    """The columns' names and what they mean."""
-    return [(name, meaning) for name, _, meaning in COLUMNS]
-
-
-def amount(size_bytes: float) -> str:
-    """Bytes in at most six characters, e.g. ``344M`` and ``3.0G``."""
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 999.5 or unit == _UNITS[-1]:
-            return f"{size:.0f}{unit}" if size >= 99.95 or unit == "B" else f"{size:.1f}{unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
-
-
-def rate(share: float) -> str:
-    """A rate in at most six characters."""
-    percent = 100 * share
-    return (
-        f"{percent:.1f}%"
-        if percent >= 9.95
-        else f"{percent:.2f}%"
-        if percent >= 0.1
-        else (f"{percent:.3f}%" if percent else "0%")
-    )
-
-
-def few(number: float) -> str:
-    """A number in few characters: whole from 100 on."""
-    if number >= 99_999.5:
-        return f"{number / 1000:,.0f}k"
-    return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
-
-
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+def progress(*, quiet: bool) -> Iterator[Progress]:
     """A bar on a terminal's stderr, else a line for each thing that is begun."""
     console = Console(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
@@ -210,18 +83,18 @@ def progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
     yield tell
 
 
-def show(result: Result, foot: str, html: Path | None) -> None:
+def show(result: Tuning, html: Path | None) -> None:
     """Print the verdict, the choices, the findings and what they rest on."""
     console = Console()
     width = max(40, min(100, console.width)) if console.is_terminal else 100
     lines = [
-        *Text(title(result.demand), style="dim").wrap(console, width),
-        *Text(verdict(result.demand, result.choice), style="bold").wrap(console, width),
+        *Text(words.title(result.demand), style="dim").wrap(console, width),
+        *Text(words.verdict(result.demand, result.choice), style="bold").wrap(console, width),
         Text(),
         *table(result.choice, running=result.demand.running, width=width),
         Text(),
         *findings_lines(result.findings, width),
-        *Text(foot, style="dim").wrap(console, width),
+        *Text(result.measured, style="dim").wrap(console, width),
     ]
     if html is not None:
         lines.append(Text(f"report: {html}"))

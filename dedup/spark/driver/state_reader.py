@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dedup.catalog.certificate import certificate_of
-from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.repair.contents import Snapshot, Where, open_root
 from dedup.catalog.root import Root
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The folder of a checkpoint, or what was read there before.
+Checkpoint = str | os.PathLike[str] | Snapshot
 
 
 def checkpoint_place(checkpoint: str) -> str:
@@ -29,6 +35,35 @@ def checkpoint_place(checkpoint: str) -> str:
     if not (local / "metadata").is_file():
         raise ConfigError(f"--checkpoint {local} holds no checkpoint of a streaming query.")
     return str(local)
+
+
+def read_checkpoint(
+    root: Where, checkpoint: Checkpoint, spark: SparkSession | None = None
+) -> Snapshot:
+    """Return what a query's checkpoint holds: the memory of every shard.
+
+    Parameters
+    ----------
+    root
+        The query's catalog.
+    checkpoint
+        Its folder; what was read before is returned as it is.
+    spark : SparkSession, optional
+        Default: the active one, or one that is started, and left running.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such checkpoint, or no catalog of its query.
+    CatalogError, StateError
+        If the certificate, or a state, is damaged.
+    """
+    if isinstance(checkpoint, Snapshot):
+        return checkpoint
+    from pyspark.sql import SparkSession
+
+    place = checkpoint_place(os.fspath(checkpoint))
+    return read_snapshot(spark or SparkSession.builder.getOrCreate(), place, open_root(root))
 
 
 def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
