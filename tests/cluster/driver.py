@@ -78,7 +78,7 @@ class Driver:
         rows: list[list[dict[str, Any]]] = []
 
         def read(df: DataFrame) -> list[dict[str, Any]]:
-            found = df.select("id", "at", "verdict").toArrow().to_pylist()
+            found: list[dict[str, Any]] = df.select("id", "at", "verdict").toArrow().to_pylist()
             rows.append(found)
             if len(rows) - 1 in pause_after:
                 pause(Path(folder), pause_after.index(len(rows) - 1))

@@ -110,7 +110,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     store: FlakyStore
 
-    def shutdown_request(self, request: socket.socket) -> None:
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
         # Without the polite end of the base class, which would come before a reset.
         self.close_request(request)
 

@@ -132,7 +132,8 @@ class Campaign:
 
     def where(self) -> tuple[str, ...]:
         """The points that faults are armed at."""
-        left_out = (_LOCAL_ONLY if self.s3 else _S3_ONLY) + _FETCHES_ONLY + BIRTH[1:]
+        left_out: tuple[str, ...] = _FETCHES_ONLY + BIRTH[1:]
+        left_out += _LOCAL_ONLY if self.s3 else _S3_ONLY
         left_out += () if self.side else _SIDE_ONLY
         left_out += () if self.pending_lists else _PENDING_LISTS_ONLY
         return self.points or tuple(name for name in faults.POINTS if name not in left_out)

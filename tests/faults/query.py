@@ -82,10 +82,9 @@ def main() -> None:
 def speculated(spark: SparkSession) -> int:
     """How many tasks were started a second time because the first seemed slow."""
     context = spark.sparkContext
-    store, no_quantiles = (
-        context._jsc.sc().statusStore(),
-        context._gateway.new_array(context._jvm.double, 0),
-    )
+    gateway: Any = context._gateway
+    store = context._jsc.sc().statusStore()
+    no_quantiles = gateway.new_array(gateway.jvm.double, 0)
     stages = store.stageList(None, False, False, no_quantiles, None)
     found = [stages.apply(i) for i in range(stages.size())]
     told = (store.speculationSummary(stage.stageId(), stage.attemptId()) for stage in found)

@@ -68,8 +68,8 @@ def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int
     while query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < until_batch:
         time.sleep(0.1)
     query.stop()
-    if query.exception() is not None:
-        raise query.exception()
+    if (failed := query.exception()) is not None:
+        raise failed
     return max(int(path.name) for path in (target / "checkpoint" / "commits").glob("[0-9]*"))
 
 

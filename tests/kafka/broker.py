@@ -96,7 +96,7 @@ def running_broker(folder: Path) -> Iterator[str]:
     properties = folder / "server.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     java = [shutil.which("java") or "java", "-Xmx512m", "-cp", classpath]
-    format_disk = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", properties]
+    format_disk = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
     done = subprocess.run([*java, *format_disk], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr[-2000:]
     with open(folder / "broker.log", "w") as log:

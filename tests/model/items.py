@@ -74,6 +74,7 @@ def _one(
     if kind == "fresh" or (kind in ("near", "old") and known is None):
         return new_id, event_ms - rng.randint(0, 20)
     if kind in ("near", "old"):
+        assert known is not None
         record_id, taken_ms = known
         edge = rng.choice((0, 1, horizon_ms - 1, horizon_ms, horizon_ms + 1, rng.randint(0, 300)))
         return record_id, taken_ms + edge * rng.choice((1, 1, -1))

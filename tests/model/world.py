@@ -28,6 +28,7 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core import upkeep
 from dedup.core.admission import FLAG_UNTIMED
 from dedup.core.arrival import Verdict
+from dedup.core.clocks import Observed
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.records import Epoch
 from dedup.core.shard import process
@@ -223,7 +224,7 @@ class World:
         shard: int,
         row: bytes,
         items: list[Item],
-        observed: dict,
+        observed: dict[str, Observed],
         root: Root | None,
     ) -> tuple[ShardState, list[int]]:
         root = root or Root(self.where)

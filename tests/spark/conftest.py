@@ -36,7 +36,7 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
         .config("spark.log.level", "OFF")
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-        .config(map={} if FULL else INTERPRETED_PLANS)
+        .config(map={} if FULL else {**INTERPRETED_PLANS})
         .getOrCreate()
     )
     yield session

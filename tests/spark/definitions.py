@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -80,7 +81,7 @@ def look_alikes(df: DataFrame) -> list[tuple[Column, Column]]:
     def joined(inner: Callable[[Column], Column]) -> Column:
         return F.concat("x0", F.array_join(F.transform("arr", inner), ""))
 
-    either = F.udf(lambda x, y: x or y, "string")
+    either: Any = F.udf(lambda x, y: x or y, "string")
     return [
         (df["p.a"], df["p.b"]),
         (F.lower(df["p.a"]), F.lower(df["p.b"])),

@@ -29,8 +29,11 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
         from contextlib import ExitStack
         from unittest.mock import patch
 
+        from dedup.catalog.certificate import create_or_check
+        from dedup.catalog.repair.backup import write_backup
         from dedup.catalog.root import Root
         from dedup.spark.executor import group, task
+        from dedup.spark.observations import Stopwatch
 
         chosen = points.get(task.Task.current(plan).epoch)
 
@@ -45,8 +48,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RuntimeError(f"made to fail at {here}")
 
-        lap, put_file = group.Stopwatch.lap, Root.put_file
-        create, write_backup = task.create_or_check, group.write_backup
+        lap, put_file = Stopwatch.lap, Root.put_file
 
         def put_and_strike(self: Any, name: str, path: Any) -> None:
             put_file(self, name, path)
@@ -57,7 +59,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
             strike("backup")
 
         def create_and_strike(*given: Any) -> Any:
-            made = create(*given)
+            made = create_or_check(*given)
             strike("certificate")
             return made
 
@@ -86,7 +88,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
 
         with ExitStack() as stack:
             for where, name, instead in (
-                (group.Stopwatch, "lap", lap_and_strike),
+                (Stopwatch, "lap", lap_and_strike),
                 (Root, "put_file", put_and_strike),
                 (task, "create_or_check", create_and_strike),
                 (group, "write_backup", backup_and_strike),

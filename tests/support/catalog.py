@@ -6,8 +6,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
@@ -144,7 +146,7 @@ class DirectoryFileSystem:
         return pafs.PyFileSystem(Forwarding(inner)), "bucket/catalog"
 
 
-class Forwarding(pafs.FileSystemHandler):
+class Forwarding(pafs.FileSystemHandler):  # type: ignore[misc]
     """Hands every call to another file system; ``fail`` may raise before a call."""
 
     def __init__(self, inner: pafs.FileSystem, fail: Callable[[str], None] | None = None) -> None:
@@ -157,53 +159,41 @@ class Forwarding(pafs.FileSystemHandler):
     def __hash__(self) -> int:
         return hash(type(self))
 
-    def get_type_name(self):
+    def get_type_name(self) -> str:
         return "object-store"
 
-    def normalize_path(self, path):
+    def normalize_path(self, path: str) -> str:
         return path
 
-    def get_file_info(self, paths):
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
         self.fail("get_file_info")
-        return self.inner.get_file_info(paths)
+        return list(self.inner.get_file_info(paths))
 
-    def get_file_info_selector(self, selector):
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         self.fail("get_file_info_selector")
-        return self.inner.get_file_info(selector)
+        return list(self.inner.get_file_info(selector))
 
-    def create_dir(self, path, recursive):
+    def create_dir(self, path: str, recursive: bool) -> None:
         self.inner.create_dir(path, recursive=recursive)
 
-    def delete_dir(self, path):
-        self.inner.delete_dir(path)
-
-    def delete_dir_contents(self, path, missing_dir_ok):
-        self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
-
-    def delete_root_dir_contents(self):
-        raise NotImplementedError
-
-    def delete_file(self, path):
+    def delete_file(self, path: str) -> None:
         self.fail("delete_file")
         self.inner.delete_file(path)
 
-    def move(self, src, dest):
-        raise NotImplementedError("object stores cannot rename")
-
-    def copy_file(self, src, dest):
-        raise NotImplementedError
-
-    def open_input_stream(self, path):
+    def open_input_stream(self, path: str) -> pa.NativeFile:
         self.fail("open_input_stream")
         return self.inner.open_input_stream(path)
 
-    def open_input_file(self, path):
+    def open_input_file(self, path: str) -> pa.NativeFile:
         self.fail("open_input_file")
         return self.inner.open_input_file(path)
 
-    def open_output_stream(self, path, metadata):
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
         self.fail("open_output_stream")
         return self.inner.open_output_stream(path)
 
-    def open_append_stream(self, path, metadata):
-        raise NotImplementedError
+    def _refuse(self, *_: object) -> NoReturn:
+        raise NotImplementedError("object stores have no folders, and cannot rename or append")
+
+    delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    move = copy_file = open_append_stream = _refuse

@@ -68,7 +68,7 @@ def siphash(data: bytes, key: bytes, compressions: int = 1, finalisations: int =
     v[2] ^= 0xFF
     for _ in range(finalisations):
         sip_round()
-    return v[0] ^ v[1] ^ v[2] ^ v[3]
+    return int(v[0] ^ v[1] ^ v[2] ^ v[3])
 
 
 #: From BloomFilter.md of apache/parquet-format.
@@ -112,7 +112,8 @@ def page_sum(page: bytes) -> int:
     """The multilinear hash of the paper's section 2, with odd multipliers."""
     padded = page + bytes(-len(page) % 8)
     words = [word ^ word >> 32 for (word,) in struct.iter_unpack("<Q", padded)]
-    return (MULTIPLIERS[0] + sum((MULTIPLIERS[i + 1] | 1) * w for i, w in enumerate(words))) & MASK
+    products = ((MULTIPLIERS[i + 1] | 1) * w for i, w in enumerate(words))
+    return int(MULTIPLIERS[0] + sum(products)) & MASK
 
 
 def pages_of(hashes: Sequence[int], blocks: int, page_blocks: int) -> dict[int, list[int]]:

@@ -91,7 +91,7 @@ class QueryDriver:
             )
             told[mine] = self._shard(shard, records, (policies or {}).get(shard, self.policy))
         self.epoch += 1
-        return [Verdict(v).name for v in told]
+        return [Verdict(int(v)).name for v in told]
 
     def _shard(self, shard: int, records: Records, policy: Policy) -> np.ndarray:
         self.attempts += 1
