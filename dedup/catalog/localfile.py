@@ -66,7 +66,7 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
                 return False
         os.rename(temp, path)
         faults.point("publish.named", path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     return True
 
 
@@ -85,7 +85,7 @@ def _link(source: Path, path: Path) -> bool:
             raise _NoHardLinks from exc
         raise
     faults.point("publish.named", path)
-    _sync_folder(path.parent)
+    sync(path.parent)
     return True
 
 
@@ -104,11 +104,12 @@ def _make_folders(folder: Path) -> None:
         return
     _make_folders(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+    sync(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

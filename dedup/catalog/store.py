@@ -8,7 +8,6 @@ from pathlib import Path
 from zlib import crc32
 
 from dedup import faults, kernel
-from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.layout import (
     PENDING_LIST_SUFFIX,
@@ -18,7 +17,6 @@ from dedup.catalog.layout import (
 )
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.accepted_loss import read_accepted_loss
-from dedup.catalog.root import Root
 from dedup.catalog.segment_file import write_segment_file
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.sidecars import Sidecars
@@ -45,17 +43,11 @@ class ShardStore:
 
     Parameters
     ----------
-    root : Root
-        Where segments live.
-    cache : LocalCache
-        Where views and copies of them live on this machine.
-    query_id : str
-        Whose catalog it is; hash keys are derived from it.
-    shard : int
-        Which shard, >= 0.
+    files : ShardFiles
+        Where they are, at the root and on this machine.
     attempt : Attempt
         Who writes. One store per attempt and shard: the names of segments count from 0.
-    open_views
+    open_views : OpenViews, optional
         Budget of open files; default: the process's own.
 
     Attributes
@@ -65,26 +57,16 @@ class ShardStore:
     """
 
     def __init__(
-        self,
-        root: Root,
-        cache: LocalCache,
-        *,
-        query_id: str,
-        shard: int,
-        attempt: Attempt,
-        open_views: OpenViews | None = None,
+        self, files: ShardFiles, attempt: Attempt, open_views: OpenViews | None = None
     ) -> None:
-        self._files = ShardFiles(root, cache, query_id, shard)
-        self.counters = self._files.counters
-        self._root = root
-        self._cache = cache
-        self._query_id = query_id
-        self._shard = shard
+        self.counters = files.counters
+        self._files = files
+        self._root, self._query_id, self._shard = files.root, files.query_id, files.shard
         self._attempt = attempt
         self._names_given = 0
-        self._hash_key = self._files.hash_key
-        self._views = Views(self._files, open_views)
-        self._sidecars = Sidecars(self._files, self._views)
+        self._hash_key = files.hash_key
+        self._views = Views(files, open_views)
+        self._sidecars = Sidecars(files, self._views)
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         """Return which hashes the segment's filter may hold."""
@@ -118,7 +100,7 @@ class ShardStore:
             if first[0] != piece.hashes[0]:
                 raise ValueError("the hashes are not those of the keys under the filter key")
         name = self._next_name()
-        with self._cache.scratch() as folder:
+        with self._files.cache.scratch() as folder:
             sst, sidecar = folder / "segment", folder / "sidecar"
             key_id = self._files.hash_key_id
             info = write_segment_file(
@@ -129,7 +111,7 @@ class ShardStore:
                 built.add(spread_hashes(piece.hashes, plan.hash_ranges))
             faults.point("segment.write.after", sst)
             content = built.to_bytes()
-            self._cache.write(sidecar, content)
+            self._files.cache.write(sidecar, content)
             self._put(name, sst, sidecar)
         self.counters.segments_written += 1
         self.counters.bytes_written += info.sst_bytes + len(content)

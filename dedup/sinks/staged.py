@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup import faults
+from dedup.catalog.localfile import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -191,19 +192,11 @@ def _publish(source: Path, root: Path, batch_id: int) -> None:
         shutil.copytree(source, near)
         _flush(near)
         near.rename(target)
-    _fsync(root)
+    sync(root)
 
 
 def _flush(folder: Path) -> None:
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
-            _fsync(Path(parent, name))
-        _fsync(Path(parent))
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync(Path(parent, name))
+        sync(Path(parent))

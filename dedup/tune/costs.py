@@ -19,6 +19,7 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, filter_key_id
@@ -151,5 +152,5 @@ def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
     with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
         root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
         attempt = Attempt(0, _QUERY, 0)
-        store = ShardStore(root, cache, query_id=_QUERY, shard=0, attempt=attempt)
+        store = ShardStore(ShardFiles(root, cache, _QUERY, 0), attempt)
         yield store, derive_keys(_QUERY)[1]

@@ -18,6 +18,7 @@ from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import write_adopted, write_backup
 from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.bucket import Bucket
 from dedup.core.clocks import Clocks, SourceClock
@@ -98,12 +99,11 @@ class World:
         self.stores += 1
         self.close()
         return ShardStore(
-            self.root,
-            LocalCache(self.query_id, self.cache_folder),
-            query_id=self.query_id,
-            shard=shard,
-            attempt=Attempt(EPOCH - 2, RUN, self.stores),
-            open_views=self.open_views,
+            ShardFiles(
+                self.root, LocalCache(self.query_id, self.cache_folder), self.query_id, shard
+            ),
+            Attempt(EPOCH - 2, RUN, self.stores),
+            self.open_views,
         )
 
     def close(self) -> None:

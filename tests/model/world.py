@@ -24,6 +24,7 @@ from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core import upkeep
 from dedup.core.admission import FLAG_UNTIMED
@@ -231,12 +232,11 @@ class World:
         self.attempts += 1
         run_id, now_ms = line.run_ids[-1], self.now_ms
         store = ShardStore(
-            root,
-            LocalCache(QUERY, self.folder / "cache", self.cache_bytes),
-            query_id=QUERY,
-            shard=shard,
-            attempt=Attempt(line.batch, run_id, self.attempts),
-            open_views=self.views,
+            ShardFiles(
+                root, LocalCache(QUERY, self.folder / "cache", self.cache_bytes), QUERY, shard
+            ),
+            Attempt(line.batch, run_id, self.attempts),
+            self.views,
         )
         base = ShardState.from_bytes(row, hash_key_id=KEY_ID) if row else ShardState()
         shard_task = ShardTask(QUERY, run_id, shard, line.batch, now_ms)

@@ -71,10 +71,10 @@ _BELIEVES = (
     "from dedup.catalog.view import Views\n\nSEEN = {}\n",
 )
 _LEARNS = (
-    "        name = self._next_name()\n        with self._cache.scratch()",
+    "        name = self._next_name()\n        with self._files.cache.scratch()",
     "        for piece in pieces:\n"
     "            SEEN.update(zip(piece.hashes.tolist(), piece.times_ms.tolist(), strict=True))\n"
-    "        name = self._next_name()\n        with self._cache.scratch()",
+    "        name = self._next_name()\n        with self._files.cache.scratch()",
 )
 
 MUTANTS = (

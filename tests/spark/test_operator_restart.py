@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup import check_query, dedup_by_id, kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
@@ -281,9 +282,14 @@ def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> 
     hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
     for shard in range(2):
         store = ShardStore(
-            Root(made.catalog), LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
-            query_id=query_id, shard=shard, attempt=Attempt(20, "zombie", 1),
-        )  # fmt: skip
+            ShardFiles(
+                Root(made.catalog),
+                LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
+                query_id,
+                shard,
+            ),
+            Attempt(20, "zombie", 1),
+        )
         plan = SegmentPlan(start_ms, start_ms + 60_000, 0.01)
         segment, _ = store.write_segment(plan, [Entries(keys, hashes, np.array([at_ms]))])
         assert store.lookup(segment, keys, hashes).tolist() == [at_ms]

@@ -17,6 +17,7 @@ from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
@@ -86,12 +87,9 @@ class Bench:
         """A store as a new process has it: nothing open, nothing loaded."""
         self.attempts += 1
         return ShardStore(
-            root or self.root,
-            cache or self.cache(),
-            query_id=QUERY,
-            shard=shard,
-            attempt=Attempt(7, RUN, self.attempts),
-            open_views=OpenViews(max_views),
+            ShardFiles(root or self.root, cache or self.cache(), QUERY, shard),
+            Attempt(7, RUN, self.attempts),
+            OpenViews(max_views),
         )
 
     def lose_cache(self) -> None:

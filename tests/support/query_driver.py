@@ -14,6 +14,7 @@ from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
@@ -106,12 +107,9 @@ class QueryDriver:
         base, _ = housekeep(self.root, visit, base, policy)
         views = OpenViews(8)
         store = ShardStore(
-            self.root,
-            LocalCache(QUERY, self.folder / "cache"),
-            query_id=QUERY,
-            shard=shard,
-            attempt=Attempt(self.epoch, self.run_id, self.attempts),
-            open_views=views,
+            ShardFiles(self.root, LocalCache(QUERY, self.folder / "cache"), QUERY, shard),
+            Attempt(self.epoch, self.run_id, self.attempts),
+            views,
         )
         epoch = Epoch(
             number=self.epoch,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.open_views import OpenViews
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
@@ -39,12 +40,9 @@ class CatalogDriver(Driver):
         assert self.bench is not None
         self.attempts += 1
         return ShardStore(
-            self.bench.root,
-            self.cache,
-            query_id=QUERY,
-            shard=self.shard,
-            attempt=Attempt(self.batch, RUN, self.attempts),
-            open_views=self.views,
+            ShardFiles(self.bench.root, self.cache, QUERY, self.shard),
+            Attempt(self.batch, RUN, self.attempts),
+            self.views,
         )
 
     def ids_of(self, segment: SegmentRef) -> list[bytes]:

@@ -16,6 +16,7 @@ from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.repair.contents import Snapshot, only_query
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
@@ -204,12 +205,9 @@ def _in_segments(
     with tempfile.TemporaryDirectory(prefix="dedup-explain-") as folder:
         views = OpenViews(8)
         store = ShardStore(
-            root,
-            LocalCache(certificate.query_id, folder),
-            query_id=certificate.query_id,
-            shard=shard,
-            attempt=Attempt(0, "explain", 0),
-            open_views=views,
+            ShardFiles(root, LocalCache(certificate.query_id, folder), certificate.query_id, shard),
+            Attempt(0, "explain", 0),
+            views,
         )
         found: set[tuple[int, int]] = set()
         for segment in state.manifest.segments():

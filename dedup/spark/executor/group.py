@@ -20,6 +20,7 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
@@ -111,11 +112,13 @@ def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardSt
 def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
     assert plan.root is not None
     return ShardStore(
-        plan.root,
-        LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes),
-        query_id=task.query_id,
-        shard=shard,
-        attempt=Attempt(task.epoch, task.run_id, task.attempt_id),
+        ShardFiles(
+            plan.root,
+            LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes),
+            task.query_id,
+            shard,
+        ),
+        Attempt(task.epoch, task.run_id, task.attempt_id),
     )
 
 
