@@ -170,7 +170,7 @@ def certificate_of(root: Root, query_id: str) -> Certificate:
 
 
 def no_catalog(root: Root, query_id: str) -> ConfigError:
-    """The error that this root is not, or no longer, that of a query."""
+    """Return the error that this root is not, or no longer, that of a query."""
     return ConfigError(
         f"{root.url()} holds no catalog of query {query_id}: give the root that the query's "
         "option `catalog` names.",

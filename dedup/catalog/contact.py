@@ -88,7 +88,7 @@ def reach(
 
 
 def is_waiting() -> bool:
-    """Whether a thread of this process still waits for a storage that was given up."""
+    """Return whether a thread of this process still waits for a storage that was given up."""
     return any(thread.is_alive() for thread in _given_up)
 
 

@@ -88,7 +88,7 @@ def _refuse_damage(folder: Path) -> None:
 
 
 def _check(folder: Path) -> bytes:
-    """Checksum of what RocksDB reads before any table; tables have their own."""
+    """Return the checksum of what RocksDB reads before any table; tables have their own."""
     crc = 0
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_CHECKED_FILES):
@@ -194,7 +194,7 @@ def _scanned(view: View, wanted: list[bytes]) -> dict[int, bytes]:
 
 
 def _reading(*, scan: bool) -> Any:
-    """Options of one read: past the block cache, which a micro-batch's blocks would only flush."""
+    """Return options of one read: past the block cache, which the blocks would only flush."""
     options: Any = rocksdict.ReadOptions()  # its stubs lack an argument
     options.fill_cache(False)
     if scan:

@@ -45,7 +45,7 @@ class Definition:
     ansi: str = ""
 
     def same_as(self, other: Definition) -> bool:
-        """Whether both make the same bytes of the same record."""
+        """Return whether both make the same bytes of the same record."""
         return self._bytes() == other._bytes()
 
     def _bytes(self) -> tuple[object, ...]:
@@ -53,7 +53,7 @@ class Definition:
         return self.expression, encoded_kind(self.kind), self.inputs, *settings
 
     def told_beside(self, other: Definition) -> str:
-        """What a reader needs to tell it from another."""
+        """Return what a reader needs to tell it from another."""
         told = self.expression + (f" ({self.kind})" if self.kind else "")
         if self.inputs != other.inputs and self.inputs:
             told += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
@@ -64,7 +64,7 @@ class Definition:
         return told
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, which `from_json` reads."""
+        """Return plain values, which `from_json` reads."""
         return asdict(self)
 
     @classmethod

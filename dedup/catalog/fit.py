@@ -140,7 +140,7 @@ def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
 def _id_of(
     found: Certificate, wanted: Certificate
 ) -> tuple[Sequence[Definition], Sequence[Definition]]:
-    """Definitions of both, by name alone where one of them knows no more."""
+    """Return definitions of both, by name alone where one of them knows no more."""
     if found.id_definitions is not None and wanted.id_definitions is not None:
         return found.id_definitions, wanted.id_definitions
     before, after = (
@@ -166,7 +166,7 @@ def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> 
 
 
 def _way_back(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """How to go back; for columns that may just have another name, by renaming them."""
+    """Return how to go back; for columns that may just have another name, by renaming them."""
     renamed = [
         f".withColumnRenamed({new.expression!r}, {old.expression!r})"
         for old, new in zip(before, after, strict=True)

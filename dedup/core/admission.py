@@ -57,7 +57,7 @@ def substitute_times(
 
 
 def observed_times(times_ms: I64, flags: U8) -> tuple[BOOL, I64]:
-    """Which records a clock observes, and the times that it believes (NEVER_MS for none).
+    """Return which records a clock observes, and the times that it believes (or NEVER_MS).
 
     A record without a time must not found a source partition of its own, which the low watermark
     would wait for: a broken line is null in all columns. A time that was substituted is no news.
@@ -74,7 +74,7 @@ def goes_on(
     null_timestamps: str,
     verdict_column: bool,
 ) -> frozenset[Verdict]:
-    """Verdicts whose rows leave the operator: with a verdict column, all of them."""
+    """Return the verdicts whose rows leave the operator: with a verdict column, all of them."""
     if verdict_column:
         return frozenset(Verdict)
     emitted = {

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup import kernel
-from dedup.core.arrays import I64
+from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.horizon import within_horizon
 from dedup.core.lookup import Matches
 
@@ -36,11 +35,11 @@ def judge(
     first: I64,
     times_ms: I64,
     matches: Matches,
-    droppable: npt.NDArray[np.bool_],
+    droppable: BOOL,
     horizon_ms: int,
     tie_rank: Callable[[I64], I64],
-) -> npt.NDArray[np.uint8]:
-    """0 taken, 1 duplicate, 2 dropped as late, for each record.
+) -> U8:
+    """Return 0 taken, 1 duplicate or 2 dropped as late, for each record.
 
     Parameters
     ----------
@@ -92,11 +91,11 @@ def judge(
 def _ranked(
     groups: I64,
     times_ms: I64,
-    known: npt.NDArray[np.uint8],
+    known: U8,
     records: I64,
     tie_rank: Callable[[I64], I64],
 ) -> I64 | None:
-    """Order of records that are sorted by group and time, ties by rank; None where none matter.
+    """Return the order of records by group, time and rank; None where no ranks matter.
 
     All of a tie are known or none is; where they are, none is taken whatever their order.
     """
@@ -119,8 +118,8 @@ def _known(
     entry_group: I64,
     entry_ms: I64,
     horizon_ms: int,
-) -> npt.NDArray[np.uint8]:
-    """Whether a remembered entry lies within the horizon of each record; groups are sorted."""
+) -> U8:
+    """Return of which records, sorted by group, a remembered entry lies within the horizon."""
     known = np.zeros(len(records), np.uint8)
     start = np.searchsorted(groups, entry_group, "left")
     count = np.searchsorted(groups, entry_group, "right") - start

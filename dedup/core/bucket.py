@@ -21,7 +21,7 @@ SortedRun: TypeAlias = tuple[SegmentRef, ...]
 
 
 def ids_in(run: SortedRun) -> int:
-    """IDs in a run."""
+    """Return how many IDs a run holds."""
     return sum(segment.count for segment in run)
 
 
@@ -118,7 +118,7 @@ class Bucket:
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
     def coverages(self) -> Iterator[Coverage]:
-        """All segments, with the hashes that they answer for."""
+        """Yield all segments, with the hashes that they answer for."""
         for run in self.runs:
             for segment in run:
                 yield Coverage(segment)
@@ -131,18 +131,18 @@ class Bucket:
                     yield Coverage(segment, merge.hash_ranges, merge.ranges_done)
 
     def adding(self, run: SortedRun, *, clamped: bool) -> Bucket:
-        """The bucket with one more run."""
+        """Return the bucket with one more run."""
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
     def beginning(self, runs: tuple[SortedRun, ...], hash_ranges: int) -> Bucket:
-        """The bucket with some of its runs about to be merged."""
+        """Return the bucket with some of its runs about to be merged."""
         kept = tuple(run for run in self.runs if run not in runs)
         return replace(self, runs=kept, merges=(*self.merges, Merge(runs, hash_ranges)))
 
     def advancing(
         self, merge: Merge, new: SegmentRef | None
     ) -> tuple[Bucket, Merge | None, SortedRun]:
-        """The bucket with one more range of a merge done, the merge, and what is needed no more."""
+        """Return the bucket with one more range done, the merge, and what is needed no more."""
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
         if merge.ranges_done + 1 < merge.hash_ranges:
@@ -152,7 +152,7 @@ class Bucket:
         return replace(self, runs=runs, merges=others), None, merge.inputs
 
     def without(self, name: str) -> Bucket:
-        """The bucket without one segment; merges that do not hold it stay the same objects."""
+        """Return the bucket without one segment; merges without it stay the same objects."""
 
         def rest(run: SortedRun) -> SortedRun:
             return tuple(segment for segment in run if segment.name != name)
@@ -169,7 +169,7 @@ class Bucket:
         return replace(self, runs=some(self.runs), merges=tuple(merges))
 
     def to_json(self) -> list[Any]:
-        """The bucket as JSON can hold it; `from_json` reads it back."""
+        """Return the bucket as JSON can hold it; `from_json` reads it back."""
 
         def run(segments: SortedRun) -> list[Any]:
             return [segment.to_json() for segment in segments]
@@ -187,7 +187,7 @@ class Bucket:
 
     @staticmethod
     def from_json(value: object) -> Bucket:
-        """The bucket that `to_json` wrote.
+        """Return the bucket that `to_json` wrote.
 
         Raises
         ------

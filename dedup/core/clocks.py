@@ -30,7 +30,7 @@ MAX_SOURCES = 20_000
 
 
 def known_ms(time_ms: int) -> int | None:
-    """The time; None where there was none yet, be it with durations taken off."""
+    """Return the time; None where there was none yet, be it with durations taken off."""
     return None if time_ms <= NEVER_MS // 2 else time_ms
 
 
@@ -50,7 +50,7 @@ class Observed:
     records: int
 
     def merge(self, other: Observed) -> Observed:
-        """Both together."""
+        """Return what was observed in both."""
         return Observed(max(self.newest_ms, other.newest_ms), self.records + other.records)
 
 
@@ -74,7 +74,7 @@ class SourceClock:
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
-        """Whether it was silent for so long, while others spoke, that nobody waits for it."""
+        """Return whether nobody waits for it: it was silent for long while others spoke."""
         return (
             idle_timeout_ms is not None
             and self.silent_batches >= IDLE_BATCHES
@@ -97,7 +97,7 @@ class Clocks:
     named_by: tuple[str, ...] = ()
 
     def idle_sources(self, policy: Policy) -> frozenset[str]:
-        """Source partitions that do not hold the low watermark back now."""
+        """Return the source partitions that do not hold the low watermark back now."""
         return frozenset(
             name
             for name, clock in self.sources.items()
@@ -105,7 +105,7 @@ class Clocks:
         )
 
     def holder(self, policy: Policy) -> str | None:
-        """The active source partition with the lowest clock: the one that holds the watermarks."""
+        """Return the active source partition with the lowest clock, which holds the watermarks."""
         idle = self.idle_sources(policy)
         active = [(c.time_ms, name) for name, c in self.sources.items() if name not in idle]
         return min(active)[1] if active else None
@@ -113,7 +113,7 @@ class Clocks:
     def advance(
         self, observed: Mapping[str, Observed], *, now_ms: int, run_id: str, policy: Policy
     ) -> Clocks:
-        """The clocks at the end of a micro-batch.
+        """Return the clocks at the end of a micro-batch.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class Clocks:
         )
 
     def effective_now(self, now_ms: int) -> int:
-        """Processing time of a micro-batch: never behind the last one's, of any run."""
+        """Return the processing time of a micro-batch: not behind the last one's, of any run."""
         return max(now_ms, self.newest_ms)
 
     def check_jump(self, *, now_ms: int, worker_now_ms: int, run_id: str, policy: Policy) -> None:
@@ -228,7 +228,7 @@ class Clocks:
             raise ClockError.fell(now_ms, self.now_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """The clocks as JSON can hold them; `from_json` reads it back."""
+        """Return the clocks as JSON can hold them; `from_json` reads it back."""
         return {
             "run_id": self.run_id,
             "now_ms": self.now_ms,
@@ -246,7 +246,7 @@ class Clocks:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Clocks:
-        """The clocks that `to_json` wrote."""
+        """Return the clocks that `to_json` wrote."""
         sources = {name: SourceClock(*numbers) for name, numbers in value["sources"].items()}
         named_by = tuple(value["named_by"])
         return Clocks(**{**value, "sources": sources, "named_by": named_by})

@@ -44,7 +44,7 @@ def _unit_ms(unit: str) -> int | None:
 
 
 def duration_ms(value: str | timedelta, *, option: str) -> int:
-    """Whole milliseconds of a duration.
+    """Return a duration in whole milliseconds.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _parse(text: str, option: str) -> int:
 
 
 def format_ms(duration: int) -> str:
-    """The duration in its largest whole unit, e.g. ``"36 hours"``.
+    """Return the duration in its largest whole unit, e.g. ``"36 hours"``.
 
     >>> format_ms(129600000)
     '36 hours'
@@ -122,7 +122,7 @@ def format_ms(duration: int) -> str:
 
 
 def span(duration_ms: int | None) -> str:
-    """The duration to the second, e.g. ``1d 02:03:04``; a dash for None."""
+    """Return the duration to the second, e.g. ``1d 02:03:04``; a dash for None."""
     if duration_ms is None:
         return "-"
     seconds = abs(duration_ms) // 1000
@@ -132,7 +132,7 @@ def span(duration_ms: int | None) -> str:
 
 
 def iso(time_ms: int | None) -> str | None:
-    """UTC time as ISO 8601 text to the second, or the milliseconds outside the years 1-9999."""
+    """Return a UTC time as ISO 8601 text to the second; milliseconds outside the years 1-9999."""
     if time_ms is None:
         return None
     try:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 
 
@@ -31,8 +31,8 @@ class Entries:
     """
 
     keys: Keys
-    hashes: npt.NDArray[np.uint64]
-    times_ms: npt.NDArray[np.int64]
+    hashes: U64
+    times_ms: I64
 
     def __post_init__(self) -> None:
         n = len(self.keys), len(self.hashes), len(self.times_ms)
@@ -40,9 +40,7 @@ class Entries:
             raise ValueError(f"{n[0]} keys, {n[1]} hashes and {n[2]} times")
 
     @classmethod
-    def in_order(
-        cls, keys: Keys, hashes: npt.NDArray[np.uint64], times_ms: npt.NDArray[np.int64]
-    ) -> Entries:
+    def in_order(cls, keys: Keys, hashes: U64, times_ms: I64) -> Entries:
         """Return the entries of these columns, which may come in any order."""
         order = kernel.sort_keys(keys.data, keys.offsets, hashes)
         return cls(keys.take(order), hashes[order], times_ms[order])
@@ -65,7 +63,7 @@ class Entries:
         return Entries(Keys(self.keys.data, offsets), self.hashes[some], self.times_ms[some])
 
 
-def merged(pieces: Sequence[Entries], bounds: npt.NDArray[np.uint64]) -> Iterator[Entries]:
+def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:
     """Yield all entries of the pieces in order, a new chunk from each bound on.
 
     Chunks that fit a processor's cache are merged at twice the speed of the whole, and take next to

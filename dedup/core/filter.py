@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.parse import OtherVersion
 from dedup.core.sizing import MAX_BLOCKS, blocks_for
 from dedup.errors import FilterDamaged
@@ -97,9 +98,7 @@ class SplitBlockFilter:
         return cls(bits, count=0, fpr=fpr, hash_key_id=hash_key_id)
 
     @classmethod
-    def build(
-        cls, hashes: npt.NDArray[np.uint64], fpr: float, *, hash_key_id: int
-    ) -> SplitBlockFilter:
+    def build(cls, hashes: U64, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
         """Return a filter sized for exactly these hashes, and holding them."""
         made = cls.sized(len(hashes), fpr, hash_key_id=hash_key_id)
         made.add(hashes)
@@ -115,12 +114,12 @@ class SplitBlockFilter:
         """Bytes of the serialised form."""
         return head_bytes(self.blocks) + self.bits.nbytes
 
-    def add(self, hashes: npt.NDArray[np.uint64]) -> None:
+    def add(self, hashes: U64) -> None:
         """Add hashes. Raises ValueError on a filter over read-only bytes."""
         kernel.filter_add(self.bits, hashes)
         self.count += len(hashes)
 
-    def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def may_contain(self, hashes: U64) -> BOOL:
         """Return False only where a hash was certainly never added. Shape (n,)."""
         return kernel.filter_probe([self.bits], hashes).astype(np.bool_)
 
@@ -180,7 +179,7 @@ class FilterHead:
     count: int
     hash_key_id: int
     fpr: float
-    sums: npt.NDArray[np.uint64]
+    sums: U64
 
     @property
     def nbytes(self) -> int:
@@ -222,7 +221,7 @@ class FilterHead:
             raise damaged("its head is not the one that the manifest vouches for")
         return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
 
-    def check(self, pages: npt.NDArray[np.uint8], numbers: npt.NDArray[np.int64]) -> None:
+    def check(self, pages: U8, numbers: I64) -> None:
         """Raise `FilterDamaged` unless every page is as it was written.
 
         Parameters

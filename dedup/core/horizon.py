@@ -11,6 +11,6 @@ from dedup.core.arrays import BOOL, I64
 
 
 def within_horizon(times_ms: I64, others_ms: I64, horizon_ms: int) -> BOOL:
-    """Whether times lie within the horizon of others, which is inclusive, shape (n,)."""
+    """Return whether times lie within the horizon of others, which is inclusive, shape (n,)."""
     near: BOOL = np.abs(times_ms - others_ms) <= horizon_ms
     return near

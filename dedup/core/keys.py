@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import kernel
+from dedup.core.arrays import I64, U8
 
 T = TypeVar("T", bound=np.generic)
 
@@ -43,8 +44,8 @@ class Keys:
     (3, b'bc', 35)
     """
 
-    data: npt.NDArray[np.uint8]
-    offsets: npt.NDArray[np.int64]
+    data: U8
+    offsets: I64
 
     def __post_init__(self) -> None:
         data = _plain(self.data, np.uint8, "data")
@@ -112,7 +113,7 @@ class Keys:
         return cls(np.concatenate([part.data for part in parts]), _offsets_of(lengths))
 
     @property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> I64:
         """Bytes of each key, shape (n,)."""
         return np.diff(self.offsets)
 
@@ -137,7 +138,7 @@ class Keys:
     def __repr__(self) -> str:
         return f"Keys({len(self)} keys, {len(self.data)} bytes)"
 
-    def take(self, indices: npt.NDArray[np.int64]) -> Keys:
+    def take(self, indices: I64) -> Keys:
         """Return the keys at these positions, in their order.
 
         Raises
@@ -163,7 +164,7 @@ def _plain(array: npt.NDArray[T], dtype: type[T], name: str) -> npt.NDArray[T]:
     return array
 
 
-def _offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _offsets_of(lengths: I64) -> I64:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

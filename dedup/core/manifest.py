@@ -70,7 +70,7 @@ class Manifest:
         return len(self.expired) + sum(pending_list.count for pending_list in self.pending_lists)
 
     def segments(self) -> Iterator[SegmentRef]:
-        """All live segments."""
+        """Yield all live segments."""
         for bucket in self.buckets:
             yield from bucket.segments
 
@@ -80,12 +80,12 @@ class Manifest:
         return sum(bucket.ids for bucket in self.buckets)
 
     def live_bytes(self) -> tuple[int, int]:
-        """Segment bytes and sidecar bytes of all live segments."""
+        """Return the segment bytes and the sidecar bytes of all live segments."""
         segments = list(self.segments())
         return sum(s.sst_bytes for s in segments), sum(s.filter_bytes for s in segments)
 
     def names(self) -> set[str]:
-        """Names of live and expired segments and of pending lists, but not of what those hold."""
+        """Return the names of live and expired segments and of pending lists."""
         waiting = {e.name for e in self.expired} | {g.name for g in self.pending_lists}
         return waiting | {s.name for s in self.segments()}
 
@@ -97,29 +97,29 @@ class Manifest:
         )
 
     def bucket(self, start_ms: int, end_ms: int) -> Bucket:
-        """The bucket of this range; an empty one where there is none."""
+        """Return the bucket of this range; an empty one where there is none."""
         range_ms = (start_ms, end_ms)
         return next((b for b in self.buckets if b.range == range_ms), Bucket(*range_ms))
 
     def with_bucket(self, bucket: Bucket) -> Manifest:
-        """The manifest with a bucket in place of the one of its range, if any."""
+        """Return the manifest with a bucket in place of the one of its range, if any."""
         others = [b for b in self.buckets if b.range != bucket.range]
         return replace(self, buckets=tuple(sorted([*others, bucket], key=lambda b: b.range)))
 
     def expiring(self, segments: Iterable[SegmentRef], *, epoch: int, now_ms: int) -> Manifest:
-        """The manifest with segments, no longer in any bucket, on their way out."""
+        """Return the manifest with segments, no longer in any bucket, on their way out."""
         gone = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
         return replace(self, expired=(*self.expired, *gone))
 
     def without(self, segment: SegmentRef) -> Manifest:
-        """The manifest without a segment whose loss the user accepted; it is not deleted."""
+        """Return the manifest without a segment whose loss the user accepted; it is not deleted."""
         buckets = (bucket.without(segment.name) for bucket in self.buckets)
         return replace(self, buckets=tuple(b for b in buckets if b.segments))
 
     def expire(
         self, *, gc_watermark_ms: int, unclamped_ms: int, epoch: int, now_ms: int
     ) -> Manifest:
-        """The manifest without the buckets that end at or behind the GC watermark.
+        """Return the manifest without the buckets that end at or behind the GC watermark.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Manifest:
     def deletable(
         self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int
     ) -> tuple[list[str], list[PendingList]]:
-        """Expired segments, and pending lists, that no state Spark can still roll back to names."""
+        """Return expired segments and pending lists that no state Spark can roll back to names."""
 
         def due(entry: Expired | PendingList) -> bool:
             return epoch - entry.epoch > retain_epochs and now_ms - entry.since_ms >= keep_ms
@@ -148,7 +148,7 @@ class Manifest:
         return [e.name for e in self.expired if due(e)], [g for g in self.pending_lists if due(g)]
 
     def spilling(self, pending_list: str, count: int) -> Manifest:
-        """The manifest after its oldest expired segments were named in an object at the root."""
+        """Return the manifest with its oldest expired segments named in an object at the root."""
         spilled, rest = self.expired[:count], self.expired[count:]
         newest = PendingList(
             pending_list,
@@ -159,7 +159,7 @@ class Manifest:
         return replace(self, expired=rest, pending_lists=(*self.pending_lists, newest))
 
     def without_pending(self, names: Iterable[str]) -> Manifest:
-        """The manifest after the deletion of expired segments and pending lists."""
+        """Return the manifest after the deletion of expired segments and pending lists."""
         gone = set(names)
         return replace(
             self,
@@ -168,7 +168,7 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as JSON can hold it; `from_json` reads it back."""
+        """Return the manifest as JSON can hold it; `from_json` reads it back."""
         return {
             "buckets": [bucket.to_json() for bucket in self.buckets],
             "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
@@ -177,7 +177,7 @@ class Manifest:
 
     @staticmethod
     def from_json(value: object) -> Manifest:
-        """The manifest that `to_json` wrote.
+        """Return the manifest that `to_json` wrote.
 
         Raises
         ------

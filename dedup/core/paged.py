@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.filter import BLOCK_BYTES, PAGE_BLOCKS, PAGE_BYTES, FilterHead
 
 #: Pages that are read and probed at a time.
@@ -22,9 +23,7 @@ WINDOW_PAGES = 256
 ReadInto = Callable[[int, memoryview], None]
 
 
-def may_hold(
-    head: FilterHead, read_into: ReadInto, hashes: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.bool_]:
+def may_hold(head: FilterHead, read_into: ReadInto, hashes: U64) -> BOOL:
     """Return False only where a hash was certainly never added.
 
     Parameters
@@ -65,9 +64,7 @@ def may_hold(
     return answer.view(np.bool_)
 
 
-def _read(
-    head: FilterHead, read_into: ReadInto, pages: npt.NDArray[np.int64], buffer: memoryview
-) -> int:
+def _read(head: FilterHead, read_into: ReadInto, pages: I64, buffer: memoryview) -> int:
     """Fill the buffer with the pages, neighbours in one go; how many bytes they are."""
     ends = np.append(np.flatnonzero(np.diff(pages) != 1) + 1, len(pages)).tolist()
     size_bytes = head.blocks * BLOCK_BYTES
@@ -81,5 +78,5 @@ def _read(
     return filled
 
 
-def _words(filled: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+def _words(filled: U8) -> npt.NDArray[np.uint32]:
     return filled.view("<u4").astype(np.uint32, copy=False)

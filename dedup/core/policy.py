@@ -89,12 +89,12 @@ class Policy:
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
 
     def _probed(self, reach_ms: int) -> int:
-        """Buckets that one lookup probes within so long a time."""
+        """Return how many buckets one lookup probes within so long a time."""
         return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)
 
 
 def late_rule(text: str | None, *, option: str) -> Literal["emit", "drop"] | None:
-    """The rule `late` that a text names, None where nobody said.
+    """Return the rule `late` that a text names, None where none is given.
 
     Raises
     ------
@@ -110,5 +110,5 @@ def late_rule(text: str | None, *, option: str) -> Literal["emit", "drop"] | Non
 
 
 def default_lateness_ms(horizon_ms: int, *, stable_timestamps: bool) -> int:
-    """How far behind is on time where the user says nothing, in event-time mode."""
+    """Return how far behind is on time where the user says nothing, in event-time mode."""
     return horizon_ms if stable_timestamps else min(horizon_ms, _HOUR_MS)

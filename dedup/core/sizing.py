@@ -147,7 +147,7 @@ def _fpr_of_load(load: float) -> float:
 
 
 def _rates_by_keys(load: float) -> tuple[Floats, Floats, Floats]:
-    """Numbers of keys in a block from 1 on, the chance of each, and the rate of such a block."""
+    """Return numbers of keys in a block from 1 on, with the chance and the rate of each."""
     j = np.arange(1, int(load + 12 * math.sqrt(load)) + 64, dtype=np.float64)
     log_pmf = np.cumsum(np.log(load / j)) - load
     lane_fill = -np.expm1(j * math.log1p(-1 / 32))

@@ -108,11 +108,11 @@ class ShardState:
         return len(starts)
 
     def head_bytes_without_filters(self) -> int:
-        """Bytes of the row apart from the tail, the filters and their names."""
+        """Return how many bytes the row has apart from the tail, the filters and their names."""
         return _SIZE + len(replace(self, filters={})._head())
 
     def head(self) -> dict[str, Any]:
-        """Everything but the tail and the filters' bytes, as JSON can hold it."""
+        """Return everything but the tail and the filters' bytes, as JSON can hold it."""
         return {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
@@ -128,7 +128,7 @@ class ShardState:
 
     @staticmethod
     def from_head(head: object) -> ShardState:
-        """The state that `head` tells of, with an empty tail and no filters.
+        """Return the state that `head` tells of, with an empty tail and no filters.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class ShardState:
         return zlib.compress(json.dumps(self.head(), separators=(",", ":")).encode(), 1)
 
     def to_bytes(self) -> bytes:
-        """The state row, as the module describes it."""
+        """Return the state row, as the module describes it."""
         head, tail = self._head(), self.tail.to_bytes()
         filters = [built.to_bytes() for built in self.filters.values()]
         header = _HEADER.pack(
@@ -169,7 +169,7 @@ class ShardState:
 
     @staticmethod
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
-        """The state; damaged filters are left out, their sidecars serve.
+        """Return the state; damaged filters are left out, their sidecars serve.
 
         Raises
         ------
@@ -226,7 +226,7 @@ def _clocks(value: object) -> Clocks:
 def _filters(
     data: memoryview, names: list[str], manifest: Manifest, hash_key_id: int
 ) -> dict[str, SplitBlockFilter]:
-    """The filters that are whole, and those of their segments.
+    """Return the filters that are whole, and those of their segments.
 
     Lengths are not covered by a checksum: after a damaged one a filter may be read under the name
     of another, which would answer "not seen".

@@ -10,9 +10,9 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup import kernel
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.keys import Keys
 
 _HEADER = struct.Struct("<QQ")
@@ -32,12 +32,12 @@ class Tail:
     """
 
     keys: Keys
-    times_ms: npt.NDArray[np.int64]
-    clamped: npt.NDArray[np.bool_]
+    times_ms: I64
+    clamped: BOOL
 
     @staticmethod
     def empty() -> Tail:
-        """No entries."""
+        """Return a tail without entries."""
         return Tail(Keys.empty(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
     def __len__(self) -> int:
@@ -48,16 +48,16 @@ class Tail:
         """Size of the serialised form."""
         return _HEADER.size + len(self) * (4 + 8 + 1) + len(self.keys.data)
 
-    def take(self, index: npt.NDArray[np.int64]) -> Tail:
-        """The entries at these positions."""
+    def take(self, index: I64) -> Tail:
+        """Return the entries at these positions."""
         return Tail(self.keys.take(index), self.times_ms[index], self.clamped[index])
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Tail:
-        """The entries where the mask is set."""
+    def where(self, mask: BOOL) -> Tail:
+        """Return the entries where the mask is set."""
         return self if bool(mask.all()) else self.take(np.flatnonzero(mask))
 
     def append(self, other: Tail) -> Tail:
-        """These entries, then the other's."""
+        """Return these entries, then the other's."""
         if not len(self):
             return other
         if not len(other):
@@ -68,17 +68,17 @@ class Tail:
             np.concatenate([self.clamped, other.clamped]),
         )
 
-    def bucket_starts(self, bucket_ms: int) -> npt.NDArray[np.int64]:
-        """Start of each entry's bucket, milliseconds."""
-        starts: npt.NDArray[np.int64] = (self.times_ms // bucket_ms) * bucket_ms
+    def bucket_starts(self, bucket_ms: int) -> I64:
+        """Return the start of each entry's bucket, in milliseconds."""
+        starts: I64 = (self.times_ms // bucket_ms) * bucket_ms
         return starts
 
-    def hashes(self, hash_key: bytes) -> npt.NDArray[np.uint64]:
-        """Hashes of the keys under a 16-byte key."""
+    def hashes(self, hash_key: bytes) -> U64:
+        """Return the hashes of the keys under a 16-byte key."""
         return kernel.hash64(self.keys.data, self.keys.offsets, hash_key)
 
     def to_bytes(self) -> bytes:
-        """Little-endian u64 n, u64 key bytes, u32 lengths[n], i64 times[n], u8 clamped[n], keys."""
+        """Return u64 n, u64 key bytes, u32 lengths[n], i64 times[n], u8 clamped[n], keys."""
         lengths = np.diff(self.keys.offsets).astype("<u4")
         return b"".join(
             (
@@ -92,7 +92,7 @@ class Tail:
 
     @staticmethod
     def from_bytes(data: memoryview) -> Tail:
-        """The tail; ValueError if the bytes do not add up."""
+        """Return the tail; ValueError if the bytes do not add up."""
         if len(data) < _HEADER.size:
             raise ValueError("tail is shorter than its header")
         count, key_bytes = _HEADER.unpack_from(data)

@@ -204,7 +204,7 @@ def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
 
 
 def _uuid_text(data: U8) -> U8:
-    """Canonical text of UUIDs, one after another, given their keys likewise."""
+    """Return canonical text of UUIDs, one after another, given their keys likewise."""
     count = len(data) // 17
     if not count:
         return np.empty(0, np.uint8)

@@ -29,7 +29,7 @@ def write_pending_list(
 
 
 def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
-    """Names of the segments; none where the object is missing or damaged.
+    """Return the names of the segments; none where the object is missing or damaged.
 
     Nothing is lost by that: the files become orphans, which only a sweep may delete.
 
@@ -45,7 +45,7 @@ def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) 
 
 
 def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
-    """Names of the segments.
+    """Return the names of the segments.
 
     Raises
     ------
@@ -69,6 +69,6 @@ def _names(data: bytes, place: str) -> list[str]:
 
 
 def _checksum_of_names(fields: dict[str, Any]) -> str:
-    """As format 2 has it."""
+    """Return the checksum as format 2 has it."""
     names = [str(fields.get("place")), *map(str, array(fields.get("segments")))]
     return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()

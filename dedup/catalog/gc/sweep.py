@@ -75,7 +75,7 @@ class Named:
         return cls(frozenset(pending), frozenset(manifest.names() - pending), complete)
 
     def is_orphan(self, name: str, accepted_losses: Collection[str]) -> bool:
-        """Whether an attempt that did not win left the segment or pending list behind.
+        """Return whether an attempt that did not win left the segment or pending list behind.
 
         One whose loss was accepted has left the manifest as well, and is the user's to delete.
         Where the manifest's lists are not complete, this may be wrong.

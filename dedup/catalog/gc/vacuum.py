@@ -69,7 +69,7 @@ class Vacuumed:
     plan: VacuumPlan
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup catalog vacuum --json` prints."""
+        """Return what `dedup catalog vacuum --json` prints."""
         return {
             "root": self.root,
             "query_id": self.query_id,
@@ -100,7 +100,7 @@ def vacuum(
 
 
 def _storage_now_ms(root: Root) -> int:
-    """The time by the storage's clock, which dates its objects; this machine's may be off."""
+    """Return the time by the storage's clock, which dates objects; this machine's may be off."""
     probe = f"probe-{uuid.uuid4()}"
     root.put_bytes(probe, b"")
     try:

@@ -50,7 +50,7 @@ class Adoption:
     unknown_shards: int
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup catalog adopt --json` prints."""
+        """Return what `dedup catalog adopt --json` prints."""
         return asdict(self)
 
 
@@ -125,7 +125,7 @@ def _how_far(state: ShardState) -> tuple[int, int, int, int]:
 
 
 def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> ShardState:
-    """The state before micro-batch 0 of the new checkpoint.
+    """Return the state before micro-batch 0 of the new checkpoint.
 
     Pending lists that were emptied since the copy was written are gone, and no longer named.
     """
@@ -204,7 +204,7 @@ def _check_one_line(
 
 
 def _tried(line: Lineage, began_ms: dict[str, int | None]) -> bool:
-    """Whether a run that is not of this line began after its last one, by the storage's clock.
+    """Return whether a run not of this line began after its last one, by the storage's clock.
 
     A start that failed is older than the one that followed it.
     """

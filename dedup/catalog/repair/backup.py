@@ -38,7 +38,7 @@ def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> No
 
 
 def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """A shard's manifest backup, None where there is none or it is damaged.
+    """Return a shard's manifest backup, None where there is none or it is damaged.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
 
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
-    """A shard's manifest backup; ObjectMissing where there is none, ValueError where damaged."""
+    """Return a shard's manifest backup; ObjectMissing if there is none, ValueError if damaged."""
     name = shard_path(query_id, shard, MANIFEST_FILE)
     return root.read(name, lambda data: _from_bytes(data, query_id, shard))
 
@@ -105,7 +105,7 @@ def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> N
 
 
 def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """What a shard without Spark state begins with, None where nothing was adopted.
+    """Return what a shard without Spark state begins with, None where nothing was adopted.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
-    """The state; ValueError where these bytes are damaged, or another shard's or query's."""
+    """Return the state; ValueError where the bytes are damaged, or another shard's or query's."""
     _, fields = from_document(data, version=BACKUP_FORMAT)
     mapping(fields, needed=_FIELDS, known=_FIELDS)
     told = fields["query_id"], fields["shard"]

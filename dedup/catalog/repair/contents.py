@@ -69,7 +69,7 @@ class Shard:
     gc_watermark_ms: int | None = None
 
     def to_json(self, number: int) -> dict[str, Any]:
-        """Plain values, under a number."""
+        """Return plain values, under a number."""
         return {
             "shard": number,
             "epoch": self.epoch,
@@ -136,7 +136,7 @@ class Segment:
         return self.standing in (LIVE, LISTED) and absent
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "query_id": self.query_id,
             "shard": self.shard,
@@ -173,7 +173,7 @@ class QueryContents:
     segments: tuple[Segment, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: counts, and every shard."""
+        """Return plain values: counts, and every shard."""
         kinds: dict[str, dict[str, int]] = {}
         for file in self.files:
             kind = kinds.setdefault(file.parsed.kind, {"files": 0, "bytes": 0})
@@ -217,7 +217,7 @@ class Inspection:
         return (segment for query in self.queries for segment in query.segments)
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup catalog inspect --json` prints."""
+        """Return what `dedup catalog inspect --json` prints."""
         return {
             "root": self.root,
             "foreign_files": self.foreign_files,
@@ -389,7 +389,7 @@ def segments_of(
 
 
 def _standing(named: Named, name: str, *, accepted: bool) -> str:
-    """Of a segment that is not live, by the manifest in Spark state."""
+    """Return what a segment that is not live is, by the manifest in Spark state."""
     if name in named.pending:
         return EXPIRED
     if accepted:

@@ -46,7 +46,7 @@ class Verification:
         return not self.objects and all(r.ok or s.loss_accepted for s, r in self.segments)
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup catalog verify --json` prints."""
+        """Return what `dedup catalog verify --json` prints."""
         return {
             "root": self.root,
             "status": "ok" if self.ok else "damaged",
@@ -72,7 +72,7 @@ class LossAccepted:
     end_ms: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup catalog accept-loss --json` prints."""
+        """Return what `dedup catalog accept-loss --json` prints."""
         return {
             "query_id": self.query_id,
             "shard": self.shard,
@@ -104,7 +104,7 @@ def verify(root: Root, known: Snapshot | None, query_id: str | None = None) -> V
 
 
 def _is_on_its_way(segment: Segment) -> bool:
-    """Whether its file may well be missing: it is half written, or half deleted."""
+    """Return whether its file may well be missing: it is half written, or half deleted."""
     return segment.sst_bytes is None and (segment.standing == EXPIRED or segment.ref is None)
 
 

@@ -90,7 +90,7 @@ class Explanation:
         return "not remembered" if self.certain and self.as_of is not None else "cannot tell"
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup explain --json` prints."""
+        """Return what `dedup explain --json` prints."""
         return {
             "status": self.status,
             "root": self.root,

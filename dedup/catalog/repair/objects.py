@@ -94,7 +94,7 @@ def _shards(root: Root, query_id: str) -> int:
 
 
 def _named(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[str, str]]:
-    """Objects that must be there by what Spark keeps, and what it means that one is not."""
+    """Yield objects that must be there by what Spark keeps, and what follows where one is not."""
     for pending_list in state.manifest.pending_lists:
         yield (
             shard_path(query_id, shard, pending_list.name + PENDING_LIST_SUFFIX),

@@ -79,7 +79,7 @@ def tell_of(root: Root, id_columns: IdColumns, others: list[Other]) -> str:
 
 
 def _written_ms(root: Root, query_id: str) -> int:
-    """When a query last noted how far it is, which a running one does every few micro-batches."""
+    """Return when a query last noted how far it is; a running one does every few micro-batches."""
     times_ms = [found.modified_ms for found in root.list(f"{query_id}/{RUNS_FOLDER}")]
     born_ms = root.modified_ms(certificate_path(query_id))
     return max((ms for ms in (*times_ms, born_ms) if ms is not None), default=0)

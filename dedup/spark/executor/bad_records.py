@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.core.arrays import BOOL
 from dedup.errors import DataError
 from dedup.spark.executor.values import plain
 from dedup.spark.plan import HELPER_PREFIX, Plan
@@ -17,11 +17,11 @@ _ORIGIN = ("topic", "partition", "offset", "file_path", "_corrupt_record")
 #: Characters of one value, and of the whole record.
 _VALUE_CHARS, _RECORD_CHARS = 120, 300
 
-Bools = npt.NDArray[np.bool_]
+Bools = BOOL
 
 
 def null_ids(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
-    """The error for the marked records, which have no ID."""
+    """Return the error for the marked records, which have no ID."""
     names = ", ".join(name for _, name, _ in plan.id_columns)
     return DataError(
         f'{int(bad.sum())} records have a null ID ({names}) and null_ids="error" is set. '
@@ -32,7 +32,7 @@ def null_ids(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
 
 
 def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
-    """The error for the marked records, which have an ID and no timestamp."""
+    """Return the error for the marked records, which have an ID and no timestamp."""
     return DataError(
         f"{int(bad.sum())} records have no timestamp ({plan.time_source}) and "
         f'null_timestamps="error" is set. {_first(plan, batch, bad)} '
@@ -43,7 +43,7 @@ def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
 
 
 def _first(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> str:
-    """A sentence that tells the first marked record from all others, as far as it can."""
+    """Return a sentence that tells the first marked record from all others, as far as it can."""
     row = int(np.flatnonzero(bad)[0])
     parts: list[str] = []
     chars = 0
@@ -67,7 +67,7 @@ def _first(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> str:
 
 
 def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Columns under the names that the user knows, those first that say whose a record is."""
+    """Yield columns under the names that the user knows, those first that say whose it is."""
     user = batch.schema.names[: plan.user_columns]
     named = {column: name for column, name, _ in plan.id_columns}
     for column, name in zip(plan.source_columns, plan.policy.source_columns, strict=True):
@@ -81,7 +81,7 @@ def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Arra
 
 
 def _short(value: object) -> str:
-    """The value in few characters: of long text and bytes the beginning and the end."""
+    """Return the value in few characters: of long text and bytes the beginning and the end."""
     if not isinstance(value, (str, bytes)):
         return str(value)
     if len(value) <= _VALUE_CHARS:

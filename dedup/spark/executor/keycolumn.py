@@ -15,7 +15,7 @@ from dedup.spark.plan import Plan
 
 
 def key_column(plan: Plan, schema: pa.Schema) -> int | None:
-    """Position of the user's column that the keys stand for; None where they stand for none."""
+    """Return the position of the user's column that the keys stand for, or None."""
     if len(plan.id_columns) != 1:
         return None
     name, _, kind = plan.id_columns[0]
@@ -24,14 +24,14 @@ def key_column(plan: Plan, schema: pa.Schema) -> int | None:
 
 
 def without(schema: pa.Schema, position: int | None) -> pa.Schema:
-    """The schema of bodies, given that of the rows."""
+    """Return the schema of bodies, given that of the rows."""
     return schema if position is None else schema.remove(position)
 
 
 def restored(
     body: pa.RecordBatch, keys: Keys | None, schema: pa.Schema, position: int | None
 ) -> pa.RecordBatch:
-    """The rows of a body: with the column that the keys stand for, in its place."""
+    """Return the rows of a body with the column that the keys stand for, in its place."""
     if position is None:
         return body
     assert keys is not None
@@ -41,7 +41,7 @@ def restored(
 
 
 def text_of(keys: Keys) -> pa.Array:
-    """The values of a string column, of its keys: large strings, null where a key is empty."""
+    """Return the values of a string column, of its keys: null where a key is empty."""
     text, offsets = kernel.decode_uuid(keys.data, keys.offsets)
     null = keys.lengths == 0
     valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None

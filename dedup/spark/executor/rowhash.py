@@ -8,21 +8,20 @@ elements' hashes, a struct over its fields', a map over its sorted entries'.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import I64
+from dedup.core.arrays import I64, U64
 from dedup.spark.id_encoding import encode_ids
 
-UInt64s = npt.NDArray[np.uint64]
+UInt64s = U64
 
 #: Hash of a null; values reach it with probability 2^-64.
 _NULL = np.uint64(0)
 
 
 def hash_rows(table: pa.Table, key: bytes) -> UInt64s:
-    """SipHash-1-3 of each row's canonical encoding, uint64, shape (rows,).
+    """Return the SipHash-1-3 of each row's canonical encoding, uint64, shape (rows,).
 
     Parameters
     ----------
@@ -35,7 +34,7 @@ def hash_rows(table: pa.Table, key: bytes) -> UInt64s:
 
 
 def hash_values(values: pa.Array, key: bytes) -> UInt64s:
-    """Hash of each value of an array of any type, uint64, shape (n,)."""
+    """Return the hash of each value of an array of any type, uint64, shape (n,)."""
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), _NULL)
@@ -63,7 +62,7 @@ def hash_values(values: pa.Array, key: bytes) -> UInt64s:
 
 
 def _entries(maps: pa.MapArray) -> pa.ListArray:
-    """The same values as lists of key-value structs, without a copy."""
+    """Return the same values as lists of key-value structs, without a copy."""
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items], ["key", "value"])
     buffers = maps.buffers()[:2]
     return pa.Array.from_buffers(
@@ -76,7 +75,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _hash_together(columns: list[UInt64s], rows: int, key: bytes) -> UInt64s:
-    """Hash of each row of hashes."""
+    """Return the hash of each row of hashes."""
     if not columns:
         return np.zeros(rows, np.uint64)
     matrix = np.ascontiguousarray(np.stack(columns, axis=1))
@@ -84,14 +83,14 @@ def _hash_together(columns: list[UInt64s], rows: int, key: bytes) -> UInt64s:
 
 
 def _hash_runs(hashes: UInt64s, lengths: I64, key: bytes) -> UInt64s:
-    """Hash of each run of hashes, the runs one after another."""
+    """Return the hash of each run of hashes, the runs one after another."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths * 8, out=offsets[1:])
     return kernel.hash64(hashes.astype("<u8").view(np.uint8), offsets, key)
 
 
 def _canonical_floats(column: pa.Array) -> pa.Array:
-    """The bits of the values as doubles, with one NaN and one zero."""
+    """Return the bits of the values as doubles, with one NaN and one zero."""
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).copy()
     values[np.isnan(values)] = np.nan
     values += 0.0  # -0.0 + 0.0 is 0.0

@@ -50,7 +50,7 @@ class Task:
 
     @staticmethod
     def current(plan: Plan) -> Task:
-        """The task this worker runs."""
+        """Return the task this worker runs."""
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
@@ -91,7 +91,7 @@ _checked: dict[tuple[object, ...], Certificate] = {}
 
 
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
-    """The layout this task works under, after a check of the birth certificate.
+    """Return the layout this task works under, after a check of the birth certificate.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
 
 
 def _just_adopted(root: Root, task: Task) -> bool:
-    """Whether nothing was committed since an adoption, but micro-batches without rows."""
+    """Return whether nothing was committed since an adoption, but micro-batches without rows."""
     adopted = any(parse(found.name).kind == "adopted" for found in root.list(task.query_id))
     return adopted and all(
         run.began_epoch >= task.epoch and run.through_epoch is None
@@ -199,7 +199,7 @@ def of_plan(plan: Plan) -> dict[str, Any]:
 
 
 def missing_catalog(root: Root, query_id: str) -> CatalogError:
-    """The error that the checkpoint has a memory whose catalog is not at the root."""
+    """Return the error that the checkpoint has a memory whose catalog is not at the root."""
     return CatalogError(
         f"The catalog of this query is missing: {root.url()} has no birth certificate for query "
         f"{query_id}, but the checkpoint remembers one. Point `catalog` to where it is, or restore "

@@ -16,7 +16,7 @@ from dedup.spark.plan import Plan
 
 
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """User rows of one partition; a shard's control row comes before its blobs."""
+    """Yield user rows of one partition; a shard's control row comes before its blobs."""
     freeze_gc()
     faults.point("unpack.begin")
     goes_on = plan.goes_on

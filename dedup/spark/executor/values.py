@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def plain(value: pa.Scalar) -> Any:
-    """The value as Python has it, or its text where Python has none.
+    """Return the value as Python has it, or its text where Python has none.
 
     Python's datetime ends at the years 1 and 9999 and at microseconds, and some time zones that
     Spark takes, such as ``GMT+8`` or ``Z``, are unknown to pyarrow: such a timestamp is told in
@@ -27,7 +27,7 @@ def plain(value: pa.Scalar) -> Any:
 
 
 def _moment(value: pa.Scalar) -> str:
-    """A date or timestamp as ISO 8601 text, of whatever year and zone."""
+    """Return a date or timestamp as ISO 8601 text, of whatever year and zone."""
     if pa.types.is_date(value.type):
         return str(np.datetime64(value.value, "D"))
     time_us = value.cast(pa.timestamp("us", value.type.tz)).value

@@ -56,7 +56,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def head_schema(*, with_sources: bool) -> pa.Schema:
-    """Columns of a blob's head: timestamp (ms), flags, and hash of the source partition."""
+    """Return the columns of a head: timestamp (ms), flags, and hash of the source partition."""
     fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
     if with_sources:
         fields.append(("source", pa.uint64()))
@@ -64,7 +64,7 @@ def head_schema(*, with_sources: bool) -> pa.Schema:
 
 
 def write_keys(keys: Keys) -> pa.Buffer:
-    """Bytes of the column, shorter where all keys are equally long."""
+    """Return the bytes of the column, shorter where all keys are equally long."""
     lengths = keys.lengths.astype("<i4")
     same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
     front = lengths[:1] if same else np.concatenate([np.array([_OWN_LENGTHS], "<i4"), lengths])
@@ -72,7 +72,7 @@ def write_keys(keys: Keys) -> pa.Buffer:
 
 
 def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
-    """What `write_keys` wrote for so many rows, over the same memory."""
+    """Return what `write_keys` wrote for so many rows, over the same memory."""
     offsets = np.zeros(rows + 1, np.int64)
     length = int(np.frombuffer(data, "<i4", 1)[0])
     if length == _OWN_LENGTHS:
@@ -83,12 +83,12 @@ def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
 
 
 def write_head(head: pa.RecordBatch) -> pa.Buffer:
-    """IPC message of a head."""
+    """Return the IPC message of a head."""
     return head.serialize()
 
 
 def write_body(body: pa.RecordBatch) -> pa.Buffer:
-    """IPC message of user rows without the schema message; LZ4-compressed if they are wide."""
+    """Return the IPC message of user rows without the schema; LZ4-compressed if they are wide."""
     plain = body.serialize()
     if plain.size < WIDE_ROW_BYTES * body.num_rows:
         return plain
@@ -101,23 +101,23 @@ def write_body(body: pa.RecordBatch) -> pa.Buffer:
 
 
 def read_batch(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """The record batch of an IPC message without its schema."""
+    """Return the record batch of an IPC message without its schema."""
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
 def write_schema(schema: pa.Schema) -> bytes:
-    """IPC schema message."""
+    """Return the IPC schema message."""
     message: bytes = schema.serialize().to_pybytes()
     return message
 
 
 def read_schema(data: bytes) -> pa.Schema:
-    """The schema of an IPC schema message."""
+    """Return the schema of an IPC schema message."""
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
 def write_observed(observed: Mapping[str, tuple[Observed, int]]) -> bytes:
-    """JSON of source partition -> [newest ms, records, hash], sorted."""
+    """Return the JSON of source partition -> [newest ms, records, hash], sorted."""
     return json.dumps(
         {name: [h.newest_ms, h.records, number] for name, (h, number) in sorted(observed.items())},
         separators=(",", ":"),
@@ -125,7 +125,7 @@ def write_observed(observed: Mapping[str, tuple[Observed, int]]) -> bytes:
 
 
 def read_observed(data: bytes) -> dict[str, tuple[Observed, int]]:
-    """What `write_observed` wrote."""
+    """Return what `write_observed` wrote."""
     return {
         name: (Observed(newest_ms, records), number)
         for name, (newest_ms, records, number) in json.loads(data).items()

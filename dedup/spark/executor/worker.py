@@ -70,7 +70,7 @@ def _resident_bytes() -> int:
 
 
 def _libc(name: str) -> Callable[..., int]:
-    """A function of the C library that only glibc has; elsewhere one that does nothing."""
+    """Return a function of the C library that only glibc has; elsewhere one that does nothing."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
