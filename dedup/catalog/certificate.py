@@ -105,11 +105,11 @@ class Certificate:
     def _from_fields(cls, version: int, fields: dict[str, Any]) -> Certificate:
         defined = version != _WITHOUT_DEFINITIONS
         every = _FIELDS if defined else _FIELDS - _DEFINITIONS
-        mapping(fields, needed=every, known=every)
+        mapping(fields, needed=every, allowed=every)
         columns = (array(column, 2) for column in array(fields["id_columns"]))
         if type(fields["stable_timestamps"]) is not bool:
             raise ValueError("stable timestamps are neither true nor false")
-        made = cls(
+        read = cls(
             query_id=text(fields["query_id"]),
             id_columns=tuple((text(name), text(kind)) for name, kind in columns),
             encoding=text(fields["encoding"]),
@@ -126,11 +126,11 @@ class Certificate:
             if defined
             else None,
         )
-        if defined and len(made.id_definitions or ()) != len(made.id_columns):
-            raise ValueError(f"{len(made.id_columns)} ID columns, but not as many definitions")
-        if len(made.slot_keys) != made.shards or len(set(made.slot_keys)) != made.shards:
-            raise ValueError(f"{made.shards} shards, but {len(set(made.slot_keys))} slot keys")
-        return made
+        if defined and len(read.id_definitions or ()) != len(read.id_columns):
+            raise ValueError(f"{len(read.id_columns)} ID columns, but not as many definitions")
+        if len(read.slot_keys) != read.shards or len(set(read.slot_keys)) != read.shards:
+            raise ValueError(f"{read.shards} shards, but {len(set(read.slot_keys))} slot keys")
+        return read
 
 
 def _key_id(value: str) -> int:

@@ -80,10 +80,10 @@ def open_view(folder: Path) -> View:
 def _refuse_damage(folder: Path) -> None:
     # RocksDB reads some damaged manifests for ever: a record type of 5 in place of 1 is enough.
     try:
-        whole = (folder / _CHECK_FILE).read_bytes() == _check(folder)
+        intact = (folder / _CHECK_FILE).read_bytes() == _check(folder)
     except OSError as exc:
         raise ValueError(f"its files cannot be read: {exc}") from exc
-    if not whole:
+    if not intact:
         raise ValueError("its files are not as they were written")
 
 
@@ -109,12 +109,14 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
     numbers, which = np.unique(block_numbers(hashes, meta.nblocks), return_inverse=True)
     step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
     for first in range(0, len(numbers), step):
-        some = numbers[first : first + step]
-        found = _blocks(view, some)
+        chunk = numbers[first : first + step]
+        found = _blocks(view, chunk)
         blocks_read += len(found)
-        row = np.full(len(some), -1, np.int64)
-        row[np.searchsorted(some, np.fromiter(found, np.int64, len(found)))] = np.arange(len(found))
-        inside = (which >= first) & (which < first + len(some))
+        row = np.full(len(chunk), -1, np.int64)
+        row[np.searchsorted(chunk, np.fromiter(found, np.int64, len(found)))] = np.arange(
+            len(found)
+        )
+        inside = (which >= first) & (which < first + len(chunk))
         asked = np.flatnonzero(inside)
         rows = row[which[asked] - first]
         asked, rows = asked[rows >= 0], rows[rows >= 0]

@@ -52,16 +52,16 @@ class Definition:
         settings = (self.time_zone, self.ansi)
         return self.expression, encoded_kind(self.kind), self.inputs, *settings
 
-    def told_beside(self, other: Definition) -> str:
+    def text_beside(self, other: Definition) -> str:
         """Return what a reader needs to tell it from another."""
-        told = self.expression + (f" ({self.kind})" if self.kind else "")
+        text = self.expression + (f" ({self.kind})" if self.kind else "")
         if self.inputs != other.inputs and self.inputs:
-            told += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
+            text += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
         if self.time_zone != other.time_zone and self.time_zone:
-            told += f" in the time zone {self.time_zone}"
+            text += f" in the time zone {self.time_zone}"
         if self.ansi != other.ansi and self.ansi:
-            told += f" with spark.sql.ansi.enabled={self.ansi}"
-        return told
+            text += f" with spark.sql.ansi.enabled={self.ansi}"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -71,7 +71,7 @@ class Definition:
     def from_json(cls, value: Any) -> Definition:
         """Return the definition of plain values; ValueError where they are not one."""
         every = frozenset(cls.__slots__)
-        fields = mapping(value, needed=every, known=every)
+        fields = mapping(value, needed=every, allowed=every)
         pairs = (array(pair, 2) for pair in array(fields["inputs"]))
         return cls(
             expression=text(fields["expression"]),

@@ -49,11 +49,11 @@ def from_document(
         raise ValueError("it is no JSON object of this library")
     if canonical(fields) != data.removesuffix(b"\n"):
         raise ValueError("it is not as it was written")
-    found, said = fields["format"], fields.pop("checksum", None)
-    known = {version: checksum, **(before or {})}
-    if type(found) is not int or said != known.get(found, checksum)(fields):
+    found, stored = fields["format"], fields.pop("checksum", None)
+    checksums = {version: checksum, **(before or {})}
+    if type(found) is not int or stored != checksums.get(found, checksum)(fields):
         raise ValueError("its checksum does not match")
-    if found not in known:
+    if found not in checksums:
         raise OtherVersion(found, version)
     del fields["format"]
     return found, fields

@@ -56,15 +56,15 @@ def check_fit(
     ConfigError
         Naming both values of each setting, and what to do.
     """
-    told = [
+    texts = [
         *_id_change(found, wanted, accepted),
         *_timestamp_change(found, wanted, accepted),
         *_other_changes(found, wanted),
     ]
-    if told:
+    if texts:
         raise ConfigError(
             f"the query was started with other settings than its memory in {where} was made with: "
-            f"{' '.join(told)} {_ANEW}",
+            f"{' '.join(texts)} {_ANEW}",
             remedy="changed-settings",
         )
 
@@ -73,7 +73,7 @@ def _id_change(found: Certificate, wanted: Certificate, accepted: Accepted) -> I
     before, after = _id_of(found, wanted)
     if _same(before, after):
         return
-    told = f"The ID is {_listed(after, before)} now and was {_listed(before, after)}."
+    change = f"The ID is {_listed(after, before)} now and was {_listed(before, after)}."
     if [encoded_kind(one.kind) for one in before] != [encoded_kind(one.kind) for one in after]:
         # A changed type changes the bytes, whatever anybody says.
         cast = (
@@ -81,13 +81,13 @@ def _id_change(found: Certificate, wanted: Certificate, accepted: Accepted) -> I
             if _same_names(before, after)
             else ""
         )
-        yield f"{told} Give the one of then.{cast}"
+        yield f"{change} Give the one of then.{cast}"
         return
     token = change_token(before, after)
     if accepted.id == token:
         return
     yield (
-        f"{told} {_way_back(before, after)} If you know that every record keeps its ID, set "
+        f"{change} {_way_back(before, after)} If you know that every record keeps its ID, set "
         f"accept_changed_id='{token}'."
     )
 
@@ -104,16 +104,16 @@ def _timestamp_change(found: Certificate, wanted: Certificate, accepted: Accepte
         return
     if _same([old], [new]):
         return
-    told = f"The timestamp is {new.told_beside(old)} now and was {old.told_beside(new)}."
+    change = f"The timestamp is {new.text_beside(old)} now and was {old.text_beside(new)}."
     if not (old.kind and old.kind == new.kind):
-        yield f"{told} Give the one of then."
+        yield f"{change} Give the one of then."
         return
     token = change_token([old], [new])
     if accepted.timestamp == token:
         return
     yield (
-        f"{told} {_way_back([old], [new])} If you know that every record keeps its timestamp, set "
-        f"accept_changed_timestamp='{token}'."
+        f"{change} {_way_back([old], [new])} If you know that every record keeps its timestamp, "
+        f"set accept_changed_timestamp='{token}'."
     )
 
 
@@ -161,8 +161,8 @@ def _same_names(before: Sequence[Definition], after: Sequence[Definition]) -> bo
 def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> str:
     if len(definitions) != len(others):
         others = definitions
-    told = [one.told_beside(other) for one, other in zip(definitions, others, strict=True)]
-    return " and ".join(told)
+    texts = [one.text_beside(other) for one, other in zip(definitions, others, strict=True)]
+    return " and ".join(texts)
 
 
 def _way_back(before: Sequence[Definition], after: Sequence[Definition]) -> str:

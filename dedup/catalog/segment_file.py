@@ -103,10 +103,10 @@ class SegmentMeta:
             raise OtherVersion(fields["format"], SEGMENT_FORMAT)
         try:
             meta = cls(**fields)
-            whole = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
+            consistent = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
         except (TypeError, RecursionError, OverflowError) as exc:
             raise ValueError(f"{shown} has other fields than it should") from exc
-        if not whole:
+        if not consistent:
             raise ValueError(f"{shown} contradicts itself")
         return meta
 

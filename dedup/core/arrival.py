@@ -78,12 +78,12 @@ def judge(
     repeated[first[~is_first]] = True
     records = np.flatnonzero(repeated[first])
     records = records[np.lexsort((times_ms[records], first[records]))]
-    known = _known(records, first[records], times_ms, entry_record, matches.times_ms, horizon_ms)
-    ranked = _ranked(first[records], times_ms[records], known, records, tie_rank)
+    seen = _seen(records, first[records], times_ms, entry_record, matches.times_ms, horizon_ms)
+    ranked = _ranked(first[records], times_ms[records], seen, records, tie_rank)
     if ranked is not None:
-        records, known = records[ranked], known[ranked]
+        records, seen = records[ranked], seen[ranked]
     verdicts[records] = kernel.scan_verdicts(
-        first[records], times_ms[records], known, droppable[records].astype(np.uint8), horizon_ms
+        first[records], times_ms[records], seen, droppable[records].astype(np.uint8), horizon_ms
     )
     return verdicts
 
@@ -91,15 +91,15 @@ def judge(
 def _ranked(
     groups: I64,
     times_ms: I64,
-    known: U8,
+    seen: U8,
     records: I64,
     tie_rank: Callable[[I64], I64],
 ) -> I64 | None:
     """Return the order of records by group, time and rank; None where no ranks matter.
 
-    All of a tie are known or none is; where they are, none is taken whatever their order.
+    All of a tie are seen or none is; where they are, none is taken whatever their order.
     """
-    same = (groups[1:] == groups[:-1]) & (times_ms[1:] == times_ms[:-1]) & (known[1:] == 0)
+    same = (groups[1:] == groups[:-1]) & (times_ms[1:] == times_ms[:-1]) & (seen[1:] == 0)
     if not same.any():
         return None
     tied = np.zeros(len(groups), np.bool_)
@@ -111,7 +111,7 @@ def _ranked(
     return ranked
 
 
-def _known(
+def _seen(
     records: I64,
     groups: I64,
     times_ms: I64,
@@ -120,12 +120,12 @@ def _known(
     horizon_ms: int,
 ) -> U8:
     """Return of which records, sorted by group, a remembered entry lies within the horizon."""
-    known = np.zeros(len(records), np.uint8)
+    seen = np.zeros(len(records), np.uint8)
     start = np.searchsorted(groups, entry_group, "left")
     count = np.searchsorted(groups, entry_group, "right") - start
     entry = np.repeat(np.arange(len(entry_group)), count)
     within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
     record = start[entry] + within
     near = within_horizon(times_ms[records[record]], entry_ms[entry], horizon_ms)
-    known[record[near]] = 1
-    return known
+    seen[record[near]] = 1
+    return seen

@@ -157,16 +157,16 @@ class Bucket:
         def rest(run: SortedRun) -> SortedRun:
             return tuple(segment for segment in run if segment.name != name)
 
-        def some(runs: Iterable[SortedRun]) -> tuple[SortedRun, ...]:
+        def rests(runs: Iterable[SortedRun]) -> tuple[SortedRun, ...]:
             return tuple(kept for run in runs if (kept := rest(run)))
 
         merges = (
-            replace(m, runs=some(m.runs), output=rest(m.output))
+            replace(m, runs=rests(m.runs), output=rest(m.output))
             if any(segment.name == name for segment in (*m.inputs, *m.output))
             else m
             for m in self.merges
         )
-        return replace(self, runs=some(self.runs), merges=tuple(merges))
+        return replace(self, runs=rests(self.runs), merges=tuple(merges))
 
     def to_json(self) -> list[Any]:
         """Return the bucket as JSON can hold it; `from_json` reads it back."""

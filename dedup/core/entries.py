@@ -57,10 +57,10 @@ class Entries:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def __getitem__(self, some: slice) -> Entries:
-        """The entries from ``some.start`` to before ``some.stop``, over the same memory."""
-        offsets = self.keys.offsets[some.start : some.stop + 1]
-        return Entries(Keys(self.keys.data, offsets), self.hashes[some], self.times_ms[some])
+    def __getitem__(self, span: slice) -> Entries:
+        """The entries from ``span.start`` to before ``span.stop``, over the same memory."""
+        offsets = self.keys.offsets[span.start : span.stop + 1]
+        return Entries(Keys(self.keys.data, offsets), self.hashes[span], self.times_ms[span])
 
 
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:

@@ -100,9 +100,9 @@ class SplitBlockFilter:
     @classmethod
     def build(cls, hashes: U64, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
         """Return a filter sized for exactly these hashes, and holding them."""
-        made = cls.sized(len(hashes), fpr, hash_key_id=hash_key_id)
-        made.add(hashes)
-        return made
+        built = cls.sized(len(hashes), fpr, hash_key_id=hash_key_id)
+        built.add(hashes)
+        return built
 
     @property
     def blocks(self) -> int:

@@ -48,10 +48,10 @@ def slowest_sources(state: ShardState, policy: Policy, most: int) -> list[tuple[
     Those that hold the low watermark come first, idle ones last.
     """
     idle = state.clocks.idle_sources(policy)
-    known = (
+    clocks = (
         (name in idle, clock.time_ms, name)
         for name, clock in state.clocks.sources.items()
         if clock.time_ms != NEVER_MS
     )
-    slowest = nsmallest(most, known)
+    slowest = nsmallest(most, clocks)
     return [(name[:MAX_NAME], time_ms, silent) for silent, time_ms, name in slowest]

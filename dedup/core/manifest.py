@@ -108,8 +108,8 @@ class Manifest:
 
     def expiring(self, segments: Iterable[SegmentRef], *, epoch: int, now_ms: int) -> Manifest:
         """Return the manifest with segments, no longer in any bucket, on their way out."""
-        gone = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
-        return replace(self, expired=(*self.expired, *gone))
+        added = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
+        return replace(self, expired=(*self.expired, *added))
 
     def without(self, segment: SegmentRef) -> Manifest:
         """Return the manifest without a segment whose loss the user accepted; it is not deleted."""
@@ -129,13 +129,13 @@ class Manifest:
             For all others; the GC watermark too, unless the policy forgets earlier.
         """
         kept: list[Bucket] = []
-        gone: list[SegmentRef] = []
+        segments: list[SegmentRef] = []
         for bucket in self.buckets:
             if bucket.end_ms <= (gc_watermark_ms if bucket.clamped else unclamped_ms):
-                gone += bucket.segments
+                segments += bucket.segments
             else:
                 kept.append(bucket)
-        return replace(self, buckets=tuple(kept)).expiring(gone, epoch=epoch, now_ms=now_ms)
+        return replace(self, buckets=tuple(kept)).expiring(segments, epoch=epoch, now_ms=now_ms)
 
     def deletable(
         self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int
@@ -160,11 +160,11 @@ class Manifest:
 
     def without_pending(self, names: Iterable[str]) -> Manifest:
         """Return the manifest after the deletion of expired segments and pending lists."""
-        gone = set(names)
+        deleted = set(names)
         return replace(
             self,
-            expired=tuple(e for e in self.expired if e.name not in gone),
-            pending_lists=tuple(g for g in self.pending_lists if g.name not in gone),
+            expired=tuple(e for e in self.expired if e.name not in deleted),
+            pending_lists=tuple(g for g in self.pending_lists if g.name not in deleted),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Manifest:
         ValueError, StateError
             When it is anything else.
         """
-        fields = mapping(value, needed=_FIELDS, known=_FIELDS)
+        fields = mapping(value, needed=_FIELDS, allowed=_FIELDS)
         expired = (array(entry, 3) for entry in array(fields["expired"]))
         pending_lists = (array(entry, 4) for entry in array(fields["graves"]))
         return Manifest(

@@ -52,12 +52,12 @@ def may_hold(head: FilterHead, read_into: ReadInto, hashes: U64) -> BOOL:
         last = first + len(window)
         filled = buffer[: _read(head, read_into, window, buffer.data)]
         head.check(filled, window)
-        some = slice(int(starts[first]), int(starts[last]))
-        answer[some] = kernel.filter_probe_pages(
+        span = slice(int(starts[first]), int(starts[last]))
+        answer[span] = kernel.filter_probe_pages(
             _words(filled),
             window,
             starts[first : last + 1],
-            hashes[some],
+            hashes[span],
             head.blocks,
             PAGE_BLOCKS,
         )

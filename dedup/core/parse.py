@@ -18,14 +18,14 @@ class OtherVersion(ValueError):
 
     Parameters
     ----------
-    found, known : int
+    found, newest : int
         Its format, and the newest that this release reads.
     """
 
-    def __init__(self, found: int, known: int) -> None:
-        self.found, self.known = found, known
+    def __init__(self, found: int, newest: int) -> None:
+        self.found, self.newest = found, newest
         super().__init__(
-            f"it has format {found}, and this release of rolling-dedup reads format {known}: "
+            f"it has format {found}, and this release of rolling-dedup reads format {newest}: "
             "install the release that wrote it, or a newer one"
         )
 
@@ -38,13 +38,13 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is nested too deeply") from exc
 
 
-def mapping(value: object, *, needed: frozenset[str], known: frozenset[str]) -> dict[str, Any]:
+def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -> dict[str, Any]:
     """Return a JSON object that has all needed fields, and no unknown one."""
     if not isinstance(value, dict):
         raise ValueError(f"{value!r:.80} stands where an object belongs")
     if missing := sorted(needed - value.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
-    if unknown := sorted(value.keys() - known):
+    if unknown := sorted(value.keys() - allowed):
         raise ValueError(f"it has the unknown field {unknown[0]!r:.80}")
     return value
 
@@ -79,10 +79,10 @@ def integer(value: object, low: int = -_LIMIT) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a field occurs twice")
-    return made
+    return fields
 
 
 def _no_constant(constant: str) -> Any:

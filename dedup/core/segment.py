@@ -77,9 +77,9 @@ class SegmentRef:
         """
         if len(fields) == 10:
             name, *numbers = fields
-            whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
-            if isinstance(name, str) and name and len(whole) == 9:
-                start_ms, end_ms, *others = whole
+            integers = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+            if isinstance(name, str) and name and len(integers) == 9:
+                start_ms, end_ms, *others = integers
                 hash_ranges, range_index = others[-2:]
                 power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
                 if start_ms < end_ms and min(others) >= 0 and power and range_index < hash_ranges:

@@ -135,7 +135,7 @@ class ShardState:
         ValueError, StateError
             When it is not what `head` gives.
         """
-        fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, known=_FIELDS)
+        fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, allowed=_FIELDS)
         orphans, foreign = array(fields["stray_files"], 2)
         for segment in array(fields["slices"]):
             text(segment)
@@ -209,7 +209,7 @@ def _decompressed(data: memoryview) -> bytes:
 
 
 def _clocks(value: object) -> Clocks:
-    fields = mapping(value, needed=_CLOCK_FIELDS, known=_CLOCK_FIELDS)
+    fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
     text(fields["run_id"])
     for field_name in _CLOCK_NUMBERS:
         integer(fields[field_name])

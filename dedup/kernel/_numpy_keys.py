@@ -183,15 +183,15 @@ def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
     _checks.keys(data, offsets)
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     lengths = np.diff(offsets)
-    some = lengths > 0
-    first = offsets[:-1][some]
+    filled = lengths > 0
+    first = offsets[:-1][filled]
     tags = np.zeros(len(lengths), np.uint8)
-    tags[some] = data[first]
+    tags[filled] = data[first]
     uuid = (tags == 1) & (lengths == 17)
-    bad = np.flatnonzero(some & ~uuid & (tags != 0))
+    bad = np.flatnonzero(filled & ~uuid & (tags != 0))
     if len(bad):
         raise ValueError(f"key {bad[0]} is none that encode_uuid makes")
-    widths = np.where(uuid, 36, lengths - some)
+    widths = np.where(uuid, 36, lengths - filled)
     out_offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(widths, out=out_offsets[1:])
     values = np.ones(len(data), np.bool_)

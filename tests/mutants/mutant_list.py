@@ -408,7 +408,7 @@ MUTANTS = (
     Mutant(
         "an object with a wrong checksum is used",
         "catalog/document.py",
-        (("or said != known.get(found, checksum)(fields):\n", "or False:\n"),),
+        (("or stored != checksums.get(found, checksum)(fields):\n", "or False:\n"),),
         ("unit/test_catalog_certificate.py", "unit/test_formats.py"),
     ),
     _mutant(

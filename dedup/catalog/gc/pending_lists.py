@@ -61,7 +61,7 @@ def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str)
 
 def _names(data: bytes, place: str) -> list[str]:
     _, fields = from_document(data, version=PENDING_LIST_FORMAT, before={2: _checksum_of_names})
-    mapping(fields, needed=_FIELDS, known=_FIELDS)
+    mapping(fields, needed=_FIELDS, allowed=_FIELDS)
     names = [name(segment) for segment in array(fields["segments"])]
     if fields["place"] != place:
         raise ValueError(f"it was written as {fields['place']}")

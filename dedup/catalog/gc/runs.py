@@ -32,13 +32,13 @@ def list_runs(root: Root, query_id: str) -> list[Run]:
         When the root cannot be read.
     """
     found: dict[tuple[str, int], Run] = {}
-    for said in _traces(root, query_id):
-        assert said.run_id is not None
-        assert said.epoch is not None
-        key = (said.run_id, said.epoch)
+    for trace in _traces(root, query_id):
+        assert trace.run_id is not None
+        assert trace.epoch is not None
+        key = (trace.run_id, trace.epoch)
         through = [
             epoch
-            for epoch in (said.through_epoch, found[key].through_epoch if key in found else None)
+            for epoch in (trace.through_epoch, found[key].through_epoch if key in found else None)
             if epoch is not None
         ]
         found[key] = Run(*key, max(through, default=None))
@@ -103,7 +103,7 @@ def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Linea
 
 def _lineage(data: bytes, run: Run) -> Lineage:
     _, fields = from_document(data, version=RUN_FORMAT, before={1: _checksum_of_runs})
-    mapping(fields, needed=_FIELDS, known=_FIELDS)
+    mapping(fields, needed=_FIELDS, allowed=_FIELDS)
     listed = (array(entry, 2) for entry in array(fields["runs"]))
     runs = tuple(Run(name(run_id), integer(began, 0)) for run_id, began in listed)
     if runs[-1:] != (Run(run.run_id, run.began_epoch),):
@@ -121,11 +121,11 @@ def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
     """
     root.create_bytes(run_path(query_id, run.run_id, run.began_epoch, epoch), b"")
     root.delete(
-        run_path(query_id, run.run_id, run.began_epoch, said.through_epoch)
-        for said in _traces(root, query_id)
-        if said.run_id == run.run_id
-        and said.through_epoch is not None
-        and said.through_epoch < epoch
+        run_path(query_id, run.run_id, run.began_epoch, trace.through_epoch)
+        for trace in _traces(root, query_id)
+        if trace.run_id == run.run_id
+        and trace.through_epoch is not None
+        and trace.through_epoch < epoch
     )
 
 
@@ -139,19 +139,19 @@ def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) 
     CatalogError
         When the root cannot be written.
     """
-    gone = {run.run_id for run in runs}
+    run_ids = {run.run_id for run in runs}
     root.delete(
         found.name
         for found in root.list(_folder(query_id))
-        if (said := parse(found.name)).run_id is not None
-        and said.run_id in gone
-        and (said.through_epoch is not None or not lineage.holds(said.run_id))
+        if (trace := parse(found.name)).run_id is not None
+        and trace.run_id in run_ids
+        and (trace.through_epoch is not None or not lineage.holds(trace.run_id))
     )
 
 
 def _traces(root: Root, query_id: str) -> list[ObjectName]:
-    said = (parse(found.name) for found in root.list(_folder(query_id)))
-    return [name for name in said if name.kind == "run"]
+    traces = (parse(found.name) for found in root.list(_folder(query_id)))
+    return [trace for trace in traces if trace.kind == "run"]
 
 
 def _folder(query_id: str) -> str:

@@ -33,7 +33,7 @@ class AcceptedLoss:
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
         """Return what these bytes say; ValueError where damaged or of another format."""
         _, fields = from_document(data, version=ACCEPTED_LOSS_FORMAT, before={1: _crc32})
-        mapping(fields, needed=_FIELDS, known=_FIELDS)
+        mapping(fields, needed=_FIELDS, allowed=_FIELDS)
         bucket = fields["start_ms"], fields["end_ms"]
         if bucket != (None, None):
             bucket = integer(bucket[0]), integer(bucket[1])

@@ -130,18 +130,18 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
 
 
 def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
-    known = replace(state, tail=Tail.empty(), filters={})
-    fields = {"query_id": query_id, "shard": shard, "state": known.head()}
+    without_tail = replace(state, tail=Tail.empty(), filters={})
+    fields = {"query_id": query_id, "shard": shard, "state": without_tail.head()}
     return to_document(fields, version=BACKUP_FORMAT)
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
     """Return the state; ValueError where the bytes are damaged, or another shard's or query's."""
     _, fields = from_document(data, version=BACKUP_FORMAT)
-    mapping(fields, needed=_FIELDS, known=_FIELDS)
-    told = fields["query_id"], fields["shard"]
-    if told != (query_id, shard):
-        raise ValueError(f"it is that of shard {told[1]!r:.80} of query {told[0]!r:.80}")
+    mapping(fields, needed=_FIELDS, allowed=_FIELDS)
+    owner = fields["query_id"], fields["shard"]
+    if owner != (query_id, shard):
+        raise ValueError(f"it is that of shard {owner[1]!r:.80} of query {owner[0]!r:.80}")
     try:
         return ShardState.from_head(fields["state"])
     except StateError as exc:

@@ -79,8 +79,8 @@ def _certificate(root: Root, query_id: str) -> tuple[str, str]:
         return name, exc.text
     if certificate is None:
         return name, "missing: the query will not start; restore it with the checkpoint's catalog"
-    said = certificate.query_id, certificate.hash_key_id
-    if said != (query_id, filter_key_id(query_id)):
+    owner = certificate.query_id, certificate.hash_key_id
+    if owner != (query_id, filter_key_id(query_id)):
         return name, f"is that of query {certificate.query_id}: restore the right one from a copy"
     return name, ""
 
@@ -127,9 +127,9 @@ def _damage(consequence: str) -> Iterator[None]:
 
 def _accepted_loss(root: Root, file: CatalogFile) -> None:
     with _damage("it is no consent: accept the loss again"):
-        said = root.read(file.name, AcceptedLoss.from_bytes).segment
-    if said != file.parsed.segment:
-        raise ValueError(f"it speaks of segment {said}: accept the loss again")
+        segment = root.read(file.name, AcceptedLoss.from_bytes).segment
+    if segment != file.parsed.segment:
+        raise ValueError(f"it speaks of segment {segment}: accept the loss again")
 
 
 def _pending_list(root: Root, file: CatalogFile) -> None:

@@ -158,9 +158,9 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         plan.id_definitions, plan.time_definition, plan.policy.stable_timestamps, plan.shards,
         plan.accepted,
     )  # fmt: skip
-    known = _checked.get(cache_key)
-    if known is not None:
-        return known
+    checked = _checked.get(cache_key)
+    if checked is not None:
+        return checked
     if plan.marked:
         # Before anything is written where nobody else would look for it.
         check_start(plan.root, plan.start_id)
