@@ -13,7 +13,7 @@ silence, so downtime of the query makes nobody idle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dedup.core.policy import Policy
@@ -93,8 +93,8 @@ class Clocks:
     late_watermark_ms: int = NEVER_MS
     gc_watermark_ms: int = NEVER_MS
     newest_ms: int = NEVER_MS
-    sources: Mapping[str, SourceClock] = field(default_factory=dict)
     named_by: tuple[str, ...] = ()
+    sources: Mapping[str, SourceClock] = field(default_factory=dict)
 
     def idle_sources(self, policy: Policy) -> frozenset[str]:
         """Return the source partitions that do not hold the low watermark back now."""
@@ -230,13 +230,7 @@ class Clocks:
     def to_json(self) -> dict[str, Any]:
         """Return the clocks as JSON can hold them; `from_json` reads it back."""
         return {
-            "run_id": self.run_id,
-            "now_ms": self.now_ms,
-            "query_time_ms": self.query_time_ms,
-            "low_watermark_ms": self.low_watermark_ms,
-            "late_watermark_ms": self.late_watermark_ms,
-            "gc_watermark_ms": self.gc_watermark_ms,
-            "newest_ms": self.newest_ms,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             "named_by": list(self.named_by),
             "sources": {
                 name: [c.time_ms, c.last_seen_ms, c.trusted_at_ms, c.silent_batches]

@@ -2,19 +2,9 @@
 
 Whichever attempt's row survives, all that it names is at the catalog root (invariant 3).
 
-Layout, little-endian::
-
-    0   4   magic "DDST"
-    4   2   format version, 3; 2 is read as well
-    6   2   number of filters f
-    8   4   length of the head       (zlib-compressed JSON: clocks, manifest, bucket length)
-    12  4   length of the tail       (see dedup.core.tail)
-    16  4   CRC-32 of head and tail
-    20  4   CRC-32 of bytes 0..20
-    24      head, tail, then f times: u32 length, filter (see dedup.core.filter)
-
-Damage to the head or the tail stops the query: they are the truth. Filters are only a cache of the
-sidecars: one that is not, byte for byte, what the manifest says of its segment is left out.
+Its layout is in ``dedup/core/FORMATS.md``. Damage to the head or the tail stops the query: they are
+the truth. Filters are only a cache of the sidecars: one that is not, byte for byte, what the
+manifest says of its segment is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +15,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import numpy as np
@@ -51,11 +42,8 @@ _FIELDS = _LATER_FIELDS | {
     "epoch", "bucket_ms", "clocks", "manifest", "slices", "forgotten", "stray_files",
     "forgotten_before_ms",
 }  # fmt: skip
-_CLOCK_NUMBERS = (
-    "now_ms", "query_time_ms", "low_watermark_ms", "late_watermark_ms", "gc_watermark_ms",
-    "newest_ms",
-)  # fmt: skip
-_CLOCK_FIELDS = frozenset(("run_id", *_CLOCK_NUMBERS, "named_by", "sources"))
+_CLOCK_FIELDS = frozenset(clock.name for clock in dataclass_fields(Clocks))
+_CLOCK_NUMBERS = _CLOCK_FIELDS - {"run_id", "named_by", "sources"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +144,7 @@ class ShardState:
         return zlib.compress(json.dumps(self.head(), separators=(",", ":")).encode(), 1)
 
     def to_bytes(self) -> bytes:
-        """Return the state row, as the module describes it."""
+        """Return the state row, as ``dedup/core/FORMATS.md`` describes it."""
         head, tail = self._head(), self.tail.to_bytes()
         filters = [built.to_bytes() for built in self.filters.values()]
         header = _HEADER.pack(
@@ -211,8 +199,8 @@ def _decompressed(data: memoryview) -> bytes:
 def _clocks(value: object) -> Clocks:
     fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
     text(fields["run_id"])
-    for field_name in _CLOCK_NUMBERS:
-        integer(fields[field_name])
+    for number in _CLOCK_NUMBERS:
+        integer(fields[number])
     for column in array(fields["named_by"]):
         text(column)
     if not isinstance(fields["sources"], dict):

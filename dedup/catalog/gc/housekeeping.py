@@ -45,13 +45,7 @@ class ShardTask:
 def housekeep(
     root: Root, task: ShardTask, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
-    """Return the base state with what was seen, and how many orphaned files were deleted.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be read or written.
-    """
+    """Return the base state with what was seen, and how many orphaned files were deleted."""
     begins = base.clocks.run_id != task.run_id
     run = Run(task.run_id, task.epoch if begins else base.run_began)
     if not begins and task.shard == 0 and base.epoch == run.began_epoch:

@@ -24,13 +24,7 @@ _FIELDS = frozenset(("runs",))
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
-    """Return every run that left a trace, in order of its first micro-batch.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be read.
-    """
+    """Return every run that left a trace, in order of its first micro-batch."""
     found: dict[tuple[str, int], Run] = {}
     for trace in _traces(root, query_id):
         assert trace.run_id is not None
@@ -46,13 +40,7 @@ def list_runs(root: Root, query_id: str) -> list[Run]:
 
 
 def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
-    """Write the object of the last run of a lineage, the same bytes from every attempt.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be written.
-    """
+    """Write the object of the last run of a lineage, the same bytes from every attempt."""
     run = lineage.runs[-1]
     listed = [[one.run_id, one.began_epoch] for one in lineage.runs]
     root.create_bytes(
@@ -112,13 +100,7 @@ def _lineage(data: bytes, run: Run) -> Lineage:
 
 
 def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
-    """Note that a run committed a micro-batch; the note before it goes.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be written.
-    """
+    """Note that a run committed a micro-batch; the note before it goes."""
     root.create_bytes(run_path(query_id, run.run_id, run.began_epoch, epoch), b"")
     root.delete(
         run_path(query_id, run.run_id, run.began_epoch, trace.through_epoch)
@@ -133,11 +115,6 @@ def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) 
     """Delete the traces of runs: a user says that no checkpoint of theirs is in use any more.
 
     Of those that the lineage holds only the mark of how far they went.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be written.
     """
     run_ids = {run.run_id for run in runs}
     root.delete(

@@ -60,13 +60,7 @@ class Named:
 
     @classmethod
     def by(cls, root: Root, query_id: str, shard: int, manifest: Manifest) -> Named:
-        """Return what a manifest names, and what its pending lists do.
-
-        Raises
-        ------
-        CatalogError
-            When the root cannot be read.
-        """
+        """Return what a manifest names, and what its pending lists do."""
         pending, complete = {entry.name for entry in manifest.expired}, True
         for listed in manifest.pending_lists:
             names = read_pending_list(root, query_id, shard, listed.name)
@@ -84,13 +78,7 @@ class Named:
 
 
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
-    """Return what the manifest does not name in a shard's folder.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be read.
-    """
+    """Return what the manifest does not name in a shard's folder."""
     named = Named.by(root, query_id, shard, manifest)
     files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
     accepted = {file.parsed.segment or "" for file in files if file.parsed.kind == "accepted_loss"}

@@ -27,13 +27,7 @@ _FIELDS = frozenset(("query_id", "shard", "state"))
 
 
 def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    """Overwrite a shard's manifest backup with a committed state.
-
-    Raises
-    ------
-    CatalogError
-        If the root cannot be written.
-    """
+    """Overwrite a shard's manifest backup with a committed state."""
     root.put_bytes(shard_path(query_id, shard, MANIFEST_FILE), _to_bytes(query_id, shard, state))
 
 
@@ -94,13 +88,7 @@ def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
 
 
 def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    """Write what a shard begins with under a new checkpoint.
-
-    Raises
-    ------
-    CatalogError
-        If the root cannot be written.
-    """
+    """Write what a shard begins with under a new checkpoint."""
     root.put_bytes(shard_path(query_id, shard, ADOPTED_FILE), _to_bytes(query_id, shard, state))
 
 

@@ -47,11 +47,6 @@ def verify_objects(
     states : mapping of shard to ShardState, optional
         What Spark keeps. Without it only objects that are there are checked: none can be missing
         but the certificate and what was adopted.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be reached.
     """
     files = list_catalog(root, query_id)
     found = [_certificate(root, query_id)]

@@ -44,11 +44,6 @@ def others_alike(root: Root, id_columns: IdColumns, own_id: str | None = None) -
         Name and Spark type of each column of the ID.
     own_id : str, optional
         The query that is no other.
-
-    Raises
-    ------
-    CatalogError
-        When the root cannot be listed.
     """
     found = []
     for folder in [name for name in root.folders() if name != own_id][:_LOOKED_AT]:
