@@ -70,17 +70,17 @@ Verdicts = Verdict | Iterable[Verdict] | None
 
 
 def breaks(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Verdict:
-    """Return the verdict that the guarantee does not hold, and what would mend it."""
+    """Return the verdict that the guarantee does not hold; parameters as in `Verdict`."""
     return Verdict(Level.BREAKS, evidence, change, takes)
 
 
 def costs(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Verdict:
-    """Return the verdict that speed or memory is wasted, and what would save it."""
+    """Return the verdict that speed or memory is wasted; parameters as in `Verdict`."""
     return Verdict(Level.COSTS, evidence, change, takes)
 
 
 def unknown(evidence: str, change: str | None = None, takes: Takes | None = None) -> Verdict:
-    """Return the verdict that facts are missing, and how to give them or what may be changed."""
+    """Return the verdict that facts are missing; parameters as in `Verdict`."""
     return Verdict(Level.UNKNOWN, evidence, change, takes)
 
 

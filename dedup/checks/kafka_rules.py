@@ -43,8 +43,13 @@ def horizon_retention(facts: Facts) -> Verdict | None:
     kept = f"Kafka keeps {_named(kafka)} for {_ms(retention_ms)}"
     if facts.horizon_ms is None:
         return unknown(f"{kept}, but the horizon is not known. {HOW_OPTIONS}")
-    memory_ms = facts.horizon_ms + (facts.lateness_ms or 0)
-    options = _options(facts, facts.horizon_ms)
+    return _replay(facts, kept, retention_ms, facts.horizon_ms)
+
+
+def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Verdict:
+    """Return what a replay of all that Kafka keeps lets pass again."""
+    memory_ms = horizon_ms + (facts.lateness_ms or 0)
+    options = _options(facts, horizon_ms)
     if retention_ms <= memory_ms:
         return fine(
             f"{kept}, IDs are remembered at least as long ({options}): a replay from the "

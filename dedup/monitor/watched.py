@@ -101,7 +101,15 @@ class Watched:
         alive: bool = False,
         unreadable: int = 0,
     ) -> Watched:
-        """Return the query, given all micro-batches that are known of it, oldest first."""
+        """Return the query at a moment.
+
+        Parameters
+        ----------
+        query_id, name, batches, heard_ms, ended, unreadable
+            As in `QueryLog`; all micro-batches that are known, oldest first.
+        now_ms, alive
+            As in `judge`.
+        """
         window = tuple(batches[-WINDOW:])
         samples = [sample(at_ms, batch) for at_ms, batch in batches]
         health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)

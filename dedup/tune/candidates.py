@@ -202,7 +202,17 @@ def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
 def try_out(
     demand: Demand, sizing: Sizing, costs: Costs, progress: Callable[[float], None]
 ) -> Candidate:
-    """Run one choice through a trial and work out what it comes to."""
+    """Run one choice through a trial and work out what it comes to.
+
+    Parameters
+    ----------
+    demand : Demand
+    sizing : Sizing
+    costs : Costs
+        Of this machine.
+    progress : callable
+        Told the share that is done.
+    """
     load, scale = scaled(
         demand.policy(sizing),
         new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,

@@ -113,6 +113,13 @@ def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
 
     The operator takes it for the time of its micro-batch, so that it makes nothing late that
     follows it.
+
+    Parameters
+    ----------
+    times_ms : int64 array, shape (n,)
+    files : int64 array, shape (n,)
+        Number of each record's file, never falling.
+    now_ms : int
     """
     future = times_ms > now_ms + _MAX_FUTURE_MS
     if not future.any():

@@ -247,7 +247,15 @@ def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
 
 
 def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
-    """Yield segments whose filters a record of this moment asks, and the share of IDs that do."""
+    """Yield segments whose filters a record of this moment asks, and the share of IDs that do.
+
+    Parameters
+    ----------
+    state : ShardState
+    load : Load
+    now_ms : int
+        The record's timestamp.
+    """
     for bucket in state.manifest.buckets:
         # Kept for records that come late.
         if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:

@@ -38,6 +38,9 @@ def batch(number: int, **fields: Any) -> BatchMetrics:
 class Session(Runs):
     """What a listener with an endpoint is."""
 
+    #: Of the endpoint, where it is served.
+    url: str
+
     def __init__(self) -> None:
         #: The driver's clock.
         self.now_ms = START_MS

@@ -26,14 +26,19 @@ OTHERS = b'dedup_jobs{query="x"} 1\n'
 
 
 @pytest.fixture
-def served() -> tuple[Session, str]:
+def session() -> Session:
     session = Session()
-    return session, f"http://127.0.0.1:{serve(session.exporter, 0, '127.0.0.1')}"
+    session.url = f"http://127.0.0.1:{serve(session.exporter, 0, '127.0.0.1')}"
+    return session
 
 
-def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
-    session, url = served
-    endpoint = Endpoint(url + "/metrics")
+@pytest.fixture
+def endpoint(session: Session) -> Endpoint:
+    return Endpoint(session.url)
+
+
+def test_it_is_served_and_read_back(session: Session) -> None:
+    endpoint = Endpoint(session.url + "/metrics")
     sources = (('["a \\"b",1]', START_MS, False), ("p2", START_MS + 1, False), ("p3", 7, True))
     made = [
         batch(n, unique=100 * n, untimed=n, records_in=101 * n + 100, gc_source=sources[0][0],
@@ -49,9 +54,7 @@ def test_it_is_served_and_read_back(served: tuple[Session, str]) -> None:
     assert [watched] == session.watched(START_MS + 10)
 
 
-def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Session, str]) -> None:
-    session, url = served
-    endpoint = Endpoint(url)
+def test_verdicts_come_from_an_endpoint_as_well(session: Session, endpoint: Endpoint) -> None:
     for n in range(WINDOW):
         at_ms = START_MS + 10_000 * n
         session.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), at_ms)
@@ -66,10 +69,7 @@ def test_verdicts_come_from_an_endpoint_as_well(served: tuple[Session, str]) -> 
     assert endpoint.look(at_ms)[0].health.status is Status.STALLED
 
 
-def test_one_look_at_an_endpoint_is_enough_for_the_drivers_verdict(
-    served: tuple[Session, str],
-) -> None:
-    session, url = served
+def test_one_look_at_an_endpoint_is_enough_for_the_drivers_verdict(session: Session) -> None:
     for n in range(WINDOW + 2):
         session.now_ms = START_MS + 10_000 * n
         session.batch(batch(n, low_watermark_ms=5, gc_watermark_ms=5), session.now_ms)
@@ -78,19 +78,16 @@ def test_one_look_at_an_endpoint_is_enough_for_the_drivers_verdict(
         Status.STALLED
     }
     assert told["dedup_query_evidence_batches", ("orders",)] == WINDOW
-    (watched,) = Endpoint(url).look(session.now_ms)
+    (watched,) = Endpoint(session.url).look(session.now_ms)
     health = watched.health
     assert (health.status, health.evidence) == (Status.STALLED, WINDOW)
     assert health.reason == "the GC watermark stood while timestamps advanced by 00:01:30"
     # A micro-batch of an hour: the driver answers, so its query lives.
     session.now_ms += HOUR_MS
-    assert Endpoint(url).look(session.now_ms)[0].health.status is Status.STALLED
+    assert Endpoint(session.url).look(session.now_ms)[0].health.status is Status.STALLED
 
 
-def test_a_query_that_fails_again_and_again_is_stopped_at_its_endpoint(
-    served: tuple[Session, str],
-) -> None:
-    session, url = served
+def test_a_query_that_fails_again_and_again_is_stopped_at_its_endpoint(session: Session) -> None:
     session.batch(batch(0), START_MS)
     for n in range(1, 4):
         session.ended(QUERY, RUN if n == 1 else f"run-{n - 1}", "boom", START_MS + n)
@@ -98,15 +95,15 @@ def test_a_query_that_fails_again_and_again_is_stopped_at_its_endpoint(
         told = samples(session)
         assert told["dedup_query_failed", ("orders",)] == 1
         assert told["dedup_query_running", ("orders",)] == 1
-        assert Endpoint(url).look(START_MS + n)[0].health.status is Status.STOPPED
+        assert Endpoint(session.url).look(START_MS + n)[0].health.status is Status.STOPPED
     session.batch(batch(1, run_id="run-3"), START_MS + 9)
     assert samples(session)["dedup_query_failed", ("orders",)] == 0
-    assert Endpoint(url).look(START_MS + 9)[0].health.status is Status.OK
+    assert Endpoint(session.url).look(START_MS + 9)[0].health.status is Status.OK
 
 
-def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(served: tuple[Session, str]) -> None:
-    session, url = served
-    endpoint = Endpoint(url)
+def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(
+    session: Session, endpoint: Endpoint
+) -> None:
     for n in range(3):
         session.batch(batch(40 + n), START_MS + n)
         (watched,) = endpoint.look(START_MS + n)
@@ -123,9 +120,7 @@ def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(served: tuple[Sess
     assert endpoint.look(START_MS + 20)[0].health.status is Status.REWOUND
 
 
-def test_a_scheduled_job_is_told_by_an_endpoint(served: tuple[Session, str]) -> None:
-    session, url = served
-    endpoint = Endpoint(url)
+def test_a_scheduled_job_is_told_by_an_endpoint(session: Session, endpoint: Endpoint) -> None:
     for n in range(3):
         at_ms = START_MS + HOUR_MS * n
         session.batch(batch(n, run_id=f"run-{n}"), at_ms)
@@ -141,10 +136,8 @@ def test_a_scheduled_job_is_told_by_an_endpoint(served: tuple[Session, str]) -> 
 
 
 def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
-    served: tuple[Session, str], monkeypatch: pytest.MonkeyPatch
+    session: Session, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, url = served
-    endpoint = Endpoint(url)
     session.batch(batch(0), START_MS)
     endpoint.look(START_MS)
     assert endpoint.trouble is None
@@ -159,24 +152,22 @@ def test_an_endpoint_that_gives_no_answer_for_a_while_is_said_so(
     assert endpoint.trouble is None
 
 
-def test_a_driver_that_began_anew_knows_of_nothing_yet(served: tuple[Session, str]) -> None:
-    session, url = served
-    endpoint = Endpoint(url)
+def test_a_driver_that_began_anew_knows_of_nothing_yet(
+    session: Session, endpoint: Endpoint
+) -> None:
     session.batch(batch(0), START_MS)
     endpoint.look(START_MS)
     session.exporter._queries.clear()
     (watched,) = endpoint.look(START_MS)
     assert watched.name == "orders"
     assert endpoint.trouble is not None
-    assert endpoint.trouble.startswith(f"{url}{PATH} tells nothing of orders any more: ")
+    assert endpoint.trouble.startswith(f"{session.url}{PATH} tells nothing of orders any more: ")
     session.batch(batch(1), START_MS + 1)
     endpoint.look(START_MS + 1)
     assert endpoint.trouble is None
 
 
-def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Session, str]) -> None:
-    session, url = served
-    endpoint = Endpoint(url)
+def test_a_shard_that_went_back_is_counted_for_ever(session: Session, endpoint: Endpoint) -> None:
     for n in range(4):
         session.batch(batch(n, epochs_apart=3 * (n == 2)), START_MS + n)
         if n != 2:  # it is not scraped that often
@@ -184,7 +175,7 @@ def test_a_shard_that_went_back_is_counted_for_ever(served: tuple[Session, str])
     assert watched.health.status is Status.REWOUND
     assert samples(session)["dedup_shard_epochs_lost_total", ("orders",)] == 3
     # Who begins to watch after it sees it as well.
-    assert Endpoint(url).look(START_MS)[0].health.status is Status.REWOUND
+    assert Endpoint(session.url).look(START_MS)[0].health.status is Status.REWOUND
 
 
 @pytest.mark.parametrize(
@@ -211,16 +202,15 @@ def refuse(answer: bytes, why: str) -> None:
         thread.join()
 
 
-def test_the_command_watches_an_endpoint(served: tuple[Session, str]) -> None:
-    session, url = served
+def test_the_command_watches_an_endpoint(session: Session) -> None:
     now_ms = time.time_ns() // 1_000_000
     session.batch(batch(0, newest_ms=now_ms), now_ms)
-    told = CliRunner().invoke(app, ["watch", url, "--json"])
+    told = CliRunner().invoke(app, ["watch", session.url, "--json"])
     assert told.exit_code == 0, told.output
     assert json.loads(told.output)["queries"][0]["evidence"] == 1
-    none = CliRunner().invoke(app, ["watch", url, "--json", "--query", "payments"])
+    none = CliRunner().invoke(app, ["watch", session.url, "--json", "--query", "payments"])
     assert none.exit_code == 2
-    with urllib.request.urlopen(url + "/metrics") as answer:
+    with urllib.request.urlopen(session.url + "/metrics") as answer:
         assert "text/plain" in answer.headers["Content-Type"]
 
 
@@ -250,29 +240,29 @@ def test_what_is_no_endpoint_is_refused() -> None:
     ],
 )
 def test_values_that_cannot_be_are_refused(
-    served: tuple[Session, str], field: str, value: object, why: str
+    session: Session, field: str, value: object, why: str
 ) -> None:
-    body = json.loads(answer(*served))
+    body = json.loads(answer(session))
     (query,) = body["queries"]
     (query if field in query else query["batches"][0])[field] = value
     refuse(OK + json.dumps(body).encode(), f"another release.*{why}")
 
 
-def test_a_driver_of_another_release_is_refused(served: tuple[Session, str]) -> None:
-    older = answer(*served).replace(b'"bucket_ms"', b'"bucket"')
+def test_a_driver_of_another_release_is_refused(session: Session) -> None:
+    older = answer(session).replace(b'"bucket_ms"', b'"bucket"')
     refuse(OK + older, "another release.*lacks bucket_ms")
 
 
-def test_an_answer_that_is_cut_short_is_refused(served: tuple[Session, str]) -> None:
-    whole = answer(*served)
+def test_an_answer_that_is_cut_short_is_refused(session: Session) -> None:
+    whole = answer(session)
     refuse(b"HTTP/1.0 200 OK\r\nContent-Length: 999999\r\n\r\n" + whole, "more expected")
     refuse(OK + whole[:-9], "none of DedupListener")
 
 
-def answer(session: Session, url: str) -> bytes:
+def answer(session: Session) -> bytes:
     """What an endpoint serves of one micro-batch."""
     session.batch(batch(0), START_MS)
-    with urllib.request.urlopen(url + PATH) as response:
+    with urllib.request.urlopen(session.url + PATH) as response:
         assert response.headers["Content-Type"] == "application/json"
         body = response.read()
     assert isinstance(body, bytes)
