@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
+from dedup.catalog.certificate import create_or_check, load_certificate
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
@@ -27,9 +27,8 @@ from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
-from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.core.state import ShardState
-from tests.support.catalog import QUERY, Bench, Content, fixed, knows, write
+from tests.support.catalog import QUERY, Bench, Content, certificate, fixed, knows, write
 
 MADE = fixed(300)
 STRANGE = fixed(300, prefix="other")
@@ -38,17 +37,7 @@ POLICY = Policy(horizon_ms=1000, bucket_ms=1000, keep_expired_ms=0, retain_epoch
 DAY_MS = 86_400_000
 #: Of orphans only the names matter.
 NO_SEGMENT = b"bytes"
-CERTIFICATE = Certificate(
-    query_id=QUERY,
-    id_columns=(("id", "string"),),
-    encoding="v1",
-    timestamp_source="column ts",
-    stable_timestamps=False,
-    shards=2,
-    slot_keys=slot_keys(2, 2),
-    hash_key_id=filter_key_id(QUERY),
-    birth_batch=0,
-)
+CERTIFICATE = certificate()
 
 
 class World:

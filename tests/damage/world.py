@@ -11,7 +11,7 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, create_or_check
+from dedup.catalog.certificate import create_or_check
 from dedup.catalog.gc.runs import mark_through, write_lineage
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
 from dedup.catalog.open_views import OpenViews
@@ -28,11 +28,11 @@ from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.segment import SegmentPlan, SegmentRef
-from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
+from dedup.core.sharding import derive_keys
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING
-from tests.support.catalog import Content, DirectoryFileSystem
+from tests.support.catalog import Content, DirectoryFileSystem, certificate
 
 QUERY, OTHER_QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "0d4a1185-0000-4d01-b42d-00cf4fc964ff"
 RUN, OLD_RUN = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
@@ -62,16 +62,11 @@ class World:
 
     def __post_init__(self) -> None:
         self.root = Root(DirectoryFileSystem(f"{self.path}/remote") if self.remote else self.folder)
-        self.certificate = Certificate(
-            query_id=self.query_id,
+        self.certificate = certificate(
+            self.query_id,
+            shards=SHARDS,
             id_columns=(("id", "string"), ("n", "bigint")),
             encoding=ENCODING,
-            timestamp_source="column ts",
-            stable_timestamps=False,
-            shards=SHARDS,
-            slot_keys=slot_keys(SHARDS, SHARDS),
-            hash_key_id=filter_key_id(self.query_id),
-            birth_batch=0,
         )
         create_or_check(self.root, self.certificate)
         for shard in range(SHARDS):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pytest
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import Certificate
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
@@ -24,7 +25,7 @@ from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.ports import SegmentStore
 from dedup.core.segment import SegmentPlan, SegmentRef
-from dedup.core.sharding import derive_keys
+from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
 from dedup.errors import CatalogError, SegmentDamaged
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -43,6 +44,22 @@ class Content:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+
+def certificate(query_id: str = QUERY, *, shards: int = 2, **changes: Any) -> Certificate:
+    """The birth certificate of a query with an ID of text."""
+    made = Certificate(
+        query_id=query_id,
+        id_columns=(("id", "string"),),
+        encoding="v1",
+        timestamp_source="column ts",
+        stable_timestamps=False,
+        shards=shards,
+        slot_keys=slot_keys(shards, shards),
+        hash_key_id=filter_key_id(query_id),
+        birth_batch=0,
+    )
+    return replace(made, **changes)
 
 
 def content(keys: Keys, seed: int = 1, start_ms: int = START_MS, end_ms: int = END_MS) -> Content:

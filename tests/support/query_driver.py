@@ -9,7 +9,7 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import Certificate, create_or_check
+from dedup.catalog.certificate import create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
@@ -22,11 +22,11 @@ from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.records import Epoch, Records
 from dedup.core.shard import process
-from dedup.core.sharding import derive_keys, filter_key_id, shards_of, slot_keys
+from dedup.core.sharding import derive_keys, filter_key_id, shards_of
 from dedup.core.state import ShardState
 from dedup.spark.id_encoding import ENCODING
+from tests.support.catalog import QUERY, certificate
 
-QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 SHARD_KEY, HASH_KEY = derive_keys(QUERY)
 KEY_ID = filter_key_id(QUERY)
 
@@ -59,20 +59,13 @@ class QueryDriver:
     def __post_init__(self) -> None:
         self.root = Root(self.folder / "root")
         self.rows = self.rows or [b""] * self.shards
-        create_or_check(
-            self.root,
-            Certificate(
-                query_id=QUERY,
-                id_columns=(("id", "string"),),
-                encoding=ENCODING,
-                timestamp_source="column ts timestamp",
-                stable_timestamps=self.policy.stable_timestamps,
-                shards=self.shards,
-                slot_keys=slot_keys(self.shards, self.shards),
-                hash_key_id=KEY_ID,
-                birth_batch=0,
-            ),
+        born = certificate(
+            shards=self.shards,
+            encoding=ENCODING,
+            timestamp_source="column ts timestamp",
+            stable_timestamps=self.policy.stable_timestamps,
         )
+        create_or_check(self.root, born)
 
     def batch(self, recs: list[Rec], policies: dict[int, Policy] | None = None) -> list[str]:
         """Run and commit a micro-batch; its verdicts by name, in order."""

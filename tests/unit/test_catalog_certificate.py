@@ -9,20 +9,14 @@ import pytest
 
 from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
 from dedup.catalog.root import Root
-from dedup.core.sharding import derive_keys, filter_key_id, slot_keys, spark_hash_int
+from dedup.core.sharding import derive_keys, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError
-from tests.support.catalog import QUERY
+from tests.support.catalog import QUERY, certificate
 
-WANTED = Certificate(
-    query_id=QUERY,
+WANTED = certificate(
+    shards=3,
     id_columns=(("order", "STRING"), ("ligne n\u00ba", "DECIMAL(38,9)")),
     encoding="composite-v1",
-    timestamp_source="column ts",
-    stable_timestamps=False,
-    shards=3,
-    slot_keys=slot_keys(3, 3),
-    hash_key_id=filter_key_id(QUERY),
-    birth_batch=0,
 )
 
 

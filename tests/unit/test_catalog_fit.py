@@ -16,24 +16,17 @@ from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.document import to_document
 from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.root import Root
-from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.errors import CatalogError, ConfigError
-from tests.support.catalog import QUERY
+from tests.support.catalog import QUERY, certificate
 
 ORDER = Definition(expression="order_id", kind="string")
 TIME = Definition(expression="ts", kind="timestamp")
-BORN = Certificate(
-    query_id=QUERY,
+BORN = certificate(
     id_columns=(("order_id", "string"),),
     id_definitions=(ORDER,),
     encoding="dedup-id-1",
     timestamp_source="column ts timestamp",
     timestamp_definition=TIME,
-    stable_timestamps=False,
-    shards=2,
-    slot_keys=slot_keys(2, 2),
-    hash_key_id=filter_key_id(QUERY),
-    birth_batch=0,
 )
 #: The golden checkpoint's, of before there were definitions.
 BEFORE = Path(__file__).parents[1] / "golden" / "v2" / "catalog"

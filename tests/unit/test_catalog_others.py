@@ -12,21 +12,17 @@ from dedup.catalog.certificate import Certificate, create_or_check
 from dedup.catalog.repair.others import Other, others_alike
 from dedup.catalog.root import Root
 from dedup.cli.watch.screen import screen
-from dedup.core.sharding import filter_key_id, slot_keys
 from dedup.monitor.watched import Watched
 from dedup.spark.executor.task import warn_of_others
 from tests.support.batch_metrics import batch
+from tests.support.catalog import certificate
 
 OWN, LAST, EARLIER = "own", "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "earlier"
 DAY_S = 86_400
 
 
 def born(root: Root, query_id: str, columns: tuple[tuple[str, str], ...]) -> Certificate:
-    made = Certificate(
-        query_id=query_id, id_columns=columns, encoding="utf8-v1", timestamp_source="column ts",
-        stable_timestamps=False, shards=1, slot_keys=slot_keys(1, 1),
-        hash_key_id=filter_key_id(query_id), birth_batch=0,
-    )  # fmt: skip
+    made = certificate(query_id, shards=1, id_columns=columns, encoding="utf8-v1")
     return create_or_check(root, made)
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from dedup.catalog.certificate import Certificate, create_or_check
+from dedup.catalog.certificate import create_or_check
 from dedup.catalog.root import Root
 from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.checks.findings import Finding, Level, Takes
@@ -22,10 +22,11 @@ from dedup.cli.check.work import _of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.output_folder import Record
-from dedup.core.sharding import filter_key_id, slot_keys
+from dedup.core.sharding import slot_keys
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from tests.support.batch_metrics import HOUR_MS, QUERY, batch
+from tests.support.catalog import certificate
 
 app = typer.Typer()
 app.command()(check)
@@ -81,20 +82,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def make_catalog(folder: Path, *, shards: int = 4, timestamp: str = "column ts timestamp") -> Path:
-    create_or_check(
-        Root(folder),
-        Certificate(
-            query_id=QUERY,
-            id_columns=(("id", "string"),),
-            encoding="v1",
-            timestamp_source=timestamp,
-            stable_timestamps=False,
-            shards=shards,
-            slot_keys=slot_keys(shards, 4),
-            hash_key_id=filter_key_id(QUERY),
-            birth_batch=0,
-        ),
-    )
+    made = certificate(shards=shards, slot_keys=slot_keys(shards, 4), timestamp_source=timestamp)
+    create_or_check(Root(folder), made)
     return folder
 
 
