@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from dedup.cli.catalog.work import snapshot
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from tests.support.cli_job import Job
+from tests.support.cli_job import catalog_command as command
 
 
 class Filled:
@@ -46,11 +46,6 @@ class Filled:
 @pytest.fixture
 def filled(job: Job) -> Filled:
     return Filled(job)
-
-
-def command(*arguments: str) -> tuple[int, dict[str, Any]]:
-    done = CliRunner().invoke(app, ["catalog", *arguments, "--json"])
-    return done.exit_code, json.loads(done.stdout)
 
 
 def flip(path: Path) -> None:

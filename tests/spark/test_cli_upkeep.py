@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 import dedup.spark.driver.build
 from dedup import tools
@@ -18,17 +17,12 @@ from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import segment_name, shard_path
 from dedup.catalog.repair.backup import read_adopted
 from dedup.catalog.root import Root
-from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.spark.driver.state_reader import read_snapshot
+from tests.support.cli_job import catalog_command as command
 from tests.support.small_state import HORIZON_S, OPTIONS, query, tables
 from tests.support.spark_query import Query, Run
-
-
-def command(*arguments: str) -> tuple[int, dict[str, Any]]:
-    done = CliRunner().invoke(app, ["catalog", *arguments, "--json"])
-    return done.exit_code, json.loads(done.stdout)
 
 
 def query_id(made: Query) -> str:

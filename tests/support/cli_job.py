@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.csv import write_csv
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from dedup.cli.app import app
 from dedup.cli.failures import Failure, explain
 from dedup.cli.progress import Silent
 from dedup.cli.run.drain import RunOutcome
@@ -98,3 +100,9 @@ class Job:
 
     def visible(self) -> list[str]:
         return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("_"))
+
+
+def catalog_command(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run `dedup catalog`; its exit code, and what it says to programs."""
+    done = CliRunner().invoke(app, ["catalog", *arguments, "--json"])
+    return done.exit_code, json.loads(done.stdout)

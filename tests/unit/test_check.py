@@ -18,7 +18,7 @@ from dedup.catalog.root import Root
 from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.checks.findings import Finding, Level, Takes
 from dedup.cli.check.command import check
-from dedup.cli.check.work import _of_run
+from dedup.cli.check.work import of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.output_folder import Record
@@ -288,8 +288,8 @@ def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path, place: Path
 def test_the_next_start_of_dedup_run_may_drop_what_is_late(tmp_path: Path) -> None:
     record = Record.read(run_output(tmp_path, timestamp="ts"))
     assert record is not None
-    assert _of_run(Facts(), record).late == "emit"
-    assert _of_run(Facts(late="drop"), record).late == "drop"
+    assert of_run(Facts(), record).late == "emit"
+    assert of_run(Facts(late="drop"), record).late == "drop"
 
 
 def test_the_certificate_tells_shards_and_time(tmp_path: Path, place: Path) -> None:

@@ -51,7 +51,7 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     if output is not None:
         where = Path(checkpoint) / RECORD
         try:
-            facts = _of_run(facts, output)
+            facts = of_run(facts, output)
             checkpoint, own = output.options["checkpoint"], output.options["catalog"]
         except (KeyError, TypeError) as error:
             raise ConfigError(
@@ -145,7 +145,7 @@ def _output_folder(where: str) -> Record | None:
     return Record.read(Path(where).expanduser())
 
 
-def _of_run(facts: Facts, record: Record) -> Facts:
+def of_run(facts: Facts, record: Record) -> Facts:
     """`dedup run` says itself what its options and settings are."""
     horizon_ms = duration_ms(record.rules["horizon"], option="horizon")
     lateness = record.rules["lateness"]
