@@ -158,8 +158,8 @@ class World:
                 START_MS - 1,
                 START_MS - 2,
                 START_MS + 5,
-                {"p": SourceClock(START_MS, 3, 2), "": SourceClock(START_MS + 5, 3, 2, 1)},
-                ("topic", "partition"),
+                named_by=("topic", "partition"),
+                sources={"p": SourceClock(START_MS, 3, 2), "": SourceClock(START_MS + 5, 3, 2, 1)},
             ),
             manifest=Manifest(
                 tuple(buckets),
