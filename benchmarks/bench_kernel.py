@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,55 +78,45 @@ def test_hash_ours(benchmark: BenchmarkFixture, million: Keys) -> None:
     per_id(benchmark, lambda: hashes(million), 1_000_000)
 
 
-@pytest.mark.benchmark(group="add")
-def test_add_ours(benchmark: BenchmarkFixture, keys: Keys) -> None:
-    per_id(benchmark, lambda: SplitBlockFilter.build(hashes(keys), FPR, hash_key_id=KEY_ID))
+def ours(text: list[str], keys: Keys) -> SplitBlockFilter:
+    return SplitBlockFilter.build(hashes(keys), FPR, hash_key_id=KEY_ID)
 
 
-@pytest.mark.benchmark(group="add")
-def test_add_pybloom_live(benchmark: BenchmarkFixture, text: list[str]) -> None:
-    def build() -> BloomFilter:
-        made = BloomFilter(COUNT, FPR)
-        for item in text:
-            made.add(item, skip_check=True)
-        return made
-
-    per_id(benchmark, build)
-
-
-@pytest.mark.benchmark(group="add")
-def test_add_rbloom(benchmark: BenchmarkFixture, text: list[str]) -> None:
-    """Its fastest: a whole list at a time, with Python's own hash."""
-    rbloom = pytest.importorskip("rbloom", reason="pip install rbloom to compare")
-
-    def build() -> object:
-        made = rbloom.Bloom(COUNT, FPR)
-        made.update(text)
-        return made
-
-    per_id(benchmark, build)
-
-
-@pytest.mark.benchmark(group="probe")
-def test_probe_ours(benchmark: BenchmarkFixture, keys: Keys) -> None:
-    made = SplitBlockFilter.build(hashes(keys), FPR, hash_key_id=KEY_ID)
-    per_id(benchmark, lambda: made.may_contain(hashes(keys)))
-
-
-@pytest.mark.benchmark(group="probe")
-def test_probe_pybloom_live(benchmark: BenchmarkFixture, text: list[str]) -> None:
-    made = BloomFilter(COUNT, FPR)
+def pybloom_live(text: list[str], keys: Keys) -> BloomFilter:
+    bloom = BloomFilter(COUNT, FPR)
     for item in text:
-        made.add(item, skip_check=True)
-    per_id(benchmark, lambda: [item in made for item in text])
+        bloom.add(item, skip_check=True)
+    return bloom
+
+
+def rbloom(text: list[str], keys: Keys) -> Any:
+    """Its fastest: a whole list at a time, with Python's own hash."""
+    bloom = pytest.importorskip("rbloom", reason="pip install rbloom to compare").Bloom(COUNT, FPR)
+    bloom.update(text)
+    return bloom
+
+
+@pytest.mark.benchmark(group="add")
+@pytest.mark.parametrize("build", [ours, pybloom_live, rbloom])
+def test_add(
+    benchmark: BenchmarkFixture, build: Callable[..., object], text: list[str], keys: Keys
+) -> None:
+    per_id(benchmark, lambda: build(text, keys))
 
 
 @pytest.mark.benchmark(group="probe")
-def test_probe_rbloom(benchmark: BenchmarkFixture, text: list[str]) -> None:
-    rbloom = pytest.importorskip("rbloom", reason="pip install rbloom to compare")
-    made = rbloom.Bloom(COUNT, FPR)
-    made.update(text)
-    per_id(benchmark, lambda: [item in made for item in text])
+def test_probe_ours(benchmark: BenchmarkFixture, text: list[str], keys: Keys) -> None:
+    bloom = ours(text, keys)
+    per_id(benchmark, lambda: bloom.may_contain(hashes(keys)))
+
+
+@pytest.mark.benchmark(group="probe")
+@pytest.mark.parametrize("build", [pybloom_live, rbloom])
+def test_probe(
+    benchmark: BenchmarkFixture, build: Callable[..., Any], text: list[str], keys: Keys
+) -> None:
+    bloom = build(text, keys)
+    per_id(benchmark, lambda: [item in bloom for item in text])
 
 
 @pytest.mark.benchmark(group="probe of 8 slices")
