@@ -25,42 +25,35 @@ def batch_memory(facts: Facts) -> Verdict:
     Python, so that the operator stops the query with an error that says what to do, before the
     container is killed.
     """
-    if facts.local:
-        return _on_this_machine(facts)
-    allowed, tasks = _python_bytes(facts), _tasks(facts)
-    if allowed is None or tasks is None:
-        return unknown(
-            "How much memory Python has on an executor, and for how many cores, is not "
-            f"known. Give it: --conf spark.master=..., spark.executor.memory, {_OVERHEAD}, "
-            f"{_PYSPARK} and spark.executor.cores."
-        )
-    need = _need(facts, tasks)
-    have = f"an executor has {allowed // _MIB:,} MiB outside of the JVM's heap"
-    if workers_bytes(tasks, facts.share_bytes) <= allowed:
-        return fine(f"{need}; {have}.")
-    change = f"{_SHARE}={_advised(facts)}"
-    if _fitting(allowed, tasks) < _LEAST_SHARE:
-        change = f"{_OVERHEAD}={workers_bytes(tasks, _LEAST_SHARE) // _MIB}m\n{change}"
-    return costs(
-        f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): a micro-batch as large as that "
-        "gets its container killed, again and again, where the operator could have stopped the "
-        f"query with an error that says what to do.{_room(facts, allowed, tasks)}",
-        change,
-    )
-
-
-def _on_this_machine(facts: Facts) -> Verdict:
-    allowed = _beside_heap(facts)
-    if allowed is None or facts.cores is None:
+    allowed, workers = _allowed(facts)
+    if allowed is None or workers is None:
         return unknown(
             "How much memory the machine has beside the JVM (spark.driver.memory), and "
             "for how many cores, is not known. Give --conf spark.driver.memory=SIZE."
+            if facts.local
+            else "How much memory Python has on an executor, and for how many cores, is not "
+            f"known. Give it: --conf spark.master=..., spark.executor.memory, {_OVERHEAD}, "
+            f"{_PYSPARK} and spark.executor.cores."
         )
-    need = _need(facts, facts.cores)
-    have = f"the machine has {allowed // _MIB:,} MiB beside the JVM's heap"
-    if workers_bytes(facts.cores, facts.share_bytes) <= allowed:
+    need = _need(facts, workers)
+    have = (
+        f"the machine has {allowed // _MIB:,} MiB beside the JVM's heap"
+        if facts.local
+        else f"an executor has {allowed // _MIB:,} MiB outside of the JVM's heap"
+    )
+    if workers_bytes(workers, facts.share_bytes) <= allowed:
         return fine(f"{need}; {have}.")
-    return costs(f"{need}, but {have}.", f"{_SHARE}={_advised(facts)}")
+    change = f"{_SHARE}={_advised(facts)}"
+    if facts.local:
+        return costs(f"{need}, but {have}.", change)
+    if _fitting(allowed, workers) < _LEAST_SHARE:
+        change = f"{_OVERHEAD}={workers_bytes(workers, _LEAST_SHARE) // _MIB}m\n{change}"
+    return costs(
+        f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): a micro-batch as large as that "
+        "gets its container killed, again and again, where the operator could have stopped the "
+        f"query with an error that says what to do.{_room(facts, allowed, workers)}",
+        change,
+    )
 
 
 def pyspark_memory(facts: Facts) -> Verdict | None:
@@ -130,19 +123,20 @@ def _mappable(each: int) -> int:
 
 def _advised(facts: Facts) -> int:
     """Return the share that both rules advise: the smaller one, so that a report advises one."""
-    tasks, shares = _tasks(facts), []
+    (allowed, workers), tasks, shares = _allowed(facts), _tasks(facts), []
     limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
     if limit is not None and tasks is not None:
         shares.append(max(_mappable(limit // tasks), _LEAST_SHARE))
-    if facts.local:
-        beside = _beside_heap(facts)
-        if beside is not None and facts.cores is not None:
-            shares.append(max(_fitting(beside, facts.cores), _MIB))
-    else:
-        allowed = _python_bytes(facts)
-        if allowed is not None and tasks is not None:
-            shares.append(max(_fitting(allowed, tasks), _LEAST_SHARE))
+    if allowed is not None and workers is not None:
+        shares.append(max(_fitting(allowed, workers), _MIB if facts.local else _LEAST_SHARE))
     return min(shares)
+
+
+def _allowed(facts: Facts) -> tuple[int | None, int | None]:
+    """Return the memory for Python on a machine, and how many workers share it."""
+    if facts.local:
+        return _beside_heap(facts), facts.cores
+    return _python_bytes(facts), _tasks(facts)
 
 
 def _beside_heap(facts: Facts) -> int | None:
