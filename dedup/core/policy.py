@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dedup.errors import ConfigError
-
 #: At most this many segments that one ID may be in, in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
 #: Bounds of options: buckets per horizon, rate of the filters, and state of a shard.
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
+#: What may become of a record that is late, has no ID, or has no timestamp.
+LATE: tuple[Literal["emit", "drop"], ...] = ("emit", "drop")
+NULL_IDS = ("emit", "drop", "error")
+NULL_TIMESTAMPS = ("error", "now", "emit", "drop")
 _HOUR_MS = 3_600_000
 
 
@@ -91,22 +93,6 @@ class Policy:
     def _probed(self, reach_ms: int) -> int:
         """Return how many buckets one lookup probes within so long a time."""
         return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)
-
-
-def late_rule(text: str | None, *, option: str) -> Literal["emit", "drop"] | None:
-    """Return the rule `late` that a text names, None where none is given.
-
-    Raises
-    ------
-    ConfigError
-        When it names neither.
-    """
-    rules: dict[str | None, Literal["emit", "drop"] | None] = {
-        None: None, "emit": "emit", "drop": "drop",
-    }  # fmt: skip
-    if text in rules:
-        return rules[text]
-    raise ConfigError(f"{option} {text} is neither emit nor drop.")
 
 
 def default_lateness_ms(horizon_ms: int, *, stable_timestamps: bool) -> int:

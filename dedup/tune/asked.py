@@ -10,7 +10,8 @@ from typing import Any
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.repair.contents import Where, open_root
 from dedup.core.duration import duration_ms
-from dedup.core.policy import MIN_BUDGET_BYTES, MIN_FPR, default_lateness_ms, late_rule
+from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
+from dedup.core.policy import LATE, MIN_BUDGET_BYTES, default_lateness_ms
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
 from dedup.monitor.log_folder import read_logs
@@ -97,18 +98,13 @@ class TuneOptions:
                     f"--shards and --{fixed} exclude each other: the {fixed} tells the shards, "
                     "which are fixed from the query's beginning."
                 )
-        late_rule(self.late, option="--late")
-        for option, least in (
-            ("id_bytes", 1), ("shards", 1), ("cores", 1), ("buckets", 1),
-            ("state_budget_bytes", MIN_BUDGET_BYTES),
-        ):  # fmt: skip
-            value = getattr(self, option)
-            if value is not None and value < least:
-                raise ConfigError(f"--{option.replace('_', '-')} {value} is below {least}.")
-        if self.fpr is not None and not MIN_FPR <= self.fpr < 1:
-            raise ConfigError(
-                f"--fpr {self.fpr} does not lie between 0 and 1, from {MIN_FPR:g} on."
-            )
+        if self.late is not None:
+            choice("--late", self.late, LATE)
+        check_least("--id-bytes", self.id_bytes)
+        for option in ("shards", "cores", "buckets"):
+            check_least(f"--{option}", getattr(self, option))
+        check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
+        check_fpr("--fpr", self.fpr)
 
     def sizing(self) -> dict[str, Any]:
         """Options of `Sizing` that were given."""
@@ -118,9 +114,11 @@ class TuneOptions:
 
 def demand_of(asked: TuneOptions) -> Demand:
     """What the query is asked for: from where the user said, overruled by what they gave."""
-    horizon_ms = _duration(asked.horizon, "--horizon", 1)
-    lateness_ms = _duration(asked.lateness, "--lateness", 0)
-    batch_ms = _duration(asked.batch, "--batch", 1)
+    horizon_ms = None if asked.horizon is None else positive_ms("--horizon", asked.horizon)
+    lateness_ms = (
+        None if asked.lateness is None else duration_ms(asked.lateness, option="--lateness")
+    )
+    batch_ms = None if asked.batch is None else positive_ms("--batch", asked.batch)
     base = Demand(
         origin="as given",
         ids_per_day=0.0 if asked.ids_per_day is None else count(asked.ids_per_day, "--ids-per-day"),
@@ -133,7 +131,8 @@ def demand_of(asked: TuneOptions) -> Demand:
         stable_timestamps=asked.stable_timestamps,
         today=Sizing(**asked.sizing()),
     )
-    base = replace(base, lateness_ms=_lateness_ms(lateness_ms, base))
+    usual_ms = default_lateness_ms(base.horizon_ms, stable_timestamps=base.stable_timestamps)
+    base = replace(base, lateness_ms=usual_ms if lateness_ms is None else lateness_ms)
     found = _found(base, asked)
     given: dict[str, Any] = {
         "horizon_ms": horizon_ms,
@@ -189,18 +188,3 @@ def count(text: str, option: str) -> float:
     if found is None:
         raise ConfigError(f"{option} {text} is not a number such as 20M, 1.5B or 300000.")
     return float(found.group(1)) * _TIMES[found.group(2).lower()]
-
-
-def _duration(text: str | None, option: str, least_ms: int) -> int | None:
-    if text is None:
-        return None
-    found_ms = duration_ms(text, option=option)
-    if found_ms < least_ms:
-        raise ConfigError(f"{option} {text} is no time at all; give {least_ms} ms or more.")
-    return found_ms
-
-
-def _lateness_ms(given_ms: int | None, base: Demand) -> int:
-    if given_ms is not None:
-        return given_ms
-    return default_lateness_ms(base.horizon_ms, stable_timestamps=base.stable_timestamps)

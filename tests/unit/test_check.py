@@ -20,8 +20,8 @@ from dedup.checks.findings import Finding, Level, Takes
 from dedup.cli.check.command import check
 from dedup.cli.check.work import of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
-from dedup.cli.run.options import RunOptions
 from dedup.cli.run.output_folder import Record
+from dedup.cli.run.run_options import RunOptions
 from dedup.core.sharding import slot_keys
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import read_checkpoint
@@ -467,7 +467,7 @@ def test_a_metrics_log_that_is_cut(tmp_path: Path, place: Path) -> None:
         (("--kafka-retention", "a week"), "--kafka-retention='a week' is not a duration"),
         (("--horizon", "-5 days"), "--horizon='-5 days' is not a duration"),
         (("--horizon", "0s"), "--horizon 0s must be at least a millisecond"),
-        (("--late", "never"), "--late never is neither emit nor drop"),
+        (("--late", "never"), "--late never must be one of emit, drop"),
         (("--conf", "spark.sql.shuffle.partitions=xyz"), "xyz is no whole number of at least 1"),
         (("--conf", "spark.sql.shuffle.partitions=0"), "0 is no whole number of at least 1"),
         (("--properties", "/nowhere/at/all"), "--properties /nowhere/at/all cannot be read"),

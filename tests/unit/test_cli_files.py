@@ -13,7 +13,6 @@ import pytest
 
 from dedup.cli.run.input.input_files import Stamp, check_in_folders, find_files
 from dedup.cli.run.input.rewritten import NAME, FilesAsRead, warning
-from dedup.cli.run.options import RunOptions
 from dedup.cli.run.output_folder import (
     RECORD,
     Record,
@@ -22,6 +21,7 @@ from dedup.cli.run.output_folder import (
     check_unfinished,
     exclusive,
 )
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.spark.driver.file_log import FileLog, files_taken
 

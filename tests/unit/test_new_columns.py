@@ -21,7 +21,7 @@ from dedup.cli.run.input.file_columns import (
 )
 from dedup.cli.run.input.own_clock import own_clock, time_columns
 from dedup.cli.run.input.schema_change import changes, check_new_schema, joined, widens
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 
 

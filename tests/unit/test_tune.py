@@ -188,10 +188,13 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
         (["--ids-per-day", "0", "--horizon", "1 day"], "error: With 0 new IDs a day (as given)"),
         (["--ids-per-day", "5M"], "--horizon is missing"),
         (["--ids-per-day", "5M", "--horizon", "soon"], "'soon' is not a duration"),
-        (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s is no time at all"),
+        (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s must be at least"),
         (["--ids-per-day", "5M", "--horizon", "1 d", "--batch", "0 s"], "--batch 0 s"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1"], "--fpr 1.0 does not lie"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "0"], "--buckets 0 is below 1"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1"], "--fpr 1.0 must lie"),
+        (
+            ["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "0"],
+            "--buckets 0 must be",
+        ),
         (
             ["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "129"],
             "129 buckets per",
@@ -203,11 +206,11 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
         (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
         (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log tells"),
         (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog tells the shards"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--late", "never"], "--late never is neither"),
+        (["--ids-per-day", "5M", "--horizon", "1 d", "--late", "never"], "--late never must be"),
         # As the operator has it.
         (
             ["--ids-per-day", "5M", "--horizon", "1 d", "--state-budget-bytes", "16383"],
-            "--state-budget-bytes 16383 is below 16384",
+            "--state-budget-bytes 16383 must be at least 16384",
         ),
         (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
         (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),

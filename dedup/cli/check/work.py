@@ -20,7 +20,8 @@ from dedup.cli.flags import pairs
 from dedup.cli.run.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
 from dedup.core.duration import duration_ms
-from dedup.core.policy import default_lateness_ms, late_rule
+from dedup.core.option_rules import choice, positive_ms
+from dedup.core.policy import LATE, default_lateness_ms
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.log_folder import read_logs
@@ -99,19 +100,15 @@ def _flags(given: CheckFlags) -> Facts:
         raise ConfigError(
             f"{_PARTITIONS}={partitions} is no whole number of at least 1; Spark refuses it."
         )
-    retention_ms = horizon_ms = None
+    retention_ms = None
     if given.kafka_retention is not None:
         retention_ms = retention(given.kafka_retention, option="--kafka-retention")
-    if given.horizon is not None:
-        horizon_ms = duration_ms(given.horizon, option="--horizon")
-        if horizon_ms < 1:
-            raise ConfigError(f"--horizon {given.horizon} must be at least a millisecond.")
     return Facts(
         settings=settings,
         complete=given.properties is not None,
-        horizon_ms=horizon_ms,
+        horizon_ms=None if given.horizon is None else positive_ms("--horizon", given.horizon),
         kafka_retention_ms=retention_ms,
-        late=late_rule(given.late, option="--late"),
+        late=None if given.late is None else choice("--late", given.late, LATE),
     )
 
 

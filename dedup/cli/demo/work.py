@@ -18,7 +18,7 @@ from dedup.cli.demo import made_events as made
 from dedup.cli.figures import Figures, table
 from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.work import run
 from dedup.cli.stop import StopRequest
 from dedup.core.duration import format_ms, iso

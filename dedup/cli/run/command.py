@@ -11,7 +11,7 @@ from dedup.cli.ending import Done
 from dedup.cli.failures import INTERRUPTED, OK
 from dedup.cli.flags import TalkingFlags, argument, command, option, pairs, switch
 from dedup.cli.progress import reporter
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.cli.stop import stop_on_signals
 
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"

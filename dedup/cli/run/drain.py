@@ -15,8 +15,8 @@ from dedup.cli.run.input.rewritten import FilesAsRead, some_of, warning
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.metrics_output import followed
-from dedup.cli.run.options import VERDICT, RunOptions
 from dedup.cli.run.output_folder import Record, checkpoint_query_id
+from dedup.cli.run.run_options import VERDICT, RunOptions
 from dedup.cli.run.run_progress import RunProgress
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest

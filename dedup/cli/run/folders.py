@@ -9,7 +9,7 @@ from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dedup.cli.run.options import RunOptions
+    from dedup.cli.run.run_options import RunOptions
 
 #: Below the output, where `dedup watch OUTPUT` looks.
 METRICS = "_metrics"

@@ -12,7 +12,6 @@ from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files
 from dedup.cli.run.input.schema_change import check_new_schema
 from dedup.cli.run.input.source import InputColumns, named_column, read_schema, read_stream
-from dedup.cli.run.options import VERDICT, RunOptions
 from dedup.cli.run.output_folder import (
     Record,
     check_finished,
@@ -20,6 +19,7 @@ from dedup.cli.run.output_folder import (
     check_same,
     check_unfinished,
 )
+from dedup.cli.run.run_options import VERDICT, RunOptions
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:

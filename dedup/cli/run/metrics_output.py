@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 
 from dedup.cli.run.input.new_columns import Note
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.spark.driver.listener import DedupListener
 
 #: Spark tells of a query's end on a thread of its own.

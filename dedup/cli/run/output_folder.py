@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dedup.cli.run.options import DEFAULTS, RunOptions
+from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.staged import published_batches
 from dedup.spark.driver.file_log import last_number

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dedup.cli.figures import table
 from dedup.cli.run.drain import RunOutcome
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 
 
 def time_of(options: RunOptions) -> str:

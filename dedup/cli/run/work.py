@@ -26,8 +26,8 @@ from dedup.cli.run.job import (
     schema_of,
     transform,
 )
-from dedup.cli.run.options import RunOptions
 from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished_batch
+from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
 from dedup.spark.driver.file_log import FileLog

@@ -14,7 +14,7 @@ from dedup.causes import spark_cause
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.source import named_column
 from dedup.cli.run.job import Job, resolve, schema_of
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
 from dedup.tune.read_sample import read_sample as sample_of

@@ -15,10 +15,13 @@ from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local
 from dedup.core.duration import duration_ms, format_ms
+from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
 from dedup.core.policy import (
+    LATE,
     MAX_BUCKETS,
     MIN_BUDGET_BYTES,
-    MIN_FPR,
+    NULL_IDS,
+    NULL_TIMESTAMPS,
     Policy,
     default_lateness_ms,
 )
@@ -87,14 +90,9 @@ class Options:
         object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
 
     def _check_kinds(self) -> None:
-        for option, values in (
-            ("late", ("emit", "drop")),
-            ("null_ids", ("emit", "drop", "error")),
-            ("null_timestamps", ("error", "now", "emit", "drop")),
-        ):
-            if getattr(self, option) not in values:
-                choices = ", ".join(map(repr, values))
-                raise ConfigError(f"{option}={getattr(self, option)!r} must be one of {choices}.")
+        choice("late", self.late, LATE)
+        choice("null_ids", self.null_ids, NULL_IDS)
+        choice("null_timestamps", self.null_timestamps, NULL_TIMESTAMPS)
         for option in _WHOLE_NUMBERS:
             value = getattr(self, option)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -104,20 +102,10 @@ class Options:
                 raise ConfigError(f"{option}={getattr(self, option)!r} must be True or False.")
 
     def _check_numbers(self) -> None:
-        if not isinstance(self.fpr, (int, float)) or not MIN_FPR <= self.fpr < 1:
-            raise ConfigError(
-                f"fpr={self.fpr!r} must lie between 0 and 1, from {MIN_FPR:g} on; 0.01 is usual, "
-                "and a false positive only costs a read."
-            )
-        for option, least in (
-            ("state_budget_bytes", MIN_BUDGET_BYTES),
-            ("cache_bytes", 1),
-            ("max_shard_batch_bytes", 1),
-            ("shards", 1),
-        ):
-            value = getattr(self, option)
-            if value is not None and value < least:
-                raise ConfigError(f"{option}={value} must be at least {least}.")
+        check_fpr("fpr", self.fpr)
+        check_least("state_budget_bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
+        for option in ("cache_bytes", "max_shard_batch_bytes", "shards"):
+            check_least(option, getattr(self, option))
 
     def _check_lateness(self) -> None:
         policy = self.policy()
@@ -164,9 +152,7 @@ class Options:
 
     def policy(self) -> Policy:
         """Return the rules for the core, with defaults resolved."""
-        horizon_ms = duration_ms(self.horizon, option="horizon")
-        if horizon_ms < 1:
-            raise ConfigError(f"horizon={self.horizon!r} must be at least a millisecond.")
+        horizon_ms = positive_ms("horizon", self.horizon)
         event_time = self.timestamp is not None
         lateness_ms = 0
         if event_time and self.lateness is not None:

@@ -23,8 +23,8 @@ from dedup.cli.run.input.source import (
     read_settings,
 )
 from dedup.cli.run.input.text_blocks import is_true
-from dedup.cli.run.options import RunOptions
 from dedup.cli.run.output_folder import checkpoint_query_id
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
 from dedup.spark.driver.file_log import FileLog
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
 from dedup.cli.run.input.source import named_column
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 
 _SUFFIXES = {

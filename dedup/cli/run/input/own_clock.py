@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

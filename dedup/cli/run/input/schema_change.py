@@ -8,7 +8,7 @@ from typing import Literal
 
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 
 #: Each holds every value of those before it.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
 from dedup.cli.run.input.input_files import InputFiles, literal
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dedup.cli.run.folders import METRICS, check_folders, local_folder
 from dedup.core.duration import duration_ms
+from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
+from dedup.core.policy import LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
 
@@ -59,61 +60,16 @@ _MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
 class RunOptions:
     """Everything that `dedup run` was asked for.
 
+    The fields are the flags, which `RunFlags` explains, with paths made absolute; but
+
     Parameters
     ----------
-    input : Path
-        Folder of files (read with its subfolders), or one file.
-    id : tuple of str
-        ID columns, at least one.
-    horizon : str
-        Duration, as Spark writes them.
-    output : Path
-        Folder of the unique rows.
     file_format : str or None
-        ``csv``, ``json`` or ``parquet``; None: guess from the names in `input`.
-    schema : str or None
-        DDL of the columns.
-    infer : bool
-        CSV only: let Spark guess types; otherwise every column is a string.
+        The flag ``--format``.
     read_options : tuple of (str, str)
-        Options for Spark's reader, over the defaults.
-    timestamp, timestamp_format : str or None
-        Event-time column, and the Spark pattern to parse it with; for numbers ``seconds`` or
-        ``milliseconds``, since 1970.
-    lateness : str or None
-        Duration; None: the operator's default.
-    late, null_ids, null_timestamps : str
-        Policies of the operator.
-    source_partition, order_by : tuple of str
-        Columns that identify a clock, and that order copies inside one micro-batch.
-    stable_timestamps : bool
-        Every copy of a record carries the same timestamp.
-    max_future, idle_timeout : str or None
-        Durations; None: the operator's defaults. An `idle_timeout` of ``never`` is none at all.
+        Those of ``--read-option``, by their names.
     bad_records : str
         ``error``, ``skip``, or the folder of rows that cannot be read.
-    duplicates : Path or None
-        Folder of the side output.
-    verdict : str or None
-        Column to add; then every row goes on.
-    catalog, checkpoint : Path
-        Folders of the operator and of Spark.
-    files_per_trigger : int
-        Files a micro-batch, >= 1.
-    shards : int or None
-        None: as many as cores, or as the run before.
-    buckets, fpr, state_budget_bytes, keep_expired
-        Sizing of the operator; None: its default.
-    master, driver_memory : str
-        Spark's; one machine only.
-    output_format : str or None
-        None: as the input.
-    log : Path
-        Folder of the metrics log.
-    prometheus_port : int or None
-        Where the metrics are served; 0: any port that is free.
-    new_columns : str
-        What becomes of columns that the output does not know: ``error``, ``ignore`` or ``add``.
 
     Raises
     ------
@@ -217,17 +173,12 @@ class RunOptions:
         check_folders(self)
 
     def _check_choices(self) -> None:
-        for option, value, allowed in (
-            ("--format", self.file_format, (None, *FORMATS)),
-            ("--output-format", self.output_format, (None, *FORMATS)),
-            ("--late", self.late, ("emit", "drop")),
-            ("--null-ids", self.null_ids, ("emit", "drop", "error")),
-            ("--null-timestamps", self.null_timestamps, ("error", "now", "drop", "emit")),
-            ("--new-columns", self.new_columns, ("error", "ignore", "add")),
-        ):
-            if value not in allowed:
-                names = ", ".join(name for name in allowed if name)
-                raise ConfigError(f"{option} {value} is not one of {names}.")
+        choice("--format", self.file_format or "csv", FORMATS)
+        choice("--output-format", self.output_format or "csv", FORMATS)
+        choice("--late", self.late, LATE)
+        choice("--null-ids", self.null_ids, NULL_IDS)
+        choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
+        choice("--new-columns", self.new_columns, ("error", "ignore", "add"))
         if self.schema is not None and self.infer:
             raise ConfigError("--schema and --infer contradict each other; give one of them.")
         if self.schema is not None and not self.schema.strip():
@@ -258,16 +209,15 @@ class RunOptions:
             raise ConfigError(f"--driver-memory {self.driver_memory} is not a size such as 2g.")
 
     def _check_times(self) -> None:
-        if duration_ms(self.horizon, option="--horizon") < 1:
-            raise ConfigError(f"--horizon {self.horizon} is no time at all; give 1 ms or more.")
-        if self.keep_expired is not None:
-            duration_ms(self.keep_expired, option="--keep-expired")
-        if self.lateness is not None:
-            duration_ms(self.lateness, option="--lateness")
-        if self.max_future is not None:
-            duration_ms(self.max_future, option="--max-future")
-        if self.idle_timeout not in (None, "never"):
-            duration_ms(self.idle_timeout, option="--idle-timeout")
+        positive_ms("--horizon", self.horizon)
+        for option, text in (
+            ("--keep-expired", self.keep_expired),
+            ("--lateness", self.lateness),
+            ("--max-future", self.max_future),
+            ("--idle-timeout", None if self.idle_timeout == "never" else self.idle_timeout),
+        ):
+            if text is not None:
+                duration_ms(text, option=option)
         if self.timestamp is not None:
             return
         for option, value in (
@@ -284,16 +234,11 @@ class RunOptions:
                 raise ConfigError(f"{option} has no meaning without --timestamp; name the column.")
 
     def _check_numbers(self) -> None:
-        for option, value in (
-            ("--files-per-trigger", self.files_per_trigger),
-            ("--shards", self.shards),
-            ("--buckets", self.buckets),
-            ("--state-budget-bytes", self.state_budget_bytes),
-        ):
-            if value is not None and value < 1:
-                raise ConfigError(f"{option} {value} is below 1.")
-        if self.fpr is not None and not 0 < self.fpr < 1:
-            raise ConfigError(f"--fpr {self.fpr} does not lie between 0 and 1.")
+        check_least("--files-per-trigger", self.files_per_trigger)
+        check_least("--shards", self.shards)
+        check_least("--buckets", self.buckets)
+        check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
+        check_fpr("--fpr", self.fpr)
 
     def fixed(self) -> dict[str, Any]:
         """Return what a later run into the same output must repeat."""
@@ -306,26 +251,8 @@ class RunOptions:
         return {name: whole[name] for name in RULES}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` gives an equal object back."""
+        """Plain values."""
         return {name: _plain(name, value) for name, value in dataclasses.asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, whole: Mapping[str, Any]) -> RunOptions:
-        """Read what `to_json` wrote; an unknown name is a ConfigError."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(whole) - known)
-        if unknown:
-            raise ConfigError(
-                f"Unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}."
-            )
-        values = dict(whole)
-        for name in ("input", "output", "catalog", "checkpoint", "duplicates", "log"):
-            if values.get(name) is not None:
-                values[name] = Path(values[name])
-        for name in ("id", "source_partition", "order_by"):
-            values[name] = tuple(values.get(name, ()))
-        values["read_options"] = tuple(sorted(values.get("read_options", {}).items()))
-        return cls(**values)
 
 
 def _plain(name: str, value: Any) -> Any:
