@@ -63,16 +63,12 @@ def test_other_settings_are_refused_with_both_values(
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda data: b"",
-        lambda data: data[:-20],
-        lambda data: data.replace(b'"shards":3', b'"shards":4'),
-        lambda data: data.replace(b'"format":1', b'"format":2'),
-        lambda data: b'{"title": "a catalog of something else"}',
-        lambda data: b"[1, 2]",
-        lambda data: b"\xff\xfe not text",
-    ],
-)
+    [lambda data: b"", lambda data: data[:-20],
+     lambda data: data.replace(b'"shards":3', b'"shards":4'),
+     lambda data: data.replace(b'"format":1', b'"format":2'),
+     lambda data: b'{"title": "a catalog of something else"}', lambda data: b"[1, 2]",
+     lambda data: b"\xff\xfe not text"],
+)  # fmt: skip
 def test_damaged_or_foreign_certificates_stop_the_query(tmp_path: Path, damage) -> None:
     root = Root(tmp_path)
     root.put_bytes(f"{QUERY}/catalog.json", damage(WANTED.to_bytes()))

@@ -56,13 +56,9 @@ def test_another_name_for_the_same_bytes_fits() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        ("decimal(10,2)", "decimal(12,2)"),
-        ("interval day to second", "interval hour to second"),
-        ("time(0)", "time(6)"),
-        ("STRING", "string"),
-    ],
-)
+    [("decimal(10,2)", "decimal(12,2)"), ("interval day to second", "interval hour to second"),
+     ("time(0)", "time(6)"), ("STRING", "string")],
+)  # fmt: skip
 def test_types_that_encode_alike_fit(before: str, after: str) -> None:
     born = with_id(replace(ORDER, kind=before))
     fits(with_id(replace(ORDER, kind=after)), born)
@@ -70,14 +66,9 @@ def test_types_that_encode_alike_fit(before: str, after: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        ("decimal(10,2)", "decimal(10,3)"),
-        ("int", "bigint"),
-        ("string", "binary"),
-        ("timestamp", "timestamp_ntz"),
-        ("interval day", "interval year"),
-    ],
-)
+    [("decimal(10,2)", "decimal(10,3)"), ("int", "bigint"), ("string", "binary"),
+     ("timestamp", "timestamp_ntz"), ("interval day", "interval year")],
+)  # fmt: skip
 def test_types_that_encode_otherwise_are_no_matter_of_opinion(before: str, after: str) -> None:
     assert encoded_kind(before) != encoded_kind(after)
     born, wanted = (replace(ORDER, kind=kind) for kind in (before, after))

@@ -15,26 +15,21 @@ from dedup.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("where", "advice"),
-    [
-        ("s3a://bucket/x", "write 's3://bucket/x'"),
-        ("s3n://bucket", "write 's3://bucket'"),
-        ("S3://bucket/x", "write 's3://bucket/x'"),
-        ("s3:/bucket/x", "write 's3://bucket/x'"),
-        ("gs:bucket/x", "write 'gs://bucket/x'"),
-        ("dbfs:/x/y", "write '/dbfs/x/y', the path under which Databricks mounts it, or better"),
-        ("dbfs:///x", "write '/dbfs/x'"),
-        ("dbfs:/Volumes/a/b/c", "write '/Volumes/a/b/c', the path of the volume"),
-        ("hdfs:/tmp/x", "write 'hdfs://namenode:8020/tmp/x'"),
-        ("wasbs://c@a.blob.core.windows.net/x", "write 'abfss://c@a.dfs.core.windows.net/x'"),
-        ("abfss:/x", "write 'abfss://container@account.dfs.core.windows.net/x'"),
-        ("file:x", "write the path, 'x'"),
-        ("local:/x", "write the path, '/x'"),
-        ("adl://a.azuredatalakestore.net/x", "no file system is known by the name 'adl'. pyarrow "),
-        ("http://host/x", "for other storage give a mounted path, or a function that returns "),
-        ("v1:orders", "for a folder of this name write './v1:orders'"),
-        ("mock://x", "no file system is known by the name 'mock'"),
-    ],
-)
+    [("s3a://bucket/x", "write 's3://bucket/x'"), ("s3n://bucket", "write 's3://bucket'"),
+     ("S3://bucket/x", "write 's3://bucket/x'"), ("s3:/bucket/x", "write 's3://bucket/x'"),
+     ("gs:bucket/x", "write 'gs://bucket/x'"),
+     ("dbfs:/x/y", "write '/dbfs/x/y', the path under which Databricks mounts it, or better"),
+     ("dbfs:///x", "write '/dbfs/x'"),
+     ("dbfs:/Volumes/a/b/c", "write '/Volumes/a/b/c', the path of the volume"),
+     ("hdfs:/tmp/x", "write 'hdfs://namenode:8020/tmp/x'"),
+     ("wasbs://c@a.blob.core.windows.net/x", "write 'abfss://c@a.dfs.core.windows.net/x'"),
+     ("abfss:/x", "write 'abfss://container@account.dfs.core.windows.net/x'"),
+     ("file:x", "write the path, 'x'"), ("local:/x", "write the path, '/x'"),
+     ("adl://a.azuredatalakestore.net/x", "no file system is known by the name 'adl'. pyarrow "),
+     ("http://host/x", "for other storage give a mounted path, or a function that returns "),
+     ("v1:orders", "for a folder of this name write './v1:orders'"),
+     ("mock://x", "no file system is known by the name 'mock'")],
+)  # fmt: skip
 def test_an_unknown_uri_is_refused(
     where: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -333,19 +333,10 @@ def test_several_sources_are_judged_each() -> None:
 
 @pytest.mark.parametrize(
     ("text", "unit", "size"),
-    [
-        ("4g", "b", 4 << 30),
-        ("1024", "b", 1024),
-        ("512", "m", 512 << 20),
-        ("1.5g", "b", 3 << 29),
-        ("64MiB", "b", 64 << 20),
-        ("2147483647b", "b", (1 << 31) - 1),
-        ("8 gb", "b", 8 << 30),
-        ("much", "b", None),
-        ("", "b", None),
-        (None, "b", None),
-    ],
-)
+    [("4g", "b", 4 << 30), ("1024", "b", 1024), ("512", "m", 512 << 20), ("1.5g", "b", 3 << 29),
+     ("64MiB", "b", 64 << 20), ("2147483647b", "b", (1 << 31) - 1), ("8 gb", "b", 8 << 30),
+     ("much", "b", None), ("", "b", None), (None, "b", None)],
+)  # fmt: skip
 def test_sizes(text: str | None, unit: str, size: int | None) -> None:
     assert size_bytes(text, unit=unit) == size
 

@@ -17,14 +17,9 @@ _WRAPPED = (
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [
-        (ConfigError("x"), USAGE),
-        (DataError("x"), FAILED),
-        (CatalogError("x"), DAMAGE),
-        (SegmentDamaged("x"), DAMAGE),
-        (StateError("x"), DAMAGE),
-    ],
-)
+    [(ConfigError("x"), USAGE), (DataError("x"), FAILED), (CatalogError("x"), DAMAGE),
+     (SegmentDamaged("x"), DAMAGE), (StateError("x"), DAMAGE)],
+)  # fmt: skip
 def test_own_errors(error: Exception, code: int) -> None:
     failure = explain(error)
     assert (failure.message, failure.exit_code, failure.kind) == ("x", code, type(error).__name__)

@@ -90,23 +90,16 @@ def test_what_cannot_work_is_refused(
 
 @pytest.mark.parametrize(
     ("option", "place", "message"),
-    [
-        ("output", "in/out", "lies in INPUT"),
-        ("output", "in", "lies in INPUT"),
-        ("duplicates", "in/dup", "lies in INPUT"),
-        ("checkpoint", "in/_ck", "lies in INPUT"),
-        ("duplicates", "out/dup", "where readers would find it"),
-        ("catalog", "out/cat", "where readers would find it"),
-        ("duplicates", "out/_staging", "is used by"),
-        ("duplicates", "out", "overlap"),
-        ("bad_records", "in/bad", "lies in INPUT"),
-        ("bad_records", "out/bad", "where readers would find it"),
-        ("bad_records", "out/_metrics", "overlap"),
-        ("log", "in/log", "lies in INPUT"),
-        ("duplicates", "out/_checkpoint", "overlap"),
-        ("catalog", "out/_checkpoint/cat", "overlap"),
-    ],
-)
+    [("output", "in/out", "lies in INPUT"), ("output", "in", "lies in INPUT"),
+     ("duplicates", "in/dup", "lies in INPUT"), ("checkpoint", "in/_ck", "lies in INPUT"),
+     ("duplicates", "out/dup", "where readers would find it"),
+     ("catalog", "out/cat", "where readers would find it"),
+     ("duplicates", "out/_staging", "is used by"), ("duplicates", "out", "overlap"),
+     ("bad_records", "in/bad", "lies in INPUT"),
+     ("bad_records", "out/bad", "where readers would find it"),
+     ("bad_records", "out/_metrics", "overlap"), ("log", "in/log", "lies in INPUT"),
+     ("duplicates", "out/_checkpoint", "overlap"), ("catalog", "out/_checkpoint/cat", "overlap")],
+)  # fmt: skip
 def test_folders_keep_apart(
     given: dict[str, Any], tmp_path: Path, option: str, place: str, message: str
 ) -> None:

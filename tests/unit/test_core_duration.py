@@ -90,15 +90,9 @@ def test_another_type(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("ms", "wanted"),
-    [
-        (129_600_000, "36 hours"),
-        (604_800_000, "1 week"),
-        (1, "1 millisecond"),
-        (0, "0 milliseconds"),
-        (61_000, "61 seconds"),
-        (60_000, "1 minute"),
-    ],
-)
+    [(129_600_000, "36 hours"), (604_800_000, "1 week"), (1, "1 millisecond"),
+     (0, "0 milliseconds"), (61_000, "61 seconds"), (60_000, "1 minute")],
+)  # fmt: skip
 def test_format(ms: int, wanted: str) -> None:
     assert format_ms(ms) == wanted
 

@@ -58,14 +58,9 @@ def test_every_invariant_is_cited_where_it_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [
-        ("(invariant 4)", {4}),
-        ("(invariants 2 and 4)", {2, 4}),
-        ("invariants 9 to 11", {9, 10, 11}),
-        ("Invariant 14: a birth", {14}),
-        ("no invariant here", set()),
-    ],
-)
+    [("(invariant 4)", {4}), ("(invariants 2 and 4)", {2, 4}), ("invariants 9 to 11", {9, 10, 11}),
+     ("Invariant 14: a birth", {14}), ("no invariant here", set())],
+)  # fmt: skip
 def test_citations(text: str, numbers: set[int]) -> None:
     assert cited(text) == numbers
 

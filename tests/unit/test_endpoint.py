@@ -227,18 +227,12 @@ def test_what_is_no_endpoint_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "why"),
-    [
-        ("at_ms", float("inf"), "at_ms cannot be inf"),
-        ("at_ms", 10**30, "at_ms cannot be so large"),
-        ("heard_ms", None, "heard_ms cannot be None"),
-        ("running", 1, "running cannot be 1"),
-        ("batches", {}, "batches cannot be {}"),
-        ("batches", [5], "5 is no object"),
-        ("live_ids", float("nan"), "live_ids cannot be nan"),
-        ("live_ids", 1e300, "live_ids cannot be 1e"),
-        ("shards", 0, "shards cannot be 0"),
-    ],
-)
+    [("at_ms", float("inf"), "at_ms cannot be inf"), ("at_ms", 10**30, "at_ms cannot be so large"),
+     ("heard_ms", None, "heard_ms cannot be None"), ("running", 1, "running cannot be 1"),
+     ("batches", {}, "batches cannot be {}"), ("batches", [5], "5 is no object"),
+     ("live_ids", float("nan"), "live_ids cannot be nan"),
+     ("live_ids", 1e300, "live_ids cannot be 1e"), ("shards", 0, "shards cannot be 0")],
+)  # fmt: skip
 def test_values_that_cannot_be_are_refused(
     session: Session, field: str, value: object, why: str
 ) -> None:

@@ -204,17 +204,12 @@ def resealed(raw: bytes, at: int, field: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("at", "field", "text"),
-    [
-        (0, b"DSBG", "does not begin as a filter"),
-        (4, struct.pack("<H", 1), "has format 1"),
-        (6, struct.pack("<H", 1), "leaves empty"),
-        (8, struct.pack("<Q", 0), "do not fit 0 blocks"),
-        (8, struct.pack("<Q", 2**40), "do not fit"),
-        (24, struct.pack("<Q", 7), "hash key 0000000000000007"),
-        (40, struct.pack("<I", 7), "checksum of its page checksums"),
-        (59, b"\1", "leaves empty"),
-    ],
-)
+    [(0, b"DSBG", "does not begin as a filter"), (4, struct.pack("<H", 1), "has format 1"),
+     (6, struct.pack("<H", 1), "leaves empty"), (8, struct.pack("<Q", 0), "do not fit 0 blocks"),
+     (8, struct.pack("<Q", 2**40), "do not fit"),
+     (24, struct.pack("<Q", 7), "hash key 0000000000000007"),
+     (40, struct.pack("<I", 7), "checksum of its page checksums"), (59, b"\1", "leaves empty")],
+)  # fmt: skip
 def test_fields_that_this_release_cannot_trust(at: int, field: bytes, text: str) -> None:
     with pytest.raises(FilterDamaged, match=text) as caught:
         SplitBlockFilter.from_bytes(resealed(build(30).to_bytes(), at, field), hash_key_id=KEY_ID)

@@ -113,18 +113,9 @@ def test_other_shapes_are_refused(path: str, function: str, position: int) -> No
 @pytest.mark.parametrize(("function", "position"), OFFSET_ARGUMENTS)
 @pytest.mark.parametrize(
     "offsets",
-    [
-        [],
-        [-1, 0, 1],
-        [0, 2, 1],
-        [3, 2, 1],
-        [0, 1, 1000],
-        [0, 1000, 1],
-        [0, 0, 2**63 - 1],
-        [-(2**63), 0, 1],
-        [-(2**63), 2**63 - 1, 2**63 - 1],
-    ],
-)
+    [[], [-1, 0, 1], [0, 2, 1], [3, 2, 1], [0, 1, 1000], [0, 1000, 1], [0, 0, 2**63 - 1],
+     [-(2**63), 0, 1], [-(2**63), 2**63 - 1, 2**63 - 1]],
+)  # fmt: skip
 def test_offsets_outside_the_data_are_refused(
     path: str, function: str, position: int, offsets: list[int]
 ) -> None:
@@ -135,23 +126,11 @@ def test_offsets_outside_the_data_are_refused(
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("function", "position"),
-    [
-        ("filter_probe_pages", 0),
-        ("filter_probe_pages", 1),
-        ("filter_probe_pages", 2),
-        ("filter_probe_pages", 3),
-        ("first_occurrence", 2),
-        ("match", 2),
-        ("match", 5),
-        ("sort_keys", 2),
-        ("blocks_find", 2),
-        ("blocks_encode", 2),
-        ("scan_verdicts", 0),
-        ("scan_verdicts", 1),
-        ("scan_verdicts", 2),
-        ("scan_verdicts", 3),
-    ],
-)
+    [("filter_probe_pages", 0), ("filter_probe_pages", 1), ("filter_probe_pages", 2),
+     ("filter_probe_pages", 3), ("first_occurrence", 2), ("match", 2), ("match", 5),
+     ("sort_keys", 2), ("blocks_find", 2), ("blocks_encode", 2), ("scan_verdicts", 0),
+     ("scan_verdicts", 1), ("scan_verdicts", 2), ("scan_verdicts", 3)],
+)  # fmt: skip
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_sizes_that_differ_are_refused(path: str, function: str, position: int, n: int) -> None:
     dtype = GOOD[function][position].dtype
@@ -216,32 +195,22 @@ def test_arguments_stay_as_they_are(path: str, function: str) -> None:
 
 @pytest.mark.parametrize(
     ("function", "arguments", "good"),
-    [
-        ("hash64", (DATA, OFFSETS, KEY, ..., False), np.zeros(2, np.uint64)),
-        ("filter_probe", ([BITS], HASHES, ..., False), np.zeros(2, np.uint64)),
-        (
-            "filter_pages",
-            (*GOOD["filter_pages"], ..., np.zeros(3, np.int64)),
-            np.zeros(2, np.int64),
-        ),
-        (
-            "filter_pages",
-            (*GOOD["filter_pages"], np.zeros(2, np.int64), ...),
-            np.zeros(3, np.int64),
-        ),
-        ("filter_probe_pages", (*GOOD["filter_probe_pages"], ..., False), np.zeros(2, np.uint8)),
-        ("first_occurrence", (*COLUMN, ...), np.zeros(2, np.int64)),
-        ("sort_keys", (*COLUMN, ...), np.zeros(2, np.int64)),
-        ("take_keys", (*GOOD["take_keys"], ...), np.zeros(3, np.int64)),
-        ("blocks_find", (*GOOD["blocks_find"], ...), np.zeros(2, np.int64)),
-        ("blocks_encode", (*GOOD["blocks_encode"], ...), np.zeros(2, np.int64)),
-        ("scan_verdicts", (*GOOD["scan_verdicts"], ...), np.zeros(2, np.uint8)),
-        ("encode_uuid", (DATA, OFFSETS, ..., np.zeros(3, np.int64)), np.zeros(5, np.uint8)),
-        ("encode_uuid", (DATA, OFFSETS, np.zeros(5, np.uint8), ...), np.zeros(3, np.int64)),
-        ("decode_uuid", (*GOOD["decode_uuid"], ..., np.zeros(3, np.int64)), np.zeros(36, np.uint8)),
-        ("decode_uuid", (*GOOD["decode_uuid"], np.zeros(36, np.uint8), ...), np.zeros(3, np.int64)),
-    ],
-)
+    [("hash64", (DATA, OFFSETS, KEY, ..., False), np.zeros(2, np.uint64)),
+     ("filter_probe", ([BITS], HASHES, ..., False), np.zeros(2, np.uint64)),
+     ("filter_pages", (*GOOD["filter_pages"], ..., np.zeros(3, np.int64)), np.zeros(2, np.int64)),
+     ("filter_pages", (*GOOD["filter_pages"], np.zeros(2, np.int64), ...), np.zeros(3, np.int64)),
+     ("filter_probe_pages", (*GOOD["filter_probe_pages"], ..., False), np.zeros(2, np.uint8)),
+     ("first_occurrence", (*COLUMN, ...), np.zeros(2, np.int64)),
+     ("sort_keys", (*COLUMN, ...), np.zeros(2, np.int64)),
+     ("take_keys", (*GOOD["take_keys"], ...), np.zeros(3, np.int64)),
+     ("blocks_find", (*GOOD["blocks_find"], ...), np.zeros(2, np.int64)),
+     ("blocks_encode", (*GOOD["blocks_encode"], ...), np.zeros(2, np.int64)),
+     ("scan_verdicts", (*GOOD["scan_verdicts"], ...), np.zeros(2, np.uint8)),
+     ("encode_uuid", (DATA, OFFSETS, ..., np.zeros(3, np.int64)), np.zeros(5, np.uint8)),
+     ("encode_uuid", (DATA, OFFSETS, np.zeros(5, np.uint8), ...), np.zeros(3, np.int64)),
+     ("decode_uuid", (*GOOD["decode_uuid"], ..., np.zeros(3, np.int64)), np.zeros(36, np.uint8)),
+     ("decode_uuid", (*GOOD["decode_uuid"], np.zeros(36, np.uint8), ...), np.zeros(3, np.int64))],
+)  # fmt: skip
 def test_outputs_of_other_size_or_type_are_refused(
     function: str, arguments: tuple[Any, ...], good: np.ndarray
 ) -> None:
@@ -284,13 +253,9 @@ def chosen(code: str = "", **environment: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize(
     ("forced", "paths"),
-    [
-        ("", {"native-avx2", "native-scalar"}),
-        ("native", {"native-avx2", "native-scalar"}),
-        ("scalar", {"native-scalar"}),
-        ("numpy", {"numpy"}),
-    ],
-)
+    [("", {"native-avx2", "native-scalar"}), ("native", {"native-avx2", "native-scalar"}),
+     ("scalar", {"native-scalar"}), ("numpy", {"numpy"})],
+)  # fmt: skip
 def test_environment_forces_a_path(forced: str, paths: set[str]) -> None:
     load("native")
     done = chosen(DEDUP_KERNEL=forced)

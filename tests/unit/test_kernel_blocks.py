@@ -96,21 +96,14 @@ def test_every_truncation_and_any_byte_too_many_is_damage(path: str, whole: byte
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "block",
-    [
-        b"",
-        b"\x02" + GOOD[1:],
-        b"\x00" + GOOD[1:],
-        GOOD[:1] + b"\x05" + GOOD[2:],
-        GOOD[:2] + b"\xff\xff" + GOOD[4:],
-        GOOD[:2] + b"\x00\x00" + GOOD[4:],
-        struct.pack("<BBHI", 1, 1, 0, 0),
-        GOOD[:4] + b"\xff\xff\xff\xff" + GOOD[8:],
-        MIXED[:4] + b"\xff\xff\xff\xff" + MIXED[8:],
-        encode_block([(b"key", 2**63)], wide=True, one_length=True),
-        struct.pack("<BBHI", 1, 3, 65535, 2**32 - 1),
-        struct.pack("<BBHI", 1, 2, 65535, 2**32 - 1) * 100,
-    ],
-)
+    [b"", b"\x02" + GOOD[1:], b"\x00" + GOOD[1:], GOOD[:1] + b"\x05" + GOOD[2:],
+     GOOD[:2] + b"\xff\xff" + GOOD[4:], GOOD[:2] + b"\x00\x00" + GOOD[4:],
+     struct.pack("<BBHI", 1, 1, 0, 0), GOOD[:4] + b"\xff\xff\xff\xff" + GOOD[8:],
+     MIXED[:4] + b"\xff\xff\xff\xff" + MIXED[8:],
+     encode_block([(b"key", 2**63)], wide=True, one_length=True),
+     struct.pack("<BBHI", 1, 3, 65535, 2**32 - 1),
+     struct.pack("<BBHI", 1, 2, 65535, 2**32 - 1) * 100],
+)  # fmt: skip
 def test_damage_is_named(path: str, block: bytes) -> None:
     for read in (find, decode):
         with pytest.raises(ValueError, match="block 1 is damaged"):
@@ -237,22 +230,9 @@ def encode_times_and_starts(path: str, times_ms: list[int], starts: list[int], w
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "starts",
-    [
-        [0],
-        [0, 1],
-        [0, 3],
-        [0, 1, 3],
-        [1, 2],
-        [-1, 2],
-        [0, 0, 2],
-        [0, 2, 2],
-        [0, 2, 1, 2],
-        [0, -1, 2],
-        [0, 2**63 - 1, 2],
-        [0, -(2**63), 2],
-        [2, 0],
-    ],
-)
+    [[0], [0, 1], [0, 3], [0, 1, 3], [1, 2], [-1, 2], [0, 0, 2], [0, 2, 2], [0, 2, 1, 2],
+     [0, -1, 2], [0, 2**63 - 1, 2], [0, -(2**63), 2], [2, 0]],
+)  # fmt: skip
 def test_starts_must_cover_all_keys(path: str, starts: list[int]) -> None:
     with pytest.raises(ValueError, match="starts must rise from 0 to the number of keys, by 65535"):
         encode_times_and_starts(path, [1, 2], starts, False)

@@ -249,14 +249,9 @@ def test_size_of_the_bits_is_that_of_their_pages(path: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("hashes", "bad"),
-    [
-        ((2**63, 2**63, MASK), 0),
-        ((0, 0, MASK), 1),
-        ((0, MASK, MASK), 1),
-        ((0, 2**63, 2**63), 2),
-        ((0, 2**63, 0), 2),
-    ],
-)
+    [((2**63, 2**63, MASK), 0), ((0, 0, MASK), 1), ((0, MASK, MASK), 1), ((0, 2**63, 2**63), 2),
+     ((0, 2**63, 0), 2)],
+)  # fmt: skip
 def test_hash_outside_its_page_is_named(path: str, hashes: tuple[int, ...], bad: int) -> None:
     with pytest.raises(ValueError, match=rf"hashes\[{bad}\] does not lie in its page"):
         probe(path, hashes=hashes)

@@ -43,16 +43,9 @@ def test_text_comes_back(values: list[str | None]) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [
-        [str(UUID(int=n)) for n in range(5)],
-        ["", "a", "bc"],
-        ["", str(UUID(int=1)), "x"],
-        [None, str(UUID(int=1)), None],
-        [None],
-        [None, ""],
-        [],
-    ],
-)
+    [[str(UUID(int=n)) for n in range(5)], ["", "a", "bc"], ["", str(UUID(int=1)), "x"],
+     [None, str(UUID(int=1)), None], [None], [None, ""], []],
+)  # fmt: skip
 def test_kinds_of_ids(values: list[str | None]) -> None:
     back = text_of(encode_ids([pa.array(values, pa.large_string())]).keys)
     back.validate(full=True)

@@ -134,18 +134,11 @@ def test_a_line_that_a_crash_cut_short_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"",
-        b"[]",
-        b"7",
-        b"{}",
-        b"\xff\xfe",
-        b'{"format":2,"event":"idle","at_ms":1,"name":null}',
-        b'{"format":1,"event":"batch","at_ms":1,"name":null,"batch":{}}',
-        b'{"format":1,"event":"batch","at_ms":1,"name":null,"batch":7}',
-        b'{"format":1,"event":"ended","at_ms":"x","name":null}',
-    ],
-)
+    [b"", b"[]", b"7", b"{}", b"\xff\xfe", b'{"format":2,"event":"idle","at_ms":1,"name":null}',
+     b'{"format":1,"event":"batch","at_ms":1,"name":null,"batch":{}}',
+     b'{"format":1,"event":"batch","at_ms":1,"name":null,"batch":7}',
+     b'{"format":1,"event":"ended","at_ms":"x","name":null}'],
+)  # fmt: skip
 def test_foreign_lines_are_counted(tmp_path: Path, line: bytes) -> None:
     MetricsLog(tmp_path).batch(batch(0), START_MS)
     path = tmp_path / (QUERY + SUFFIX)

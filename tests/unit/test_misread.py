@@ -28,32 +28,16 @@ def told(folder: Path, name: str, data: str | bytes, **settings: str) -> str | N
 
 @pytest.mark.parametrize(
     ("line", "is_bad"),
-    [
-        ('{"id":"a"}{"id":"b"}', True),
-        ('{"id":"a"} {"id":"b"}', True),
-        ('{"id":"a"},{"id":"b"}', True),
-        ('{"id":"a"}"b"', True),
-        ('{"id":"a"}junk', False),
-        ('{"id":"a"};', False),
-        ('not json at all {"id":"b"}', False),
-        ('2024 ERROR {"id":1} x', False),
-        ('{"id":"{"},{"id":"},"}', True),
-        ('{"id":" {"},{"id":"},"}', True),
-        ('{"id":"}x{\\\\"}', False),
-        ("{'id':'a'}{'id':'}'}", True),
-        ('[{"id":"a"}] [{"id":"b"}]', True),
-        ('{"id":"}x"}', False),
-        ('{"id":"\\"}x"}', False),
-        ("{'id':'}x'}", False),
-        ('{"id":{"a":[1, 2] , "b":{} }} ', False),
-        ('[{"id":"a"},{"id":"b"}]', False),
-        ('{"id":"a"},', False),
-        ('{"id":"a"}}', False),
-        ('{"id":', False),
-        ("null", False),
-        ("", False),
-    ],
-)
+    [('{"id":"a"}{"id":"b"}', True), ('{"id":"a"} {"id":"b"}', True),
+     ('{"id":"a"},{"id":"b"}', True), ('{"id":"a"}"b"', True), ('{"id":"a"}junk', False),
+     ('{"id":"a"};', False), ('not json at all {"id":"b"}', False),
+     ('2024 ERROR {"id":1} x', False), ('{"id":"{"},{"id":"},"}', True),
+     ('{"id":" {"},{"id":"},"}', True), ('{"id":"}x{\\\\"}', False), ("{'id':'a'}{'id':'}'}", True),
+     ('[{"id":"a"}] [{"id":"b"}]', True), ('{"id":"}x"}', False), ('{"id":"\\"}x"}', False),
+     ("{'id':'}x'}", False), ('{"id":{"a":[1, 2] , "b":{} }} ', False),
+     ('[{"id":"a"},{"id":"b"}]', False), ('{"id":"a"},', False), ('{"id":"a"}}', False),
+     ('{"id":', False), ("null", False), ("", False)],
+)  # fmt: skip
 @pytest.mark.parametrize("name", ["a.json", "a.JSON.GZ"])
 def test_values_behind_the_first_of_a_line(
     tmp_path: Path, name: str, line: str, *, is_bad: bool
@@ -68,13 +52,9 @@ def test_values_behind_the_first_of_a_line(
 
 @pytest.mark.parametrize(
     ("text", "is_bad"),
-    [
-        ('{\n "id": "a"\n}\n', False),
-        ('[\n {"id": "a"} ,\n {"id": "}x"}\n]\n', False),
-        ('{\n "id": "a"\n}\n{\n "id": "b"\n}\n', True),
-        ('{"id": "a"}\n{"id": "b"}\n', True),
-    ],
-)
+    [('{\n "id": "a"\n}\n', False), ('[\n {"id": "a"} ,\n {"id": "}x"}\n]\n', False),
+     ('{\n "id": "a"\n}\n{\n "id": "b"\n}\n', True), ('{"id": "a"}\n{"id": "b"}\n', True)],
+)  # fmt: skip
 def test_values_behind_the_first_of_a_file(tmp_path: Path, text: str, *, is_bad: bool) -> None:
     said = told(tmp_path, "a.json", text, multiline="true")
     assert (said is not None) is is_bad
@@ -152,19 +132,10 @@ def test_the_way_out_fits(tmp_path: Path, file_format: str, multiline: str, way:
 
 @pytest.mark.parametrize(
     ("row", "is_bad"),
-    [
-        ('a,"1', True),
-        ('"a', True),
-        ('5" pipe,"1', True),
-        ('"a""', True),
-        ('a,"1"', False),
-        ('"a""b",', False),
-        ('5" pipe,1', False),
-        ('"a"b,"c"', False),
-        ('a,"', True),
-        (' "a,1', False),
-    ],
-)
+    [('a,"1', True), ('"a', True), ('5" pipe,"1', True), ('"a""', True), ('a,"1"', False),
+     ('"a""b",', False), ('5" pipe,1', False), ('"a"b,"c"', False), ('a,"', True),
+     (' "a,1', False)],
+)  # fmt: skip
 def test_values_in_quotes_that_have_no_end_in_their_line(
     tmp_path: Path, row: str, *, is_bad: bool
 ) -> None:

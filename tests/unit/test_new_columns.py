@@ -71,14 +71,9 @@ def test_what_has_a_place() -> None:
 
 @pytest.mark.parametrize(
     ("text", "comment", "header"),
-    [
-        (b"id,x\na,1\n", None, b"id,x"),
-        (b"\r\n  \n#c\nid,x\r\na,1\n", "#", b"id,x"),
-        (b"id,x", None, b"id,x"),
-        (b"\n\n", None, None),
-        (b"", None, None),
-    ],
-)
+    [(b"id,x\na,1\n", None, b"id,x"), (b"\r\n  \n#c\nid,x\r\na,1\n", "#", b"id,x"),
+     (b"id,x", None, b"id,x"), (b"\n\n", None, None), (b"", None, None)],
+)  # fmt: skip
 def test_header(tmp_path: Path, text: bytes, comment: str | None, header: bytes | None) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(text)
@@ -90,14 +85,10 @@ def test_header(tmp_path: Path, text: bytes, comment: str | None, header: bytes 
 
 @pytest.mark.parametrize(
     ("header", "fault"),
-    [
-        (b"id,x", None),
-        (b"id,x,", "has no name for column 3"),
-        (b"id,x,x", "has two columns named 'x'"),
-        (b'"Id",x,id', "has two columns named 'id'"),
-        (b"id, ", None),
-    ],
-)
+    [(b"id,x", None), (b"id,x,", "has no name for column 3"),
+     (b"id,x,x", "has two columns named 'x'"), (b'"Id",x,id', "has two columns named 'id'"),
+     (b"id, ", None)],
+)  # fmt: skip
 def test_columns_without_a_name_of_their_own(header: bytes, fault: str | None) -> None:
     assert header_fault(header, ",", '"') == fault
 
@@ -152,18 +143,12 @@ def test_changes() -> None:
 
 @pytest.mark.parametrize(
     ("narrow", "wide", "does"),
-    [
-        (T.ByteType(), T.LongType(), True),
-        (INT, LONG, True),
-        (LONG, INT, False),
-        (T.FloatType(), T.DoubleType(), True),
-        (INT, T.DoubleType(), False),
-        (T.DecimalType(5, 2), T.DecimalType(6, 2), True),
-        (T.DecimalType(5, 2), T.DecimalType(6, 4), False),
-        (T.DecimalType(5, 2), T.DecimalType(5, 2), False),
-        (INT, STRING, False),
-    ],
-)
+    [(T.ByteType(), T.LongType(), True), (INT, LONG, True), (LONG, INT, False),
+     (T.FloatType(), T.DoubleType(), True), (INT, T.DoubleType(), False),
+     (T.DecimalType(5, 2), T.DecimalType(6, 2), True),
+     (T.DecimalType(5, 2), T.DecimalType(6, 4), False),
+     (T.DecimalType(5, 2), T.DecimalType(5, 2), False), (INT, STRING, False)],
+)  # fmt: skip
 def test_what_widens(narrow: T.DataType, wide: T.DataType, does: bool) -> None:
     assert widens(narrow, wide) is does
 

@@ -298,15 +298,9 @@ def test_what_was_measured_is_told_even_if_the_report_is_not_written(
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [
-        ("20M", 2e7),
-        ("1.5b", 1.5e9),
-        ("300000", 3e5),
-        ("2,000,000", 2e6),
-        ("10 k", 1e4),
-        ("1e6", 1e6),
-    ],
-)
+    [("20M", 2e7), ("1.5b", 1.5e9), ("300000", 3e5), ("2,000,000", 2e6), ("10 k", 1e4),
+     ("1e6", 1e6)],
+)  # fmt: skip
 def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
     assert count(text, "--ids-per-day") == number
 
