@@ -10,15 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
-from tests.support.spark_query import (
-    ARROW,
-    SCHEMA,
-    Query,
-    finish,
-    records,
-    row_set,
-    seeded,
-)
+from tests.support.spark_query import ARROW, SCHEMA, Query, finish, records, row_set, seeded
 
 
 def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:

@@ -24,11 +24,7 @@ from dedup.monitor.health import Status
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
 from dedup.spark.observations import from_progress
-from tests.support.spark_query import (
-    Query,
-    finish,
-    trace,
-)
+from tests.support.spark_query import Query, finish, trace
 
 HOUR = 3_600_000
 

@@ -11,13 +11,7 @@ import numpy as np
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.entries import Entries
-from dedup.core.filter import (
-    FilterHead,
-    SplitBlockFilter,
-    blocks_of,
-    hash_key_id,
-    head_bytes,
-)
+from dedup.core.filter import FilterHead, SplitBlockFilter, blocks_of, hash_key_id, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.paged import may_hold

@@ -8,11 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tests.support.spark_query import (
-    Query,
-    Run,
-    seeded,
-)
+from tests.support.spark_query import Query, Run, seeded
 
 HORIZON_S, LATENESS_S = 300, 60
 

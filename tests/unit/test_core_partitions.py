@@ -8,16 +8,7 @@ import pytest
 
 from dedup.core.clocks import NEVER_MS
 from dedup.core.policy import Policy
-from tests.support.shard_driver import (
-    SEALED_OR_NOT,
-    YEAR_MS,
-    Driver,
-    Rec,
-    X,
-    Y,
-    drive,
-    watermarks,
-)
+from tests.support.shard_driver import SEALED_OR_NOT, YEAR_MS, Driver, Rec, X, Y, drive, watermarks
 
 
 @SEALED_OR_NOT

@@ -10,11 +10,7 @@ import pytest
 from dedup.core.manifest import Bucket, Expired, Manifest
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 from dedup.core.sizing import blocks_for
-from dedup.core.upkeep import (
-    MAX_DELETES,
-    MAX_EXPIRED_NAMES,
-    MERGE_STRIDE,
-)
+from dedup.core.upkeep import MAX_DELETES, MAX_EXPIRED_NAMES, MERGE_STRIDE
 from tests.support.shard_driver import SEALED_OR_NOT, Driver, Rec, X, Y, drive
 
 

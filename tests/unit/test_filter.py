@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 from pybloom_live import BloomFilter
 
 from dedup import kernel
-from dedup.core.filter import (
-    HEADER_BYTES,
-    SplitBlockFilter,
-    hash_key_id,
-)
+from dedup.core.filter import HEADER_BYTES, SplitBlockFilter, hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.sizing import blocks_for, predicted_fpr
 from dedup.errors import CatalogError, ConfigError, FilterDamaged

@@ -22,15 +22,7 @@ from dedup.cli.tune.screen import table
 from dedup.errors import MissingExtraError
 from dedup.tune import candidates, report, words
 from dedup.tune.advice import WorkerMemory, advise
-from dedup.tune.candidates import (
-    Candidate,
-    Choice,
-    best_of_each,
-    choices,
-    explore,
-    named,
-    try_out,
-)
+from dedup.tune.candidates import Candidate, Choice, best_of_each, choices, explore, named, try_out
 from dedup.tune.charts import charts
 from dedup.tune.curves import Point
 from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing
