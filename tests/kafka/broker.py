@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+
+from tests.support.processes import python
 
 #: Spark's connector without what it would pull in: Central lags PyPI, and this set runs on 4.3.0.
 CONNECTOR = (
@@ -50,10 +51,7 @@ def fetch_jars() -> Path:
     ready, jars = JARS / "ready", JARS / "jars"
     if not ready.exists():
         wanted = [f"{name}?transitive=false" for name in (*CONNECTOR, LOGGER)]
-        done = subprocess.run(
-            [sys.executable, "-c", _RESOLVE, str(JARS), *wanted, BROKER],
-            capture_output=True, text=True, timeout=280, check=False,
-        )  # fmt: skip
+        done = python("-c", _RESOLVE, JARS, *wanted, BROKER, timeout_s=280)
         if done.returncode:
             raise OSError(done.stderr.strip().splitlines()[-1])
         ready.touch()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.kafka.broker import connector_jars
+from tests.support.processes import python
 
 #: Makes topics of 3 partitions, then prints what is found of each stream.
 _PROGRAM = """
@@ -64,11 +63,8 @@ print(json.dumps(found))
 
 
 def test_retention_and_partitions_are_those_of_the_broker(broker: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, broker, connector_jars(), str(tmp_path / "catalog")],
-        env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    code = ("-c", _PROGRAM, broker, connector_jars(), tmp_path / "catalog")
+    done = python(*code, env={"PYSPARK_PYTHON": sys.executable})
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
 

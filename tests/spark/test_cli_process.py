@@ -17,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.cli_job import FileDrop
+from tests.support.processes import dedup
 
 #: In this locale Java does not find files whose names are not ASCII, unless it is told otherwise.
 POSIX = {**os.environ, "LC_ALL": "POSIX"}
@@ -118,25 +119,13 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
 
 
 def test_demo(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dedup.cli.main", "demo", "--events", "50000"]
-    done = subprocess.run(
-        [*command, "--folder", str(tmp_path / "demo")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    command = ["demo", "--events", "50000"]
+    done = dedup(*command, "--folder", tmp_path / "demo")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every figure is right." in done.stdout
     assert "WRONG" not in done.stdout
     assert max(len(line.rstrip()) for line in done.stdout.split("\n")) <= 80
     assert "\u2026" not in done.stdout
-    again = subprocess.run(
-        [*command, "--folder", str(tmp_path / "demo")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    again = dedup(*command, "--folder", tmp_path / "demo")
     assert again.returncode == 2
     assert "is not empty" in again.stderr

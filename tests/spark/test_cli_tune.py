@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import subprocess
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +28,7 @@ from dedup.tune.demand import Demand, Sizing
 from dedup.tune.running import of_states
 from dedup.tune.sample import of_sample, without_future
 from tests.support.cli_job import FileDrop, Job
+from tests.support.processes import dedup
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -109,10 +108,7 @@ def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
         "--timestamp-format", "dd.MM.yyyy HH:mm:ss", "--read-option", "sep=;",
         "--horizon", "5 hours", "--json", "--quiet",
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "dedup.cli.main", *arguments],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = dedup(*arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     body = json.loads(done.stdout)

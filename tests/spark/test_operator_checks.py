@@ -17,7 +17,8 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup import dedup_by_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
-from tests.support.spark_query import SCHEMA, Query, run_python, trace
+from tests.support.processes import run_python
+from tests.support.spark_query import SCHEMA, Query, trace
 
 
 @pytest.fixture

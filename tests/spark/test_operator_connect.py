@@ -9,7 +9,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from tests.support.spark_query import run_python
+from tests.support.processes import run_python
 
 JARS = Path(pyspark.__file__).parent / "jars"
 

@@ -29,7 +29,7 @@ from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.pack import Packer
 from dedup.spark.executor.task import Layout
 from dedup.spark.plan import Plan
-from tests.support.spark_query import run_python
+from tests.support.processes import run_python
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SHARDS = 3

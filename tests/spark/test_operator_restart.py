@@ -28,17 +28,9 @@ from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, ConfigError
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.oracle import Oracle
+from tests.support.processes import run_python
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
-from tests.support.spark_query import (
-    ARROW,
-    BASE,
-    SCHEMA,
-    Query,
-    roll_back,
-    row_set,
-    run_python,
-    splits,
-)
+from tests.support.spark_query import ARROW, BASE, SCHEMA, Query, roll_back, row_set, splits
 
 
 def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:

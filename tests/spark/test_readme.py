@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import python
 
 README = Path(__file__).parents[2] / "README.md"
 #: For how long the reader looks on; the tests look until there is something to see.
@@ -26,11 +28,8 @@ def snippets(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
-    )
+def run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return python(*arguments, cwd=folder, env={"PYSPARK_PYTHON": sys.executable})
 
 
 @pytest.mark.timeout(600)
@@ -44,7 +43,7 @@ def test_python(tmp_path: Path) -> None:
     assert example.endswith(LOOK)
     begun = example[start:].removesuffix(LOOK) + UNTIL_SEEN
     program = example[:start] + "\n".join(rest) + begun
-    done = run([sys.executable, "-c", program], tmp_path)
+    done = run(["-c", program], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "FutureWarning" not in done.stderr, "what workers print comes to the reader's screen"
     ids = re.findall(r"\|(order-\d+)\|", done.stdout)
@@ -52,13 +51,13 @@ def test_python(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
     assert re.search(r"^\d+ [1-9]\d* \d+$", done.stdout, re.MULTILINE), "the listener reported"
     assert (tmp_path / "orders" / "catalog").is_dir()
-    watch = [sys.executable, "-m", "dedup.cli.main", "watch", "metrics", "--json"]
+    watch = ["-m", "dedup.cli.main", "watch", "metrics", "--json"]
     told = json.loads(run(watch, tmp_path).stdout)
     assert told["queries"][0]["last"]["records_in"] > 0
     assert told["status"] in ("OK", "STOPPED")
     assert re.search("^fine The checkpoint is of format 1", done.stdout, re.MULTILINE)
     assert "breaks the guarantee" not in done.stdout
-    cli = [sys.executable, "-m", "dedup.cli.main"]
+    cli = ["-m", "dedup.cli.main"]
     looked = run([*cli, *CHECK.split(), "--json"], tmp_path)
     assert looked.returncode == 0, looked.stdout
     assert json.loads(looked.stdout)["query_id"] == told["queries"][0]["query_id"]
@@ -77,7 +76,7 @@ def test_shell(tmp_path: Path) -> None:
     ]
     assert commands
     for command in commands:
-        done = run([sys.executable, "-m", "dedup.cli.main", *shlex.split(command)[1:]], tmp_path)
+        done = run(["-m", "dedup.cli.main", *shlex.split(command)[1:]], tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
     unique = list((tmp_path / "unique").glob("batch=*/*.csv*"))
     assert unique

@@ -6,12 +6,9 @@ Seconds count from `BASE`, long before any clock that runs the tests.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -281,27 +278,3 @@ def shown(df: DataFrame) -> list[str]:
 def row_set(rows: Iterable[dict[str, Any]]) -> Counter[str]:
     """Rows as a multiset in which NaN equals NaN and -0.0 differs from 0.0."""
     return Counter(repr(sorted(row.items())) for row in rows)
-
-
-# --- other processes
-
-
-def run_python(code: str, *args: object, timeout_s: int = 240, **env: str) -> Any:
-    """Run code in a Python of its own, which can import these tests; its last line is JSON."""
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **env,
-        },
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return json.loads(done.stdout.strip().splitlines()[-1])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import dedup, python
 
 
 def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -17,9 +17,7 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         f"sys.argv = {['dedup', *arguments]!r}\n"
         "main()\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    return python("-c", code)
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
@@ -45,9 +43,7 @@ def test_without_spark(tmp_path: object) -> None:
 @pytest.mark.parametrize("name", ["dedup_by_id", "DedupListener", "check_query"])
 def test_the_library_without_spark(name: str) -> None:
     code = f"import sys; sys.modules['pyspark'] = None\nfrom dedup import {name}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python("-c", code)
     assert done.stderr.endswith(
         f"dedup.errors.MissingExtraError: dedup.{name} needs the extra 'spark', which is not "
         "installed: pip install 'pandas<3' 'pyspark>=4.0'\n"
@@ -64,17 +60,6 @@ def test_without_java(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: Spark does not start: ")
     assert "Spark needs Java 17 or newer: install it (Debian and Ubuntu: apt i" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def dedup(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dedup.cli.main", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 def test_version() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import subprocess
 import sys
 
 import numpy as np
@@ -24,6 +22,7 @@ from tests.support.kernel_models import (
     siphash,
     some_keys,
 )
+from tests.support.processes import python
 
 #: The reference implementation's test input: 0, 1, 2, ... 62 bytes of 00 01 02 ... under KEY.
 INPUTS = [bytes(range(length)) for length in range(64)]
@@ -60,13 +59,7 @@ def test_published_answers(path: str) -> None:
 def test_cpython_answers(path: str) -> None:
     keys = [b"x" * i + bytes([i]) for i in range(100)]  # it hashes b"" to 0, without SipHash
     code = f"import json; print(json.dumps([hash(k) for k in {keys!r}]))"
-    answer = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONHASHSEED": "0"},  # the hash key is then all zeros
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+    answer = python("-c", code, env={"PYTHONHASHSEED": "0"})  # the hash key is then all zeros
     got = load(path).hash64(*column(keys), bytes(16)).view(np.int64).tolist()
     assert [-2 if h == -1 else h for h in got] == json.loads(answer.stdout)
 
