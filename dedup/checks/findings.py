@@ -26,7 +26,7 @@ class Takes(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Assessment:
     """What a rule makes of what is known.
 
     Parameters
@@ -47,7 +47,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(Verdict):
+class Finding(Assessment):
     """One piece of advice: a rule's verdict under the rule's name.
 
     Parameters
@@ -55,7 +55,7 @@ class Finding(Verdict):
     rule : str
         What was looked at, in kebab case; the same in every release.
     level, evidence, change, takes
-        As in `Verdict`.
+        As in `Assessment`.
     """
 
     rule: str
@@ -66,34 +66,34 @@ class Finding(Verdict):
 
 
 #: What a rule returns; None where it does not apply.
-Verdicts = Verdict | Iterable[Verdict] | None
+Assessments = Assessment | Iterable[Assessment] | None
 
 
-def breaks(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Verdict:
-    """Return the verdict that the guarantee does not hold; parameters as in `Verdict`."""
-    return Verdict(Level.BREAKS, evidence, change, takes)
+def breaks(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Assessment:
+    """Return the verdict that the guarantee does not hold; parameters as in `Assessment`."""
+    return Assessment(Level.BREAKS, evidence, change, takes)
 
 
-def costs(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Verdict:
-    """Return the verdict that speed or memory is wasted; parameters as in `Verdict`."""
-    return Verdict(Level.COSTS, evidence, change, takes)
+def costs(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Assessment:
+    """Return the verdict that speed or memory is wasted; parameters as in `Assessment`."""
+    return Assessment(Level.COSTS, evidence, change, takes)
 
 
-def unknown(evidence: str, change: str | None = None, takes: Takes | None = None) -> Verdict:
-    """Return the verdict that facts are missing; parameters as in `Verdict`."""
-    return Verdict(Level.UNKNOWN, evidence, change, takes)
+def unknown(evidence: str, change: str | None = None, takes: Takes | None = None) -> Assessment:
+    """Return the verdict that facts are missing; parameters as in `Assessment`."""
+    return Assessment(Level.UNKNOWN, evidence, change, takes)
 
 
-def fine(evidence: str) -> Verdict:
+def fine(evidence: str) -> Assessment:
     """Return the verdict that all is well."""
-    return Verdict(Level.FINE, evidence)
+    return Assessment(Level.FINE, evidence)
 
 
-def findings(judged: Iterable[tuple[str, Verdicts]]) -> list[Finding]:
+def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
     """Return what the rules made of the facts, given by name, that which matters most first."""
     found = []
     for rule, verdicts in judged:
-        for one in [verdicts] if isinstance(verdicts, Verdict) else verdicts or ():
+        for one in [verdicts] if isinstance(verdicts, Assessment) else verdicts or ():
             found.append(Finding(one.level, one.evidence, one.change, one.takes, rule=rule))
     return in_order(found)
 

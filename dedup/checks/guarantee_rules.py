@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dedup.checks.facts import HOW_SETTINGS, Facts
-from dedup.checks.findings import Takes, Verdict, breaks, fine, unknown
+from dedup.checks.findings import Assessment, Takes, breaks, fine, unknown
 
 HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -21,7 +21,7 @@ _VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
-def safety_settings(facts: Facts) -> list[Verdict]:
+def safety_settings(facts: Facts) -> list[Assessment]:
     """Settings under which Spark itself does not keep state right."""
     values = {name: facts.setting(name, "true") for name in _SAFETY}
     missing = [name for name, value in values.items() if value is None]
@@ -44,7 +44,7 @@ def safety_settings(facts: Facts) -> list[Verdict]:
     return found or [fine(f"{' and '.join(_SAFETY)} are true.")]
 
 
-def commit_validation(facts: Facts) -> Verdict:
+def commit_validation(facts: Facts) -> Assessment:
     """A sink that reads only part of a micro-batch loses the rest, unless Spark looks."""
     enabled = facts.enabled(_VALIDATION)
     if enabled is False:
@@ -69,7 +69,7 @@ def commit_validation(facts: Facts) -> Verdict:
     )
 
 
-def checkpoint_format(facts: Facts) -> Verdict:
+def checkpoint_format(facts: Facts) -> Assessment:
     """The state store and the version of the checkpoint must go together."""
     asked = (facts.setting(_FORMAT, "1") or "").strip()
     version = asked if facts.checkpoint_format is None else str(facts.checkpoint_format)
@@ -99,7 +99,7 @@ def checkpoint_format(facts: Facts) -> Verdict:
     return fine(f"The checkpoint is of format {version}. {protection}{ignored}")
 
 
-def catalog_place(facts: Facts) -> Verdict | None:
+def catalog_place(facts: Facts) -> Assessment | None:
     """A local path is another disk on every machine of a cluster."""
     if facts.catalog_local is None or facts.local is None:
         return None

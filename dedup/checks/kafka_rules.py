@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dedup.checks.facts import FOREVER_MS, HOW_CORES, HOW_OPTIONS, Facts, Source, whole_number
-from dedup.checks.findings import Takes, Verdict, breaks, costs, fine, unknown
+from dedup.checks.findings import Assessment, Takes, breaks, costs, fine, unknown
 from dedup.core.duration import format_ms
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 
-def horizon_retention(facts: Facts) -> Verdict | None:
+def horizon_retention(facts: Facts) -> Assessment | None:
     """After a lost checkpoint Kafka is read again from its beginning: what of it is remembered.
 
     A record of age a (Kafka's oldest: the retention) was let through at about now - a. The GC
@@ -46,7 +46,7 @@ def horizon_retention(facts: Facts) -> Verdict | None:
     return _replay(facts, kept, retention_ms, facts.horizon_ms)
 
 
-def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Verdict:
+def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Assessment:
     """Return what a replay of all that Kafka keeps lets pass again."""
     memory_ms = horizon_ms + (facts.lateness_ms or 0)
     options = _options(facts, horizon_ms)
@@ -100,7 +100,7 @@ def _lacking(facts: Facts) -> str:
     return f"{late}, and{catalog}" if facts.event_time is None else f"{late}."
 
 
-def source_clocks(facts: Facts) -> Verdict | None:
+def source_clocks(facts: Facts) -> Assessment | None:
     """With one clock for all partitions of Kafka, a slow one's records are late."""
     kafka = facts.of_kind("kafka")
     single = len(kafka) == 1 and kafka[0].partitions == 1
@@ -134,7 +134,7 @@ def source_clocks(facts: Facts) -> Verdict | None:
     )
 
 
-def kafka_data_loss(facts: Facts) -> Verdict | None:
+def kafka_data_loss(facts: Facts) -> Assessment | None:
     """With failOnDataLoss=false, what Kafka deleted unread is passed over without an error."""
     kafka = facts.of_kind("kafka")
     if not kafka:
@@ -157,13 +157,13 @@ def kafka_data_loss(facts: Facts) -> Verdict | None:
     )
 
 
-def kafka_partitions(facts: Facts) -> Iterator[Verdict]:
+def kafka_partitions(facts: Facts) -> Iterator[Assessment]:
     """Rows are packed where they are read: fewer partitions than cores leave cores idle."""
     for source in facts.of_kind("kafka"):
         yield _readers(source, facts.cores)
 
 
-def _readers(source: Source, cores: int | None) -> Verdict:
+def _readers(source: Source, cores: int | None) -> Assessment:
     if source.partitions is None or cores is None:
         missing, how = (
             ("partitions of Kafka", "") if source.partitions is None else ("cores", f" {HOW_CORES}")

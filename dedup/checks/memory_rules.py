@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dedup.checks.facts import Facts, size_bytes, whole_number
-from dedup.checks.findings import Verdict, costs, fine, unknown
+from dedup.checks.findings import Assessment, costs, fine, unknown
 
 _MIB = 1 << 20
 #: Resident memory of a worker that judges a shard: measured with shares of 50 to 900 MB.
@@ -17,7 +17,7 @@ _PYSPARK = "spark.executor.pyspark.memory"
 _SHARE = "max_shard_batch_bytes"
 
 
-def batch_memory(facts: Facts) -> Verdict:
+def batch_memory(facts: Facts) -> Assessment:
     """Memory outside the JVM's heap against the largest share of a micro-batch.
 
     Each of an executor's cores judges a shard at a time, in a Python worker. The largest share that
@@ -56,7 +56,7 @@ def batch_memory(facts: Facts) -> Verdict:
     )
 
 
-def pyspark_memory(facts: Facts) -> Verdict | None:
+def pyspark_memory(facts: Facts) -> Assessment | None:
     """A limit of Python's address space, which counts what is mapped, not what is used."""
     limit, tasks = size_bytes(facts.settings.get(_PYSPARK), unit="m"), _tasks(facts)
     if limit is None or tasks is None:

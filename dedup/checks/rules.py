@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from dedup.checks import guarantee_rules, kafka_rules, memory_rules, speed_rules
 from dedup.checks.facts import Facts
-from dedup.checks.findings import Finding, Verdicts, findings
+from dedup.checks.findings import Assessments, Finding, findings
 
 #: Every rule by its name, which stays the same in every release.
-RULES: dict[str, Callable[[Facts], Verdicts]] = {
+RULES: dict[str, Callable[[Facts], Assessments]] = {
     "safety-settings": guarantee_rules.safety_settings,
     "commit-validation": guarantee_rules.commit_validation,
     "checkpoint-format": guarantee_rules.checkpoint_format,

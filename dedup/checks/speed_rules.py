@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dedup.checks.facts import HOW_CORES, HOW_SETTINGS, Facts, Source, size_bytes, whole_number
-from dedup.checks.findings import Takes, Verdict, costs, fine, unknown
+from dedup.checks.findings import Assessment, Takes, costs, fine, unknown
 from dedup.checks.guarantee_rules import HDFS_STORE, ROCKSDB_STORE, STORE
 
 #: Partitions per core up to which there is room to grow into for 6 to 13 % of a micro-batch.
@@ -25,7 +25,7 @@ _REUSE = "spark.python.worker.reuse"
 _ARROW, _UNBOUNDED = "spark.sql.execution.arrow.maxBytesPerBatch", (1 << 31) - 1
 
 
-def shuffle_partitions(facts: Facts) -> Verdict:
+def shuffle_partitions(facts: Facts) -> Assessment:
     """Every partition of the state costs a Python session in every micro-batch."""
     partitions, cores = facts.partitions, facts.cores
     if partitions is None:
@@ -57,7 +57,7 @@ def shuffle_partitions(facts: Facts) -> Verdict:
     return _fixed(facts, f"{have}, {harm}", f"{_PARTITIONS}={cores}")
 
 
-def shard_layout(facts: Facts) -> Verdict | None:
+def shard_layout(facts: Facts) -> Assessment | None:
     """Shards lie on partitions in turn: shard i on partition i modulo their number."""
     shards, partitions = facts.shards, facts.partitions
     if shards is None:
@@ -84,14 +84,14 @@ def shard_layout(facts: Facts) -> Verdict | None:
     return fine(f"{have}, {shards // partitions} on each.")
 
 
-def _fixed(facts: Facts, evidence: str, change: str) -> Verdict:
+def _fixed(facts: Facts, evidence: str, change: str) -> Assessment:
     """Return the verdict on what costs time and cannot be changed once the query has begun."""
     if facts.started:
         evidence += " This query keeps it for as long as it has this checkpoint."
     return costs(evidence, change, Takes.BEGINNING)
 
 
-def trigger_limit(facts: Facts) -> Iterator[Verdict]:
+def trigger_limit(facts: Facts) -> Iterator[Assessment]:
     """Without a limit, all that came during an outage is one micro-batch."""
     if facts.sources is None:
         yield unknown(
@@ -102,7 +102,7 @@ def trigger_limit(facts: Facts) -> Iterator[Verdict]:
             yield _limit(facts, source)
 
 
-def _limit(facts: Facts, source: Source) -> Verdict:
+def _limit(facts: Facts, source: Source) -> Assessment:
     names = _LIMITS.get(source.kind, ())
     given = [name for name in names if source.option(name) is not None]
     if given:
@@ -145,7 +145,7 @@ def _rounded_up(number: int) -> int:
     return -(-number // step) * step
 
 
-def state_store(facts: Facts) -> Verdict:
+def state_store(facts: Facts) -> Assessment:
     """The provider: the state is a row per shard, whole in every micro-batch."""
     store, changelog = facts.setting(STORE, HDFS_STORE), facts.enabled(_CHANGELOG, "false")
     if store is None:
@@ -172,7 +172,7 @@ def state_store(facts: Facts) -> Verdict:
     )
 
 
-def worker_reuse(facts: Facts) -> Verdict:
+def worker_reuse(facts: Facts) -> Assessment:
     """Without reuse every task starts a Python and loads pandas and pyarrow."""
     enabled = facts.enabled(_REUSE)
     if enabled is None:
@@ -186,7 +186,7 @@ def worker_reuse(facts: Facts) -> Verdict:
     )
 
 
-def arrow_batch_bytes(facts: Facts) -> Verdict:
+def arrow_batch_bytes(facts: Facts) -> Assessment:
     """Spark looks up the size of every row, unless the bound is the largest there is."""
     value = size_bytes(facts.setting(_ARROW, "64m"))
     if value is None:

@@ -9,10 +9,10 @@ import numpy as np
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.checks.facts import SHARE_BYTES
 from dedup.checks.findings import (
+    Assessment,
     Finding,
     Level,
     Takes,
-    Verdict,
     breaks,
     costs,
     findings,
@@ -80,7 +80,7 @@ def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[
     )
 
 
-def _sizing(choice: Choice, option: str) -> Verdict:
+def _sizing(choice: Choice, option: str) -> Assessment:
     today = choice.today
     value, wanted = getattr(today.sizing, option), getattr(choice.recommended.sizing, option)
     if wanted == value:
@@ -101,7 +101,7 @@ def _sizing(choice: Choice, option: str) -> Verdict:
     )
 
 
-def _seen_fpr(demand: Demand, choice: Choice) -> Verdict | None:
+def _seen_fpr(demand: Demand, choice: Choice) -> Assessment | None:
     if demand.seen_fpr is None:
         return None
     wrong, asked = demand.seen_fpr
@@ -121,7 +121,7 @@ def _seen_fpr(demand: Demand, choice: Choice) -> Verdict | None:
     )
 
 
-def _seen_live(demand: Demand, choice: Choice) -> Verdict | None:
+def _seen_live(demand: Demand, choice: Choice) -> Assessment | None:
     if demand.seen_live is None:
         return None
     seen, predicted = demand.seen_live, choice.today.trial.live_ids * demand.shards
@@ -142,7 +142,7 @@ def _seen_live(demand: Demand, choice: Choice) -> Verdict | None:
     )
 
 
-def _seen_segments(demand: Demand, choice: Choice) -> Verdict | None:
+def _seen_segments(demand: Demand, choice: Choice) -> Assessment | None:
     if not demand.seen_segments or choice.today.trial.segments:
         return None
     budget = choice.today.sizing.state_budget_bytes
@@ -155,7 +155,7 @@ def _seen_segments(demand: Demand, choice: Choice) -> Verdict | None:
     )
 
 
-def _shards(demand: Demand) -> Verdict:
+def _shards(demand: Demand) -> Assessment:
     fullest = demand.fullest
     if fullest is None:
         fill = demand.fill_of_shards()
@@ -170,7 +170,7 @@ def _shards(demand: Demand) -> Verdict:
     if demand.shards < few:
         level = Level.COSTS if demand.cores_given else Level.UNKNOWN
         evidence = f"{have}: cores stand idle in the group function; {skew}."
-        return Verdict(level, evidence, change, Takes.BEGINNING)
+        return Assessment(level, evidence, change, Takes.BEGINNING)
     evidence = (
         f"{have}: as many state partitions cost a Python session each in every micro-batch; where "
         f"spark.sql.shuffle.partitions is already smaller, this costs nothing; {skew}."
@@ -180,7 +180,7 @@ def _shards(demand: Demand) -> Verdict:
     return unknown(evidence, change, Takes.BEGINNING)
 
 
-def _stable_timestamps(demand: Demand, choice: Choice) -> Verdict | None:
+def _stable_timestamps(demand: Demand, choice: Choice) -> Assessment | None:
     repeats = demand.repeats
     if repeats is None or demand.stable_timestamps:
         return None
@@ -196,7 +196,7 @@ def _stable_timestamps(demand: Demand, choice: Choice) -> Verdict | None:
     )
 
 
-def _horizon(demand: Demand) -> Verdict | None:
+def _horizon(demand: Demand) -> Assessment | None:
     repeats = demand.repeats
     if repeats is None:
         return None
@@ -237,7 +237,7 @@ def _horizon_of(horizon_ms: int) -> str:
     return f'horizon="{format_ms(horizon_ms)}"'
 
 
-def _lateness(demand: Demand) -> Verdict | None:
+def _lateness(demand: Demand) -> Assessment | None:
     repeats = demand.repeats
     if repeats is None:
         return None
@@ -258,7 +258,7 @@ def _lateness(demand: Demand) -> Verdict | None:
     )
 
 
-def _cache(best: Candidate) -> Verdict | None:
+def _cache(best: Candidate) -> Assessment | None:
     needed = best.sidecar_bytes + best.segment_bytes
     if needed <= DEFAULT_CACHE_BYTES:
         return None
@@ -271,7 +271,7 @@ def _cache(best: Candidate) -> Verdict | None:
     )
 
 
-def _memory(memory: WorkerMemory | None) -> Verdict | None:
+def _memory(memory: WorkerMemory | None) -> Assessment | None:
     if memory is None:
         return None
     measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,6 +94,21 @@ def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.to_json() == printed(
         "tune", "--ids-per-day", "60k", "--horizon", "1 day", "--quiet"
     )
+
+
+@pytest.mark.parametrize("room", ["catalog", "tune"])
+def test_snippets_of_the_pages(
+    query: QueryDriver, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(tools.__file__).parent / room / "README.md"
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "catalog").symlink_to(query.root.url())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tools, "read_checkpoint", lambda *_: known(query))
+    monkeypatch.setattr(candidates, "FPRS", (0.01,))
+    monkeypatch.setattr(candidates, "BUDGETS", ())
+    for snippet in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(snippet, {})
 
 
 def test_neither_the_package_nor_the_tools_load_spark() -> None:
