@@ -1,13 +1,6 @@
 """Types of the arrays that the engine passes round."""
 
-from __future__ import annotations
-
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-
-I64: TypeAlias = npt.NDArray[np.int64]
-U64: TypeAlias = npt.NDArray[np.uint64]
-U8: TypeAlias = npt.NDArray[np.uint8]
-BOOL: TypeAlias = npt.NDArray[np.bool_]
+from dedup.kernel._types import BOOL as BOOL
+from dedup.kernel._types import I64 as I64
+from dedup.kernel._types import U8 as U8
+from dedup.kernel._types import U64 as U64

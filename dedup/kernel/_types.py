@@ -12,6 +12,7 @@ U8: TypeAlias = npt.NDArray[np.uint8]
 U32: TypeAlias = npt.NDArray[np.uint32]
 U64: TypeAlias = npt.NDArray[np.uint64]
 I64: TypeAlias = npt.NDArray[np.int64]
+BOOL: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Kernel(Protocol):
