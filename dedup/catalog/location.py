@@ -16,18 +16,7 @@ FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 
 
 class Location:
-    """A folder of a file system, and how it is opened.
-
-    Parameters
-    ----------
-    where : str, PathLike or callable
-        As of `Root`.
-
-    Raises
-    ------
-    ConfigError
-        When a path is empty, or a URI is none that pyarrow knows.
-    """
+    """A folder of a file system, and how it is opened; parameter and errors are those of `Root`."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         if callable(where):
@@ -77,15 +66,7 @@ class Location:
         self._resolved = None
 
     def open(self) -> tuple[pafs.FileSystem, str]:
-        """Return the file system and the folder's path in it.
-
-        Raises
-        ------
-        CatalogError
-            When the storage cannot be reached or refuses.
-        ConfigError
-            When the URI cannot be used.
-        """
+        """Return the file system and the folder's path in it; ConfigError for a URI of no use."""
         if self._resolved is None or self._resolved[0] != os.getpid():
             fs, base = self._open()
             while isinstance(fs, pafs.SubTreeFileSystem) and is_local(fs.base_fs):

@@ -54,20 +54,7 @@ class Sidecars:
         """Return which hashes the segment's filter may hold; True for all that the segment holds.
 
         A sidecar that is missing or damaged is made again from the segment, in the local cache;
-        the root is never changed.
-
-        Parameters
-        ----------
-        seg : SegmentRef
-        hashes : ndarray of uint64, shape (n,)
-            Never falling, in the segment's range.
-
-        Raises
-        ------
-        SegmentDamaged
-            When the segment is missing or damaged as well.
-        CatalogError
-            When the root cannot be reached, or the local disk fails.
+        the root is not changed. The rest is as `dedup.core.ports.SegmentStore` says.
         """
         spread = seg.spread(hashes)
         for path, head_crc32 in self._places(seg):

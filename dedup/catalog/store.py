@@ -92,8 +92,6 @@ class ShardStore:
         ------
         ValueError
             When the arguments contradict each other; nothing is written.
-        CatalogError
-            When root or local disk fail, or the name is taken.
         """
         for piece in filter(len, pieces):
             first = kernel.hash64(piece.keys.data, piece.keys.offsets[:2], self._hash_key)
@@ -170,13 +168,7 @@ class ShardStore:
         return deleted
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
-        """Tell whether a user accepted the loss of this segment (its accepted loss is there).
-
-        Raises
-        ------
-        CatalogError
-            When there is an accepted loss, but damaged or for another bucket: that is no consent.
-        """
+        """Return whether a user accepted the loss; CatalogError where the consent is damaged."""
         return read_accepted_loss(self._root, self._query_id, self._shard, seg) is not None
 
     def _next_name(self) -> str:

@@ -61,29 +61,7 @@ class Views:
         self._open_views = PROCESS_VIEWS if open_views is None else open_views
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
-        """Return the timestamp of each key.
-
-        Parameters
-        ----------
-        seg : SegmentRef
-            Where to look.
-        keys : Keys
-            n keys.
-        hashes : ndarray of uint64, shape (n,)
-            Their hashes.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            Milliseconds since the epoch; `ABSENT_MS` where the segment does not hold the key.
-
-        Raises
-        ------
-        SegmentDamaged
-            When the segment is missing or damaged at the root.
-        CatalogError
-            When the root cannot be reached, the local disk fails, or another release wrote it.
-        """
+        """Return the timestamp of each key, as `dedup.core.ports.SegmentStore` says."""
         self._counters.lookups += 1
         self._counters.keys_looked_up += len(keys)
         if len(hashes) != len(keys):
@@ -100,11 +78,6 @@ class Views:
         """Return keys of a segment in (hash, key) order, and their timestamps (ms).
 
         They are those of one of some equal ranges of hashes, and perhaps a few beside them.
-
-        Raises
-        ------
-        SegmentDamaged, CatalogError
-            As `lookup`.
         """
         self._counters.segments_read += 1
         share = hash_ranges // seg.hash_ranges

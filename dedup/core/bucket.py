@@ -187,13 +187,7 @@ class Bucket:
 
     @staticmethod
     def from_json(value: object) -> Bucket:
-        """Return the bucket that `to_json` wrote.
-
-        Raises
-        ------
-        ValueError, StateError
-            When it is anything else.
-        """
+        """Return the bucket that `to_json` wrote; ValueError or StateError for anything else."""
         start_ms, end_ms, clamped, runs, merges = array(value, 5)
         if not integer(start_ms) < integer(end_ms) or integer(clamped, 0) > 1:
             raise ValueError(f"{[start_ms, end_ms, clamped]} is no bucket")

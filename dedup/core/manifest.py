@@ -177,13 +177,7 @@ class Manifest:
 
     @staticmethod
     def from_json(value: object) -> Manifest:
-        """Return the manifest that `to_json` wrote.
-
-        Raises
-        ------
-        ValueError, StateError
-            When it is anything else.
-        """
+        """Return the manifest that `to_json` wrote; ValueError or StateError for anything else."""
         fields = mapping(value, needed=_FIELDS, allowed=_FIELDS)
         expired = (array(entry, 3) for entry in array(fields["expired"]))
         pending_lists = (array(entry, 4) for entry in array(fields["graves"]))

@@ -70,4 +70,4 @@ class SegmentStore(Protocol):
         """
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
-        """Tell whether a user accepted the loss of this segment (its accepted loss is there)."""
+        """Return whether a user accepted the loss of this segment (its accepted loss is there)."""
