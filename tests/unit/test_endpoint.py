@@ -108,7 +108,7 @@ def test_a_checkpoint_that_adopted_the_catalog_is_not_rewound(
         session.batch(batch(40 + n), START_MS + n)
         (watched,) = endpoint.look(START_MS + n)
     assert not any(one.begins for _, one in watched.batches)
-    # It is not scraped often enough to see the first micro-batch.
+    # It is not looked at until the second micro-batch.
     for n in range(4):
         session.batch(batch(n, query_id="adopted", begins=n == 0), START_MS + 10 + n)
         if n > 1:
@@ -170,7 +170,7 @@ def test_a_driver_that_began_anew_knows_of_nothing_yet(
 def test_a_shard_that_went_back_is_counted_for_ever(session: Session, endpoint: Endpoint) -> None:
     for n in range(4):
         session.batch(batch(n, epochs_apart=3 * (n == 2)), START_MS + n)
-        if n != 2:  # it is not scraped that often
+        if n != 2:  # it is not looked at that often
             (watched,) = endpoint.look(START_MS + n)
     assert watched.health.status is Status.REWOUND
     assert samples(session)["dedup_shard_epochs_lost_total", ("orders",)] == 3
