@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 from dedup.core.duration import span
+from dedup.core.metrics import BatchMetrics, difference_ms
 from dedup.monitor.trend import growth
 
 #: Micro-batches that are looked at, at least; more, where they took less than a minute.
@@ -49,43 +51,11 @@ class Status(StrEnum):
     REWOUND = "REWOUND"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSample:
-    """What one micro-batch showed; times in milliseconds since the epoch, None before the first.
-
-    Parameters
-    ----------
-    at_ms : int
-        When it was heard of, by the clock of who listens.
-    batch_id : int
-    newest_ms, low_watermark_ms, gc_watermark_ms : int or None
-        The newest timestamp and the watermarks after it.
-    source : str or None
-        The source partition that holds the watermarks.
-    epochs_apart : int
-        How far the shards' states are apart, in micro-batches.
-    begins : bool
-        It is the first micro-batch of a checkpoint, which may have adopted a catalog.
-    run_id : str
-        Tells runs apart.
-    """
+class TimedBatch(NamedTuple):
+    """A micro-batch, and when it was heard of by the clock of who listens, in milliseconds."""
 
     at_ms: int
-    batch_id: int
-    newest_ms: int | None
-    low_watermark_ms: int | None
-    gc_watermark_ms: int | None
-    source: str | None = None
-    epochs_apart: int = 0
-    begins: bool = False
-    run_id: str = ""
-
-    @property
-    def lag_ms(self) -> int | None:
-        """How far the GC watermark is behind the newest timestamp."""
-        if self.newest_ms is None or self.gc_watermark_ms is None:
-            return None
-        return self.newest_ms - self.gc_watermark_ms
+    batch: BatchMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +69,7 @@ class Health:
 
 
 def judge(
-    samples: Sequence[BatchSample],
+    samples: Sequence[TimedBatch],
     *,
     now_ms: int,
     heard_ms: int | None = None,
@@ -110,7 +80,7 @@ def judge(
 
     Parameters
     ----------
-    samples : sequence of BatchSample
+    samples : sequence of TimedBatch
         Its micro-batches in the order in which they were heard of, the last `HISTORY` or more.
     now_ms : int
         The listener's clock.
@@ -126,21 +96,21 @@ def judge(
     return Health(status, reason, min(len(last), WINDOW))
 
 
-def _window(samples: Sequence[BatchSample]) -> tuple[BatchSample, ...]:
+def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
     """Return the newest samples of one checkpoint, as many as a window takes."""
     first = len(samples)
     while first and not (
         len(samples) - first >= WINDOW and samples[-1].at_ms - samples[first].at_ms >= WINDOW_MS
     ):
         first -= 1
-        if samples[first].begins:
+        if samples[first].batch.begins:
             break
     return tuple(samples[first:])
 
 
 def _judge(
-    last: tuple[BatchSample, ...],
-    samples: Sequence[BatchSample],
+    last: tuple[TimedBatch, ...],
+    samples: Sequence[TimedBatch],
     now_ms: int,
     heard_ms: int | None,
     ended: str | None,
@@ -165,7 +135,7 @@ def _judge(
     return status, reason + _quiet(last, now_ms, silent_ms)
 
 
-def _quiet(last: tuple[BatchSample, ...], now_ms: int, silent_ms: int) -> str:
+def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
     """Return what is unusual of the time since the last micro-batch, for people."""
     unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
     if silent_ms > unusual_ms:
@@ -177,13 +147,17 @@ def _quiet(last: tuple[BatchSample, ...], now_ms: int, silent_ms: int) -> str:
     return ""
 
 
-def _pause_ms(samples: Sequence[BatchSample]) -> int | None:
+def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
     """Return the longest pause between two runs; None where only one is known."""
-    pauses = (b.at_ms - a.at_ms for a, b in pairwise(samples) if a.run_id != b.run_id)
+    pauses = (
+        after.at_ms - before.at_ms
+        for before, after in pairwise(samples)
+        if before.batch.run_id != after.batch.run_id
+    )
     return max(pauses, default=None)
 
 
-def _of_window(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) -> tuple[Status, str]:
+def _of_window(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> tuple[Status, str]:
     if len(last) < LEAST_EVIDENCE:
         return Status.OK, "no fault so far; its lag is judged from five micro-batches on"
     if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
@@ -191,7 +165,7 @@ def _of_window(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) ->
     return _lag(last, _of_checkpoint(samples)[-HISTORY:])
 
 
-def _patience_ms(last: tuple[BatchSample, ...]) -> int:
+def _patience_ms(last: tuple[TimedBatch, ...]) -> int:
     """Return the silence that is usual: that of the whole window, and twice the longest in it."""
     if len(last) < 2:
         return UNKNOWN_SILENCE_MS
@@ -199,22 +173,22 @@ def _patience_ms(last: tuple[BatchSample, ...]) -> int:
     return max(window_ms, 2 * _longest_pause_ms(last), LEAST_SILENCE_MS)
 
 
-def _longest_pause_ms(last: tuple[BatchSample, ...]) -> int:
+def _longest_pause_ms(last: tuple[TimedBatch, ...]) -> int:
     return max((after.at_ms - before.at_ms for before, after in pairwise(last)), default=0)
 
 
-def _forgot(samples: Sequence[BatchSample]) -> str | None:
-    for sample in _of_checkpoint(samples):
-        if sample.epochs_apart:
+def _forgot(samples: Sequence[TimedBatch]) -> str | None:
+    for _, batch in _of_checkpoint(samples):
+        if batch.epochs_apart:
             return (
-                f"in micro-batch {sample.batch_id} the state of a shard was older than that of "
+                f"in micro-batch {batch.batch_id} the state of a shard was older than that of "
                 "others: dedup remedies damaged-state"
             )
     return None
 
 
-def _went_back(last: tuple[BatchSample, ...]) -> str | None:
-    for before, after in pairwise(last):
+def _went_back(last: tuple[TimedBatch, ...]) -> str | None:
+    for (_, before), (_, after) in pairwise(last):
         if after.batch_id <= before.batch_id:
             return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"
         old_ms, new_ms = before.gc_watermark_ms, after.gc_watermark_ms
@@ -223,28 +197,28 @@ def _went_back(last: tuple[BatchSample, ...]) -> str | None:
     return None
 
 
-def _of_checkpoint(samples: Sequence[BatchSample]) -> Sequence[BatchSample]:
+def _of_checkpoint(samples: Sequence[TimedBatch]) -> Sequence[TimedBatch]:
     """Return the samples since the checkpoint began, as far as they are known."""
-    begun = max((n for n, sample in enumerate(samples) if sample.begins), default=0)
+    begun = max((n for n, sample in enumerate(samples) if sample.batch.begins), default=0)
     return samples[begun:]
 
 
-def _lag(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) -> tuple[Status, str]:
-    first, newest = last[0], last[-1]
+def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> tuple[Status, str]:
+    first, newest = last[0].batch, last[-1].batch
     if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
         return Status.OK, "no newer timestamps"
-    held = f", held by source partition {newest.source}" if newest.source else ""
+    held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
     # A longer horizon lets the GC watermark stand, and the low one goes on.
     if _marks(first) == _marks(newest) and _stands_unusually(samples):
         ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
         return Status.STALLED, (
             f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
         )
-    more = _growth(samples, len(last), [one.lag_ms for one in samples])
+    more = _growth(samples, len(last), [batch.gc_lag_newest_ms for _, batch in samples])
     if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
         return Status.LAGGING, f"it falls behind the newest timestamp, by {more}{held}"
-    behind = [None if s.newest_ms is None else s.at_ms - s.newest_ms for s in samples]
-    if (more := _growth(samples, len(last), behind)) is not None:
+    behind_ms = [difference_ms(at_ms, batch.newest_ms) for at_ms, batch in samples]
+    if (more := _growth(samples, len(last), behind_ms)) is not None:
         return Status.LAGGING, (
             f"the newest timestamp falls behind the clock, by {more}: "
             "records come faster than they are judged, or the source is slow"
@@ -252,22 +226,22 @@ def _lag(last: tuple[BatchSample, ...], samples: Sequence[BatchSample]) -> tuple
     return Status.OK, "the GC watermark keeps up"
 
 
-def _marks(sample: BatchSample) -> tuple[int | None, int | None]:
-    return sample.gc_watermark_ms, sample.low_watermark_ms
+def _marks(batch: BatchMetrics) -> tuple[int | None, int | None]:
+    return batch.gc_watermark_ms, batch.low_watermark_ms
 
 
-def _stands_unusually(samples: Sequence[BatchSample]) -> bool:
+def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
     """Return whether the watermarks stand for more than twice as long as they ever did before.
 
     A source partition that speaks every five minutes lets them stand so long each time.
     """
-    moved = [b.at_ms for a, b in pairwise(samples) if _marks(a) != _marks(b)]
+    moved = [b.at_ms for a, b in pairwise(samples) if _marks(a.batch) != _marks(b.batch)]
     usual_ms = max((b - a for a, b in pairwise(moved)), default=0)
     return samples[-1].at_ms - (moved or [samples[0].at_ms])[-1] > 2 * usual_ms
 
 
 def _growth(
-    samples: Sequence[BatchSample], newest: int, lags_ms: Sequence[int | None]
+    samples: Sequence[TimedBatch], newest: int, lags_ms: Sequence[int | None]
 ) -> str | None:
     """Return by how much a lag grew, and in what time; None where it does not."""
     known_ms = [lag_ms for lag_ms in lags_ms if lag_ms is not None]

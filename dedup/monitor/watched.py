@@ -10,7 +10,7 @@ from typing import Any
 
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
-from dedup.monitor.health import HISTORY, WINDOW, BatchSample, Health, judge
+from dedup.monitor.health import HISTORY, WINDOW, Health, TimedBatch, judge
 
 #: Rates do not reach back across a pause of so many medians.
 LONG_PAUSE = 10
@@ -111,7 +111,7 @@ class Watched:
             As in `judge`.
         """
         window = tuple(batches[-WINDOW:])
-        samples = [sample(at_ms, batch) for at_ms, batch in batches]
+        samples = [TimedBatch(*timed) for timed in batches]
         health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
         if heard_ms is None and batches:
             heard_ms = batches[-1][0]
@@ -241,21 +241,6 @@ class Watched:
             ]
             body["last"] = last.to_json()
         return body
-
-
-def sample(at_ms: int, batch: BatchMetrics) -> BatchSample:
-    """Return a micro-batch as the verdict takes it."""
-    return BatchSample(
-        at_ms,
-        batch.batch_id,
-        batch.newest_ms,
-        batch.low_watermark_ms,
-        batch.gc_watermark_ms,
-        batch.gc_source or None,
-        batch.epochs_apart,
-        batch.begins,
-        batch.run_id,
-    )
 
 
 def _median(values: Sequence[int | None]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,28 +19,47 @@ from dedup.monitor.health import (
     TOLD_SILENCE_MS,
     UNKNOWN_SILENCE_MS,
     WINDOW,
-    BatchSample,
     Status,
+    TimedBatch,
     judge,
 )
+from tests.support.batch_metrics import batch
 
 START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
 
 
+def sample(
+    at_ms: int,
+    number: int,
+    newest_ms: int | None,
+    low_ms: int | None,
+    gc_ms: int | None,
+    source: str | None = None,
+) -> TimedBatch:
+    times: dict[str, Any] = {
+        "newest_ms": newest_ms, "low_watermark_ms": low_ms, "gc_watermark_ms": gc_ms,
+    }  # fmt: skip
+    return TimedBatch(at_ms, batch(number, gc_source=source, **times))
+
+
+def changed(one: TimedBatch, at_ms: int | None = None, **fields: Any) -> TimedBatch:
+    return TimedBatch(one.at_ms if at_ms is None else at_ms, replace(one.batch, **fields))
+
+
 def samples(
     lags_ms: Iterable[int], *, behind_ms: int = 500, stuck: bool = False, first: int = 0
-) -> list[BatchSample]:
+) -> list[TimedBatch]:
     """A micro-batch every ten seconds, whose low watermark is so far behind the newest."""
     made = []
     for n, lag_ms in enumerate(lags_ms):
         at_ms = START_MS + n * STEP_MS
         newest_ms = at_ms - behind_ms
         low_ms = START_MS if stuck else newest_ms - lag_ms
-        made.append(BatchSample(at_ms, first + n, newest_ms, low_ms, low_ms - HORIZON_MS, "p7"))
+        made.append(sample(at_ms, first + n, newest_ms, low_ms, low_ms - HORIZON_MS, "p7"))
     return made
 
 
-def told(given: list[BatchSample], **options: object) -> tuple[Status, str]:
+def told(given: list[TimedBatch], **options: object) -> tuple[Status, str]:
     now_ms = options.pop("now_ms", given[-1].at_ms + 1000 if given else START_MS)
     health = judge(given, now_ms=now_ms, **options)  # type: ignore[arg-type]
     return health.status, health.reason
@@ -86,7 +106,7 @@ def test_a_query_that_is_too_slow_is_lagging_though_its_lag_jumps(
 ) -> None:
     rng, at_ms, newest_ms, given = random.Random(1), START_MS, START_MS, []
     for n in range(HISTORY):
-        given.append(BatchSample(at_ms, n, newest_ms, newest_ms, newest_ms - HORIZON_MS))
+        given.append(sample(at_ms, n, newest_ms, newest_ms, newest_ms - HORIZON_MS))
         at_ms += round(1000 * trigger_s * rng.uniform(1 - jitter, 1 + jitter))
         newest_ms += round(1000 * trigger_s * speed)
     status, reason = told(given)
@@ -97,8 +117,8 @@ def test_a_query_that_is_too_slow_is_lagging_though_its_lag_jumps(
 @given(st.integers(2, 45), st.integers(0, 60), st.integers(65, 100))
 def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) -> None:
     lags_ms = [1000 * ((n + phase) % period) for n in range(count)]
-    given = [replace(s, at_ms=START_MS + 1000 * n) for n, s in enumerate(samples(lags_ms))]
-    given = [replace(s, newest_ms=s.at_ms, low_watermark_ms=s.at_ms - lag,
+    given = [changed(s, at_ms=START_MS + 1000 * n) for n, s in enumerate(samples(lags_ms))]
+    given = [changed(s, newest_ms=s.at_ms, low_watermark_ms=s.at_ms - lag,
                      gc_watermark_ms=s.at_ms - lag - HORIZON_MS)
              for s, lag in zip(given, lags_ms, strict=True)]  # fmt: skip
     assert told(given)[0] is Status.OK
@@ -107,7 +127,7 @@ def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) 
 def test_falling_behind_the_clock_is_lagging() -> None:
     status, reason = told(
         [
-            BatchSample(START_MS + n * STEP_MS, n, newest_ms, newest_ms, newest_ms - 5)
+            sample(START_MS + n * STEP_MS, n, newest_ms, newest_ms, newest_ms - 5)
             for n, newest_ms in enumerate(range(START_MS, START_MS + WINDOW * 1000, 1000))
         ]
     )
@@ -127,25 +147,25 @@ def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
     given = []
     for n in range(HISTORY):
         low_ms = START_MS + STEP_MS * (n - n % every)
-        given.append(BatchSample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms))
+        given.append(sample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms))
     assert {told(given[:n])[0] for n in range(2 * every + 1, HISTORY)} == {Status.OK}
     # Twice as long is news.
     last = given[-1]
     longer = [
-        replace(last, at_ms=last.at_ms + STEP_MS * n, newest_ms=last.at_ms + STEP_MS * n,
-                batch_id=last.batch_id + n)
+        changed(last, at_ms=last.at_ms + STEP_MS * n, newest_ms=last.at_ms + STEP_MS * n,
+                batch_id=last.batch.batch_id + n)
         for n in range(1, 2 * every + 1)
     ]  # fmt: skip
     assert told([*given, *longer])[0] is Status.STALLED
 
 
 def test_nothing_newer_is_no_stall() -> None:
-    same = [BatchSample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
+    same = [sample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
     assert told(same) == (Status.OK, "no newer timestamps")
 
 
 def test_silence_longer_than_the_window_is_a_stop() -> None:
-    given = [replace(s, at_ms=START_MS + 100_000 * n) for n, s in enumerate(samples([0] * WINDOW))]
+    given = [changed(s, at_ms=START_MS + 100_000 * n) for n, s in enumerate(samples([0] * WINDOW))]
     window_ms = given[-1].at_ms - given[0].at_ms
     assert window_ms > LEAST_SILENCE_MS
     assert told(given, now_ms=given[-1].at_ms + window_ms)[0] is not Status.STOPPED
@@ -165,7 +185,7 @@ def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
     status, reason = told(given, now_ms=last_ms + 3 * TOLD_SILENCE_MS)
     assert (status, reason) == (Status.OK, f"{well}; nothing heard for 00:09:00")
     # Not where micro-batches are that far apart.
-    slow = [replace(s, at_ms=START_MS + n * 300_000) for n, s in enumerate(given)]
+    slow = [changed(s, at_ms=START_MS + n * 300_000) for n, s in enumerate(given)]
     assert "nothing heard" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
     assert "nothing heard" in told(slow, now_ms=slow[-1].at_ms + 600_001)[1]
     assert "nothing heard" in told(given[:1], now_ms=START_MS + TOLD_SILENCE_MS + 1)[1]
@@ -201,7 +221,7 @@ def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:
 
 def test_a_trigger_of_ten_minutes_is_no_stop_between_two_micro_batches() -> None:
     step_ms = 600_000
-    given = [replace(s, at_ms=START_MS + n * step_ms) for n, s in enumerate(samples([0] * 2))]
+    given = [changed(s, at_ms=START_MS + n * step_ms) for n, s in enumerate(samples([0] * 2))]
     assert told(given, now_ms=given[-1].at_ms + 2 * step_ms)[0] is Status.OK
     assert told(given, now_ms=given[-1].at_ms + 2 * step_ms + 1)[0] is Status.STOPPED
     # Of the first one nobody knows when the next is due.
@@ -216,10 +236,10 @@ def test_an_end_is_told_with_its_reason() -> None:
     )
 
 
-def scheduled(runs: int, batches: int) -> list[BatchSample]:
+def scheduled(runs: int, batches: int) -> list[TimedBatch]:
     """A job that takes a few micro-batches, ten seconds each, at every full hour."""
     return [
-        replace(s, at_ms=START_MS + HORIZON_MS * (n // batches) + STEP_MS * (n % batches),
+        changed(s, at_ms=START_MS + HORIZON_MS * (n // batches) + STEP_MS * (n % batches),
                 run_id=str(n // batches))
         for n, s in enumerate(samples([0] * runs * batches))
     ]  # fmt: skip
@@ -243,7 +263,7 @@ def test_after_a_first_run_nobody_knows_of_a_next_one() -> None:
 
 
 def test_between_two_runs_a_lag_is_told_as_well() -> None:
-    given = [replace(s, run_id=str(n)) for n, s in enumerate(samples([0] * WINDOW, stuck=True))]
+    given = [changed(s, run_id=str(n)) for n, s in enumerate(samples([0] * WINDOW, stuck=True))]
     status, reason = told(given, ended=ENDED)
     assert status is Status.STALLED
     assert reason.startswith("between two runs; the GC watermark stood")
@@ -260,20 +280,20 @@ def test_going_back_is_told_before_all_else() -> None:
     again = samples([0] * 3, first=4)
     status, reason = told([*given, *again], ended="stopped")
     assert (status, reason) == (Status.REWOUND, "micro-batch 4 came after micro-batch 5")
-    fell = [*given[:3], BatchSample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
+    fell = [*given[:3], sample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
     assert told(fell) == (Status.REWOUND, "the GC watermark went back in micro-batch 3")
     # It is told for as long as the window shows it.
     later = samples([0] * WINDOW, first=4)
     assert told([*given, *later])[0] is Status.OK
 
 
-def every_second(count: int, *, low_every: int) -> list[BatchSample]:
+def every_second(count: int, *, low_every: int) -> list[TimedBatch]:
     """A micro-batch a second; the low watermark follows a source that speaks now and then."""
     made = []
     for n in range(count):
         at_ms = START_MS + 1000 * n
         low_ms = START_MS + 1000 * (n - n % low_every)
-        made.append(BatchSample(at_ms, n, at_ms, low_ms, low_ms - HORIZON_MS, "p1"))
+        made.append(sample(at_ms, n, at_ms, low_ms, low_ms - HORIZON_MS, "p1"))
     return made
 
 
@@ -284,14 +304,14 @@ def test_a_source_that_speaks_twice_a_minute_is_no_stall() -> None:
 
 
 def test_a_longer_horizon_lets_the_gc_watermark_stand() -> None:
-    given = [replace(s, gc_watermark_ms=START_MS - HORIZON_MS) for s in samples([0] * 20)]
+    given = [changed(s, gc_watermark_ms=START_MS - HORIZON_MS) for s in samples([0] * 20)]
     assert told(given) == (Status.OK, "the GC watermark keeps up")
 
 
 def test_a_new_checkpoint_begins_anew() -> None:
     """Adopting a catalog numbers micro-batches from 0 again: nothing went back."""
     again = samples([0] * 3)
-    again[0] = replace(again[0], begins=True)
+    again[0] = changed(again[0], begins=True)
     assert told([*samples([0] * 20), *again]) == (
         Status.OK, "no fault so far; its lag is judged from five micro-batches on",
     )  # fmt: skip
@@ -299,29 +319,29 @@ def test_a_new_checkpoint_begins_anew() -> None:
 
 def test_damage_of_before_an_adoption_is_mended() -> None:
     given = samples([0] * 20)
-    given[3] = replace(given[3], epochs_apart=1)
-    given[5] = replace(given[5], begins=True)
+    given[3] = changed(given[3], epochs_apart=1)
+    given[5] = changed(given[5], begins=True)
     assert told(given)[0] is Status.OK
 
 
 def test_a_fast_query_is_judged_by_as_much_as_is_kept() -> None:
     """A hundred micro-batches that took ten seconds."""
     given = [
-        replace(s, at_ms=START_MS + 100 * n) for n, s in enumerate(samples([0] * 200, stuck=True))
+        changed(s, at_ms=START_MS + 100 * n) for n, s in enumerate(samples([0] * 200, stuck=True))
     ]
     assert told(given[-HISTORY:])[0] is Status.STALLED
 
 
 def test_watermarks_of_before_1970_do_not_go_back() -> None:
     given = samples([0] * 4)
-    given[2] = replace(given[2], gc_watermark_ms=None)
-    given[3] = replace(given[3], gc_watermark_ms=-5)
+    given[2] = changed(given[2], gc_watermark_ms=None)
+    given[3] = changed(given[3], gc_watermark_ms=-5)
     assert told(given[2:])[0] is Status.OK
 
 
 def test_a_shard_that_went_back_is_told() -> None:
     given = samples([0] * 6)
-    given[4] = replace(given[4], epochs_apart=2)
+    given[4] = changed(given[4], epochs_apart=2)
     # IDs are forgotten for good, so it is told for as long as anybody knows.
     status, reason = told([*given, *samples([0] * 50, first=6)])
     assert status is Status.REWOUND
@@ -340,7 +360,7 @@ def test_little_evidence_says_nothing_of_lag() -> None:
 @pytest.mark.parametrize("first", [None, 5])
 def test_watermarks_that_have_not_begun(first: int | None) -> None:
     given = [
-        BatchSample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
+        sample(START_MS + STEP_MS * n, n, START_MS + n if n else first, None, None)
         for n in range(9)
     ]
     assert told(given)[0] is Status.STALLED
