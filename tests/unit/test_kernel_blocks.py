@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup.kernel._types import Kernel
 from tests.support.kernel_models import (
     PATHS,
     array,
@@ -21,11 +22,12 @@ from tests.support.kernel_models import (
     some_key,
 )
 
+Entries = list[tuple[bytes, int]]
 short_key = st.text("ab", max_size=3).map(str.encode)
 
 
 @st.composite
-def a_block(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, int]]]:
+def a_block(draw: st.DrawFn) -> tuple[bytes, Entries]:
     wide, one_length = draw(st.booleans()), draw(st.booleans())
     limit = 2**63 - 1 if wide else 2**32 - 1
     if one_length:
@@ -38,18 +40,17 @@ def a_block(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, int]]]:
     return encode_block(entries, wide=wide, one_length=one_length), entries
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(
     blocks=st.lists(a_block(), min_size=1, max_size=6),
     others=st.lists(some_key | short_key, max_size=10),
 )
 @kernel_settings
 def test_finds_what_its_block_holds(
-    path: str, blocks: list[tuple[bytes, list[tuple[bytes, int]]]], others: list[bytes]
+    tested: Kernel, blocks: list[tuple[bytes, Entries]], others: list[bytes]
 ) -> None:
     asked = others + [key for _, entries in blocks for key, _ in entries]
     queries = [(b, key) for b in range(len(blocks)) for key in asked]
-    got = load(path).blocks_find(
+    got = tested.blocks_find(
         *column([block for block, _ in blocks]),
         array([b for b, _ in queries], "i8"),
         *column([key for _, key in queries]),
@@ -58,16 +59,13 @@ def test_finds_what_its_block_holds(
     assert got.tolist() == [dict(blocks[b][1]).get(key, -1) for b, key in queries]
 
 
-def find(path: str, blocks: list[bytes], query: tuple[int, bytes] = (0, b"key")) -> list[int]:
-    return (
-        load(path)
-        .blocks_find(*column(blocks), array([query[0]], "i8"), *column([query[1]]))
-        .tolist()
-    )
+def find(tested: Kernel, blocks: list[bytes], query: tuple[int, bytes] = (0, b"key")) -> list[int]:
+    number, key = array([query[0]], "i8"), column([query[1]])
+    return tested.blocks_find(*column(blocks), number, *key).tolist()
 
 
-def decode(path: str, blocks: list[bytes]) -> list[tuple[bytes, int]]:
-    data, offsets, times_ms = load(path).blocks_decode(*column(blocks))
+def decode(tested: Kernel, blocks: list[bytes]) -> Entries:
+    data, offsets, times_ms = tested.blocks_decode(*column(blocks))
     assert data.dtype == np.uint8
     assert offsets.dtype == times_ms.dtype == np.int64
     return list(zip(as_list(data, offsets), times_ms.tolist(), strict=True))
@@ -77,23 +75,20 @@ GOOD = encode_block([(b"key", 7), (b"kez", 9)], wide=False, one_length=True)
 MIXED = encode_block([(b"key", 7), (b"longer", 9)], wide=True, one_length=False)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_first_of_equal_entries_counts(path: str) -> None:
+def test_first_of_equal_entries_counts(tested: Kernel) -> None:
     block = encode_block([(b"key", 5), (b"key", 6)], wide=False, one_length=True)
-    assert find(path, [block]) == [5]
+    assert find(tested, [block]) == [5]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("whole", [GOOD, MIXED], ids=["one length", "lengths"])
-def test_every_truncation_and_any_byte_too_many_is_damage(path: str, whole: bytes) -> None:
-    assert find(path, [whole]) == [7]
+def test_every_truncation_and_any_byte_too_many_is_damage(tested: Kernel, whole: bytes) -> None:
+    assert find(tested, [whole]) == [7]
     for damaged in [*(whole[:size] for size in range(len(whole))), whole + b"\0"]:
         for read in (find, decode):
             with pytest.raises(ValueError, match="block 0 is damaged"):
-                read(path, [damaged])
+                read(tested, [damaged])
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "block",
     [b"", b"\x02" + GOOD[1:], b"\x00" + GOOD[1:], GOOD[:1] + b"\x05" + GOOD[2:],
@@ -104,10 +99,10 @@ def test_every_truncation_and_any_byte_too_many_is_damage(path: str, whole: byte
      struct.pack("<BBHI", 1, 3, 65535, 2**32 - 1),
      struct.pack("<BBHI", 1, 2, 65535, 2**32 - 1) * 100],
 )  # fmt: skip
-def test_damage_is_named(path: str, block: bytes) -> None:
+def test_damage_is_named(tested: Kernel, block: bytes) -> None:
     for read in (find, decode):
         with pytest.raises(ValueError, match="block 1 is damaged"):
-            read(path, [GOOD, block, b""])
+            read(tested, [GOOD, block, b""])
 
 
 @given(
@@ -122,141 +117,130 @@ def test_paths_agree_on_any_bytes(base: bytes, edits: list[tuple[int, int]], cut
         raw[at % len(raw)] = value
     blocks = [GOOD, bytes(raw[: max(cut, 8)])]
     answers: list[object] = []
-    for path in PATHS:
+    for tested in map(load, PATHS):
         try:
-            answers.append((find(path, blocks, (1, b"key")), decode(path, blocks)))
+            answers.append((find(tested, blocks, (1, b"key")), decode(tested, blocks)))
         except ValueError as error:
             answers.append(str(error))
     assert answers[0] == answers[1] == answers[2]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("block", [-1, 1, 2**62, -(2**63)])
-def test_query_outside_the_blocks(path: str, block: int) -> None:
+def test_query_outside_the_blocks(tested: Kernel, block: int) -> None:
     with pytest.raises(ValueError, match="query_block"):
-        find(path, [GOOD], (block, b"key"))
+        find(tested, [GOOD], (block, b"key"))
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_no_queries_and_no_blocks(path: str) -> None:
+def test_no_queries_and_no_blocks(tested: Kernel) -> None:
     none = column([])
-    assert load(path).blocks_find(*none, array([], "i8"), *none).tolist() == []
-    assert load(path).blocks_find(*column([GOOD]), array([], "i8"), *none).tolist() == []
+    assert tested.blocks_find(*none, array([], "i8"), *none).tolist() == []
+    assert tested.blocks_find(*column([GOOD]), array([], "i8"), *none).tolist() == []
     with pytest.raises(ValueError, match="block 0 is damaged"):
-        load(path).blocks_find(*column([b""]), array([], "i8"), *none)
+        tested.blocks_find(*column([b""]), array([], "i8"), *none)
 
 
 # ---- decoding and encoding ----
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(blocks=st.lists(a_block(), max_size=6))
 @kernel_settings
-def test_decodes_all_blocks(path: str, blocks: list[tuple[bytes, list[tuple[bytes, int]]]]) -> None:
+def test_decodes_all_blocks(tested: Kernel, blocks: list[tuple[bytes, Entries]]) -> None:
     # Of both widths of times, and with equal lengths also where the flag does not say so.
-    got = decode(path, [block for block, _ in blocks])
+    got = decode(tested, [block for block, _ in blocks])
     assert got == [entry for _, entries in blocks for entry in entries]
 
 
-def encode(
-    path: str, parts: list[list[tuple[bytes, int]]], *, wide: bool, odd: bool = False
-) -> list[bytes]:
+def encode(tested: Kernel, parts: list[Entries], *, wide: bool, odd: bool = False) -> list[bytes]:
     entries = [entry for part in parts for entry in part]
     data, offsets = column([key for key, _ in entries])
     times_ms = array([time for _, time in entries], "i8")
     starts = np.cumsum([0, *map(len, parts)])
     arrays = [misaligned(a) if odd else a for a in (data, offsets, times_ms, starts)]
-    blocks, block_offsets = load(path).blocks_encode(*arrays, wide)
+    blocks, block_offsets = tested.blocks_encode(*arrays, wide)
     assert blocks.dtype == np.uint8
     assert block_offsets.dtype == np.int64
     return as_list(blocks, block_offsets)
 
 
-def expected_blocks(parts: list[list[tuple[bytes, int]]], *, wide: bool) -> list[bytes]:
+def expected_blocks(parts: list[Entries], *, wide: bool) -> list[bytes]:
     return [
         encode_block(part, wide=wide, one_length=len({len(key) for key, _ in part}) == 1)
         for part in parts
     ]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(data=st.data(), wide=st.booleans(), odd=st.booleans())
 @kernel_settings
-def test_encodes_the_format(path: str, data: st.DataObject, wide: bool, odd: bool) -> None:
+def test_encodes_the_format(tested: Kernel, data: st.DataObject, wide: bool, odd: bool) -> None:
     times = st.integers(0, 2**63 - 1 if wide else 2**32 - 1)
     keys = st.one_of(some_key | short_key, st.binary(min_size=17, max_size=17))
     part = st.lists(st.tuples(keys, times), min_size=1, max_size=10)
     uuids = st.lists(st.tuples(st.binary(min_size=17, max_size=17), times), min_size=1, max_size=9)
     parts = data.draw(st.lists(part | uuids, max_size=6))
-    blocks = encode(path, parts, wide=wide, odd=odd)
+    blocks = encode(tested, parts, wide=wide, odd=odd)
     assert blocks == expected_blocks(parts, wide=wide)
-    assert decode(path, blocks) == [entry for part in parts for entry in part]
+    assert decode(tested, blocks) == [entry for part in parts for entry in part]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wide", [False, True])
-def test_largest_block_and_largest_times(path: str, wide: bool) -> None:
+def test_largest_block_and_largest_times(tested: Kernel, wide: bool) -> None:
     limit = 2**63 - 1 if wide else 2**32 - 1
     full = [(b"", limit)] * 65_535
     for parts in ([full], [[(b"key", limit)], full, [(b"k", 0), (b"", 1)]]):
-        blocks = encode(path, parts, wide=wide)
+        blocks = encode(tested, parts, wide=wide)
         assert blocks == expected_blocks(parts, wide=wide)
-        assert decode(path, blocks) == [entry for part in parts for entry in part]
+        assert decode(tested, blocks) == [entry for part in parts for entry in part]
     with pytest.raises(ValueError, match="starts must rise"):
-        encode(path, [[*full, (b"", 0)]], wide=wide)
+        encode(tested, [[*full, (b"", 0)]], wide=wide)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_column_that_starts_inside_its_data(path: str) -> None:
+def test_column_that_starts_inside_its_data(tested: Kernel) -> None:
     data, offsets = column([b"skipped", b"one", b"", b"three"])
-    blocks, _ = load(path).blocks_encode(
+    blocks, _ = tested.blocks_encode(
         data, offsets[1:].copy(), array([1, 2, 3], "i8"), array([0, 3], "i8"), False
     )
     entries = [(b"one", 1), (b"", 2), (b"three", 3)]
     assert blocks.tobytes() == encode_block(entries, wide=False, one_length=False)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_nothing_to_encode_or_decode(path: str) -> None:
-    assert encode(path, [], wide=False) == []
-    assert decode(path, []) == []
+def test_nothing_to_encode_or_decode(tested: Kernel) -> None:
+    assert encode(tested, [], wide=False) == []
+    assert decode(tested, []) == []
 
 
-def encode_times_and_starts(path: str, times_ms: list[int], starts: list[int], wide: bool) -> None:
+def encode_times_and_starts(
+    tested: Kernel, times_ms: list[int], starts: list[int], wide: bool
+) -> None:
     keys = column([b"k"] * len(times_ms))
-    load(path).blocks_encode(*keys, array(times_ms, "i8"), array(starts, "i8"), wide)
+    tested.blocks_encode(*keys, array(times_ms, "i8"), array(starts, "i8"), wide)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "starts",
     [[0], [0, 1], [0, 3], [0, 1, 3], [1, 2], [-1, 2], [0, 0, 2], [0, 2, 2], [0, 2, 1, 2],
      [0, -1, 2], [0, 2**63 - 1, 2], [0, -(2**63), 2], [2, 0]],
 )  # fmt: skip
-def test_starts_must_cover_all_keys(path: str, starts: list[int]) -> None:
+def test_starts_must_cover_all_keys(tested: Kernel, starts: list[int]) -> None:
     with pytest.raises(ValueError, match="starts must rise from 0 to the number of keys, by 65535"):
-        encode_times_and_starts(path, [1, 2], starts, False)
+        encode_times_and_starts(tested, [1, 2], starts, False)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_at_least_one_start(path: str) -> None:
+def test_at_least_one_start(tested: Kernel) -> None:
     for times_ms in ([], [1, 2]):
         with pytest.raises(ValueError, match="starts must have b \\+ 1 items"):
-            encode_times_and_starts(path, times_ms, [], False)
+            encode_times_and_starts(tested, times_ms, [], False)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_times_that_do_not_fit_are_refused(path: str) -> None:
+def test_times_that_do_not_fit_are_refused(tested: Kernel) -> None:
     for time_ms in (-1, -(2**63)):
         with pytest.raises(ValueError, match="times_ms must not be negative"):
-            encode_times_and_starts(path, [0, time_ms], [0, 2], True)
+            encode_times_and_starts(tested, [0, time_ms], [0, 2], True)
     for time_ms in (-1, -(2**63), 2**32, 2**63 - 1):
         with pytest.raises(ValueError, match=r"times_ms must be 0 to 2\*\*32 - 1"):
-            encode_times_and_starts(path, [0, time_ms], [0, 2], False)
+            encode_times_and_starts(tested, [0, time_ms], [0, 2], False)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_width_of_times_is_a_bool(path: str) -> None:
+def test_width_of_times_is_a_bool(tested: Kernel) -> None:
     for wide in (None, 1, 0, "yes", np.True_):
         with pytest.raises(TypeError, match="wide_times must be a bool"):
-            encode_times_and_starts(path, [0, 1], [0, 2], wide)  # type: ignore[arg-type]
+            encode_times_and_starts(tested, [0, 1], [0, 2], wide)  # type: ignore[arg-type]

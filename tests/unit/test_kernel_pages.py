@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup.kernel._types import Kernel
 from tests.support.kernel_models import (
     MASK,
-    PATHS,
     array,
     kernel_settings,
-    load,
     misaligned,
     page_sum,
     pages_of,
@@ -27,86 +26,78 @@ from tests.support.kernel_models import (
 
 def test_model_gives_the_published_numbers() -> None:
     # The first outputs for this seed, as published with many implementations of SplitMix64.
-    assert splitmix(1234567, 3) == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert splitmix(1234567, 3) == published
 
 
-def sums(path: str, raw: bytes, page_bytes: int) -> list[int]:
-    got = load(path).page_sums(array(raw, "u1"), page_bytes)
+def sums(tested: Kernel, raw: bytes, page_bytes: int) -> list[int]:
+    got = tested.page_sums(array(raw, "u1"), page_bytes)
     assert got.dtype == np.uint64
     return got.tolist()
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(raw=st.binary(max_size=300), words=st.integers(1, 12))
 @kernel_settings
-def test_page_sums(path: str, raw: bytes, words: int) -> None:
+def test_page_sums(tested: Kernel, raw: bytes, words: int) -> None:
     page = 8 * words
     pages = [raw[i : i + page] for i in range(0, len(raw), page)]
-    assert sums(path, raw, page) == [page_sum(each) for each in pages]
+    assert sums(tested, raw, page) == [page_sum(each) for each in pages]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("size", [65528, 65536, 65537, 2 * 65536 + 20])
-def test_largest_pages(path: str, size: int) -> None:
+def test_largest_pages(tested: Kernel, size: int) -> None:
     raw = np.random.default_rng(size).bytes(size)
     expected = [page_sum(raw[i : i + 65536]) for i in range(0, size, 65536)]
-    assert sums(path, raw, 65536) == expected
+    assert sums(tested, raw, 65536) == expected
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("bit", [0, 31, 32, 56, 62, 63])
-def test_the_same_bit_flipped_in_two_words_is_seen(path: str, bit: int) -> None:
+def test_the_same_bit_flipped_in_two_words_is_seen(tested: Kernel, bit: int) -> None:
     rng = np.random.default_rng(bit)
     words = rng.integers(0, 2**64, 512, np.uint64)
-    good = sums(path, words.tobytes(), 4096)
+    good = sums(tested, words.tobytes(), 4096)
     for _ in range(200):
         two = rng.choice(512, 2, replace=False)
         damaged = words.copy()
         damaged[two] ^= np.uint64(1 << bit)
-        assert sums(path, damaged.tobytes(), 4096) != good
+        assert sums(tested, damaged.tobytes(), 4096) != good
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_persisted_sums_stay_what_they_are(path: str) -> None:
-    assert sums(path, bytes(range(100)), 64) == [7154113601883609897, 10336816443117081105]
+def test_persisted_sums_stay_what_they_are(tested: Kernel) -> None:
+    assert sums(tested, bytes(range(100)), 64) == [7154113601883609897, 10336816443117081105]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_short_page_counts_as_filled_up_with_zeros(path: str) -> None:
+def test_short_page_counts_as_filled_up_with_zeros(tested: Kernel) -> None:
     raw = bytes(range(1, 60))
     for size in range(1, 60):
-        assert sums(path, raw[:size], 64) == sums(path, raw[:size] + bytes(64 - size), 64)
+        assert sums(tested, raw[:size], 64) == sums(tested, raw[:size] + bytes(64 - size), 64)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_every_bit_counts(path: str) -> None:
+def test_every_bit_counts(tested: Kernel) -> None:
     raw = np.random.default_rng(8).bytes(72)
-    (good,) = sums(path, raw, 72)
+    (good,) = sums(tested, raw, 72)
     for bit in range(8 * len(raw)):
         damaged = bytearray(raw)
         damaged[bit // 8] ^= 1 << bit % 8
-        assert sums(path, bytes(damaged), 72) != [good]
+        assert sums(tested, bytes(damaged), 72) != [good]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_swapped_words_are_seen(path: str) -> None:
+def test_swapped_words_are_seen(tested: Kernel) -> None:
     words = [bytes([i]) * 8 for i in range(16)]
-    (good,) = sums(path, b"".join(words), 128)
+    (good,) = sums(tested, b"".join(words), 128)
     for i in range(15):
         swapped = words.copy()
         swapped[i], swapped[i + 1] = swapped[i + 1], swapped[i]
-        assert sums(path, b"".join(swapped), 128) != [good]
+        assert sums(tested, b"".join(swapped), 128) != [good]
 
 
 # ---- filters by pages ----
 
 
-def by_pages(path: str, hashes: list[int], blocks: int, page_blocks: int) -> dict[int, list[int]]:
-    pages, starts = load(path).filter_pages(array(hashes, "u8"), blocks, page_blocks)
+def by_pages(
+    tested: Kernel, hashes: list[int], blocks: int, page_blocks: int
+) -> dict[int, list[int]]:
+    pages, starts = tested.filter_pages(array(hashes, "u8"), blocks, page_blocks)
     assert pages.dtype == starts.dtype == np.int64
     assert len(starts) == len(pages) + 1
     ends = starts.tolist()
@@ -118,29 +109,26 @@ def by_pages(path: str, hashes: list[int], blocks: int, page_blocks: int) -> dic
 sizes = st.one_of(st.integers(1, 40), st.sampled_from([2**16 + 1, 2**31, 2**32 - 1]))
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(hashes=st.lists(u64s, max_size=120).map(sorted), blocks=sizes, page_blocks=sizes)
 @kernel_settings
-def test_filter_pages(path: str, hashes: list[int], blocks: int, page_blocks: int) -> None:
-    got = by_pages(path, hashes, blocks, page_blocks)
+def test_filter_pages(tested: Kernel, hashes: list[int], blocks: int, page_blocks: int) -> None:
+    got = by_pages(tested, hashes, blocks, page_blocks)
     expected = pages_of(hashes, blocks, page_blocks)
     assert list(got.items()) == list(expected.items())
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_edges_of_pages(path: str) -> None:
+def test_edges_of_pages(tested: Kernel) -> None:
     # The first and the last hash of each of 6 blocks, 4 blocks to a page.
     first = [-(-(b << 64) // 6) for b in range(6)]
     edges = sorted({h >> 32 << 32 for h in first} | {(h >> 32) - 1 << 32 for h in first[1:]})
     hashes = [0, *edges, MASK]
-    assert by_pages(path, sorted(hashes), 6, 4) == pages_of(sorted(hashes), 6, 4)
+    assert by_pages(tested, sorted(hashes), 6, 4) == pages_of(sorted(hashes), 6, 4)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("hashes", [[1, 0], [0, 5, 5, 4], [MASK, 0], [2**63, 2**63 - 1]])
-def test_falling_hashes_are_refused(path: str, hashes: list[int]) -> None:
+def test_falling_hashes_are_refused(tested: Kernel, hashes: list[int]) -> None:
     with pytest.raises(ValueError, match="hashes must never fall"):
-        by_pages(path, hashes, 4, 2)
+        by_pages(tested, hashes, 4, 2)
 
 
 def only(bits: np.ndarray, pages: np.ndarray, page_blocks: int) -> np.ndarray:
@@ -150,7 +138,6 @@ def only(bits: np.ndarray, pages: np.ndarray, page_blocks: int) -> np.ndarray:
     return np.concatenate([*held, np.zeros(0, np.uint32)])
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(
     blocks=st.integers(1, 40),
     page_blocks=st.integers(1, 50),
@@ -160,7 +147,7 @@ def only(bits: np.ndarray, pages: np.ndarray, page_blocks: int) -> np.ndarray:
 )
 @kernel_settings
 def test_probing_pages(
-    path: str,
+    tested: Kernel,
     blocks: int,
     page_blocks: int,
     added: list[int],
@@ -171,7 +158,6 @@ def test_probing_pages(
     for h in added:
         sbbf_add(held, h)
     asked = sorted([*data.draw(st.lists(st.sampled_from(added))), *others] if added else others)
-    tested = load(path)
     hashes = array(asked, "u8")
     pages, starts = tested.filter_pages(hashes, blocks, page_blocks)
     low = data.draw(st.integers(0, len(pages)))
@@ -189,10 +175,8 @@ def test_probing_pages(
     assert got.tolist() == [int(sbbf_check(held, h)) for h in asked[stretch]]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_pages_answer_as_the_whole_filter(path: str) -> None:
+def test_pages_answer_as_the_whole_filter(tested: Kernel) -> None:
     rng = np.random.default_rng(9)
-    tested = load(path)
     bits = np.zeros(8 * 1000, np.uint32)
     hashes = np.sort(rng.integers(0, 2**64, 4000, np.uint64))
     tested.filter_add(bits, hashes[::3].copy())
@@ -206,9 +190,7 @@ def test_pages_answer_as_the_whole_filter(path: str) -> None:
         assert (tested.filter_probe_pages(*args, 1000, 16) == expected).all()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_order_within_a_page_is_free_and_pages_may_hold_none(path: str) -> None:
-    tested = load(path)
+def test_order_within_a_page_is_free_and_pages_may_hold_none(tested: Kernel) -> None:
     bits = np.zeros(8 * 6, np.uint32)
     hashes = array([MASK, 1, 0, 2**63], "u8")  # blocks 5, 0, 0, 3
     tested.filter_add(bits, hashes[1:3])
@@ -221,7 +203,7 @@ def test_order_within_a_page_is_free_and_pages_may_hold_none(path: str) -> None:
 
 
 def probe(
-    path: str,
+    tested: Kernel,
     words: int = 8 * 5,
     pages: tuple[int, ...] = (0, 1, 2),
     starts: tuple[int, ...] = (0, 1, 2, 3),
@@ -230,68 +212,61 @@ def probe(
     """Ask 5 blocks, 2 to a page: two pages of 16 words and a short one."""
     bits = np.zeros(words, np.uint32)
     args = (array(pages, "i8"), array(starts, "i8"), array(hashes, "u8"))
-    return load(path).filter_probe_pages(bits, *args, 5, 2).tolist()
+    return tested.filter_probe_pages(bits, *args, 5, 2).tolist()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_size_of_the_bits_is_that_of_their_pages(path: str) -> None:
-    assert probe(path) == [0, 0, 0]
-    assert probe(path, 24, (1, 2), (0, 1, 2), (2**63, MASK)) == [0, 0]
-    assert probe(path, 32, (0, 1), (0, 1, 2), (0, 2**63)) == [0, 0]
-    assert probe(path, 0, (), (5,), ()) == []
+def test_size_of_the_bits_is_that_of_their_pages(tested: Kernel) -> None:
+    assert probe(tested) == [0, 0, 0]
+    assert probe(tested, 24, (1, 2), (0, 1, 2), (2**63, MASK)) == [0, 0]
+    assert probe(tested, 32, (0, 1), (0, 1, 2), (0, 2**63)) == [0, 0]
+    assert probe(tested, 0, (), (5,), ()) == []
     for words in (0, 32, 39, 41, 48):
         with pytest.raises(ValueError, match="bits must have 40 items"):
-            probe(path, words)
+            probe(tested, words)
     with pytest.raises(ValueError, match="bits must have 0 items"):
-        probe(path, 8, (), (5,), ())
+        probe(tested, 8, (), (5,), ())
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     ("hashes", "bad"),
     [((2**63, 2**63, MASK), 0), ((0, 0, MASK), 1), ((0, MASK, MASK), 1), ((0, 2**63, 2**63), 2),
      ((0, 2**63, 0), 2)],
 )  # fmt: skip
-def test_hash_outside_its_page_is_named(path: str, hashes: tuple[int, ...], bad: int) -> None:
+def test_hash_outside_its_page_is_named(tested: Kernel, hashes: tuple[int, ...], bad: int) -> None:
     with pytest.raises(ValueError, match=rf"hashes\[{bad}\] does not lie in its page"):
-        probe(path, hashes=hashes)
+        probe(tested, hashes=hashes)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "pages", [(0, 1, 3), (-1, 0, 1), (0, 2, 1), (0, 1, 1), (0, 1, 2**62), (-(2**63), 1, 2)]
 )
-def test_pages_outside_the_filter_are_refused(path: str, pages: tuple[int, ...]) -> None:
+def test_pages_outside_the_filter_are_refused(tested: Kernel, pages: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="pages must rise, from 0 or more to 2 or less"):
-        probe(path, pages=pages)
+        probe(tested, pages=pages)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "starts",
     [(-1, 1, 2, 2), (0, 2, 1, 3), (3, 2, 1, 0), (-(2**63), 0, 0, 2**63 - 1), (0, 1, 2, -1)],
 )
-def test_falling_starts_are_refused(path: str, starts: tuple[int, ...]) -> None:
+def test_falling_starts_are_refused(tested: Kernel, starts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="starts must never fall and not be negative"):
-        probe(path, starts=starts)
+        probe(tested, starts=starts)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_as_many_hashes_as_the_starts_say(path: str) -> None:
+def test_as_many_hashes_as_the_starts_say(tested: Kernel) -> None:
     for last in (2, 4, 2**62, 2**63 - 1):
         with pytest.raises(ValueError, match="hashes must have"):
-            probe(path, starts=(0, 1, 2, last))
+            probe(tested, starts=(0, 1, 2, last))
     for starts in ((), (0,), (0, 1, 3), (0, 1, 2, 3, 3)):
         with pytest.raises(ValueError, match="starts must have 4 items"):
-            probe(path, starts=starts)
+            probe(tested, starts=starts)
 
 
 # ---- numbers ----
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_numbers_out_of_range_are_refused(path: str) -> None:
-    tested = load(path)
+def test_numbers_out_of_range_are_refused(tested: Kernel) -> None:
     data, hashes, numbers = array([1], "u1"), array([1], "u8"), array([0, 1], "i8")
     for wrong in (0, -8, 2**64, -(2**64), 2**63):
         with pytest.raises(ValueError, match="page_bytes must be 8 to 65536"):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup.kernel._types import Kernel
 from tests.support.kernel_models import (
     PATHS,
     array,
@@ -43,8 +44,7 @@ def xxh64_of_int64(value: int) -> int:
     return h ^ h >> 32
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_bitset_equals_the_one_in_a_parquet_file(path: str, tmp_path: Path) -> None:
+def test_bitset_equals_the_one_in_a_parquet_file(tested: Kernel, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     values = np.unique(rng.integers(-(2**63), 2**63, 2000, np.int64))
     file = tmp_path / "filter.parquet"
@@ -61,23 +61,21 @@ def test_bitset_equals_the_one_in_a_parquet_file(path: str, tmp_path: Path) -> N
     assert 0 < length - size < 32
 
     bits = np.zeros(size // 4, np.uint32)
-    load(path).filter_add(bits, array([xxh64_of_int64(v) for v in values.tolist()], "u8"))
+    tested.filter_add(bits, array([xxh64_of_int64(v) for v in values.tolist()], "u8"))
     assert bits.astype("<u4").tobytes() == stored[-size:]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(
     blocks=st.integers(1, 40),
     added=st.lists(u64s, max_size=120),
     asked=st.lists(u64s, max_size=120),
 )
 @kernel_settings
-def test_specification(path: str, blocks: int, added: list[int], asked: list[int]) -> None:
+def test_specification(tested: Kernel, blocks: int, added: list[int], asked: list[int]) -> None:
     bits = np.zeros(8 * blocks, np.uint32)
     expected = [0] * (8 * blocks)
     for h in added:
         sbbf_add(expected, h)
-    tested = load(path)
     assert tested.filter_add(bits, array(added, "u8")) is None
     assert bits.tolist() == expected
     found = tested.filter_probe([bits], array(added + asked, "u8"))
@@ -86,10 +84,8 @@ def test_specification(path: str, blocks: int, added: list[int], asked: list[int
     assert found[: len(added)].all()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_filters_of_many_sizes_at_once(path: str) -> None:
+def test_filters_of_many_sizes_at_once(tested: Kernel) -> None:
     rng = np.random.default_rng(5)
-    tested = load(path)
     filters, members = [], []
     # 4096 blocks are past the size from which keys are prefetched.
     for i in range(64):
@@ -110,28 +106,25 @@ def test_filters_of_many_sizes_at_once(path: str) -> None:
 def test_prefetching_changes_nothing(n: int) -> None:
     hashes = np.random.default_rng(n).integers(0, 2**64, n, np.uint64)
     made = []
-    for path in PATHS:
+    for tested in map(load, PATHS):
         bits = np.zeros(8 * 20_000, np.uint32)
-        load(path).filter_add(bits, hashes)
-        assert load(path).filter_probe([bits], hashes).all()
+        tested.filter_add(bits, hashes)
+        assert tested.filter_probe([bits], hashes).all()
         made.append(bits)
     assert (made[0] == made[1]).all()
     assert (made[0] == made[2]).all()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_alignment_does_not_matter(path: str) -> None:
+def test_alignment_does_not_matter(tested: Kernel) -> None:
     hashes = np.random.default_rng(1).integers(0, 2**64, 100, np.uint64)
     plain, odd = np.zeros(80, np.uint32), misaligned(np.zeros(80, np.uint32))
-    load(path).filter_add(plain, hashes)
-    load(path).filter_add(odd, misaligned(hashes))
+    tested.filter_add(plain, hashes)
+    tested.filter_add(odd, misaligned(hashes))
     assert (plain == odd).all()
-    assert load(path).filter_probe([odd], misaligned(hashes)).tolist() == [1] * 100
+    assert tested.filter_probe([odd], misaligned(hashes)).tolist() == [1] * 100
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_no_filters_and_no_hashes(path: str) -> None:
-    tested = load(path)
+def test_no_filters_and_no_hashes(tested: Kernel) -> None:
     bits = np.zeros(8, np.uint32)
     tested.filter_add(bits, array([], "u8"))
     assert not bits.any()
@@ -139,12 +132,11 @@ def test_no_filters_and_no_hashes(path: str) -> None:
     assert tested.filter_probe([bits], array([], "u8")).tolist() == []
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_folding_gives_the_smaller_filter(path: str) -> None:
+def test_folding_gives_the_smaller_filter(tested: Kernel) -> None:
     # The block index is a multiply-shift, so OR-ing g neighbours is the filter of z / g blocks.
     hashes = np.random.default_rng(2).integers(0, 2**64, 500, np.uint64)
     wide, narrow = np.zeros(8 * 24, np.uint32), np.zeros(8 * 8, np.uint32)
-    load(path).filter_add(wide, hashes)
-    load(path).filter_add(narrow, hashes)
+    tested.filter_add(wide, hashes)
+    tested.filter_add(narrow, hashes)
     folded = np.bitwise_or.reduce(wide.reshape(8, 3, 8), axis=1)
     assert (folded.ravel() == narrow).all()

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from dedup.kernel._types import Kernel
 from tests.support.kernel_models import (
     KEY,
-    PATHS,
     array,
     column,
     kernel_settings,
@@ -46,59 +46,52 @@ def test_model_gives_the_papers_answer() -> None:
     assert siphash(bytes(range(15)), KEY, 2, 4) == 0xA129CA6149BE45E5
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_published_answers(path: str) -> None:
-    got = load(path).hash64(*column(INPUTS), KEY).astype("<u8").tobytes()
+def test_published_answers(tested: Kernel) -> None:
+    got = tested.hash64(*column(INPUTS), KEY).astype("<u8").tobytes()
     for length, answer in PUBLISHED.items():
         assert got[8 * length : 8 * length + 8].hex() == answer
     assert hashlib.sha256(got).hexdigest() == PUBLISHED_SHA256
 
 
 @pytest.mark.skipif(sys.hash_info.algorithm != "siphash13", reason="CPython has another hash")
-@pytest.mark.parametrize("path", PATHS)
-def test_cpython_answers(path: str) -> None:
+def test_cpython_answers(tested: Kernel) -> None:
     keys = [b"x" * i + bytes([i]) for i in range(100)]  # it hashes b"" to 0, without SipHash
     code = f"import json; print(json.dumps([hash(k) for k in {keys!r}]))"
     answer = python("-c", code, env={"PYTHONHASHSEED": "0"})  # the hash key is then all zeros
-    got = load(path).hash64(*column(keys), bytes(16)).view(np.int64).tolist()
+    got = tested.hash64(*column(keys), bytes(16)).view(np.int64).tolist()
     assert [-2 if h == -1 else h for h in got] == json.loads(answer.stdout)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(keys=some_keys)
 @kernel_settings
-def test_model(path: str, keys: list[bytes]) -> None:
-    got = load(path).hash64(*column(keys), KEY)
+def test_model(tested: Kernel, keys: list[bytes]) -> None:
+    got = tested.hash64(*column(keys), KEY)
     assert got.dtype == np.uint64
     assert got.tolist() == [siphash(key, KEY) for key in keys]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_key_of_a_megabyte_among_short_ones(path: str) -> None:
+def test_key_of_a_megabyte_among_short_ones(tested: Kernel) -> None:
     rng = np.random.default_rng(7)
     keys = [b"", rng.bytes(2**20), b"a", rng.bytes(2**20 - 3), rng.bytes(36), b"bc"]
     expected = [siphash(key, KEY) for key in keys]
-    assert load(path).hash64(*column(keys), KEY).tolist() == expected
+    assert tested.hash64(*column(keys), KEY).tolist() == expected
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_column_that_starts_inside_its_data(path: str) -> None:
+def test_column_that_starts_inside_its_data(tested: Kernel) -> None:
     data, offsets = column([b"skipped", b"one", b"", b"three"])
-    got = load(path).hash64(data, offsets[1:].copy(), KEY).tolist()
+    got = tested.hash64(data, offsets[1:].copy(), KEY).tolist()
     assert got == [siphash(key, KEY) for key in (b"one", b"", b"three")]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_alignment_does_not_matter(path: str) -> None:
+def test_alignment_does_not_matter(tested: Kernel) -> None:
     keys = [bytes([i]) * (i % 37) for i in range(50)]
     data, offsets = column(keys)
-    got = load(path).hash64(misaligned(data), misaligned(offsets), KEY)
+    got = tested.hash64(misaligned(data), misaligned(offsets), KEY)
     assert got.tolist() == [siphash(key, KEY) for key in keys]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_no_keys(path: str) -> None:
-    assert load(path).hash64(array([], "u1"), array([0], "i8"), KEY).tolist() == []
+def test_no_keys(tested: Kernel) -> None:
+    assert tested.hash64(array([], "u1"), array([0], "i8"), KEY).tolist() == []
 
 
 def test_another_hash_key_gives_other_hashes() -> None:

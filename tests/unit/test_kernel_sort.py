@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup.kernel._types import Kernel
 from tests.support.kernel_models import (
     MASK,
-    PATHS,
     SANITIZED,
     array,
     column,
@@ -64,9 +64,8 @@ SIZES = [2, 23, 24, 25, 511, 512, 513, 1025, 3000]
 SIZES += [] if SANITIZED else [60_000]
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_hashes(path: str, kind: str) -> None:
+def test_any_hashes(tested: Kernel, kind: str) -> None:
     rng = np.random.default_rng(10)
     for n in SIZES:
         hashes = KINDS[kind](rng, n)
@@ -77,12 +76,11 @@ def test_any_hashes(path: str, kind: str) -> None:
         offsets = np.arange(len(numbers) + 1, dtype=np.int64) * 8
         # Keys are big-endian numbers, so numpy can tell their order.
         expected = np.lexsort((numbers, hashes))
-        got = load(path).sort_keys(data, offsets, hashes)
+        got = tested.sort_keys(data, offsets, hashes)
         assert got.dtype == np.int64
         assert (got == expected).all()
 
 
-@pytest.mark.parametrize("path", PATHS)
 @given(
     high=st.lists(st.integers(0, 3), min_size=1, max_size=200),
     shifts=st.tuples(st.integers(0, 62), st.integers(0, 62)),
@@ -90,14 +88,14 @@ def test_any_hashes(path: str, kind: str) -> None:
 )
 @kernel_settings
 def test_hashes_of_two_fields(
-    path: str, high: list[int], shifts: tuple[int, int], data: st.DataObject
+    tested: Kernel, high: list[int], shifts: tuple[int, int], data: st.DataObject
 ) -> None:
     low = data.draw(st.lists(st.integers(0, 3), min_size=len(high), max_size=len(high)))
     keys = data.draw(st.lists(st.sampled_from([b"", b"a", b"ab", b"b"]), min_size=1, max_size=4))
     keys = [keys[i % len(keys)] for i in range(len(high))]
     hashes = [(a << shifts[0] | b << shifts[1]) & MASK for a, b in zip(high, low, strict=True)]
     order = sorted(range(len(high)), key=lambda i: (hashes[i], keys[i], i))
-    assert load(path).sort_keys(*column(keys), array(hashes, "u8")).tolist() == order
+    assert tested.sort_keys(*column(keys), array(hashes, "u8")).tolist() == order
 
 
 @pytest.mark.parametrize("n", [1, 30, 600, 5000])
