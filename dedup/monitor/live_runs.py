@@ -1,4 +1,4 @@
-"""Which run of a query lives, and what was heard of it: decided here, told to log and exporter."""
+"""The runs of a session's queries: which of them lives, for the metrics log and the exporter."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Runs:
             ]
 
     def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
-        """Take in a micro-batch; False: it was told already, as a listener added twice does."""
+        """Take in a micro-batch; return False where it is known, as with a listener added twice."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
             if not query.batch(metrics, at_ms):
                 return False
-            # Another list: the exporter may be at the old one.
+            # Another list: the exporter may be reading the old one.
             query.batches = query.batches[-HISTORY:]
             self._queries.move_to_end(metrics.query_id)
             while len(self._queries) > MAX_QUERIES:

@@ -1,4 +1,4 @@
-"""Prometheus: what the micro-batches of a session told, at an address to be scraped."""
+"""The metrics of all queries of a session, served over HTTP to Prometheus and `dedup watch`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Query:
-    #: Kept as of now by who tells of micro-batches.
+    #: `Runs` keeps it up to date.
     log: QueryLog
     at_ms: int
     last: BatchMetrics
@@ -173,7 +173,7 @@ def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
     status = GaugeMetricFamily(STATUS, VERDICT[STATUS], labels=["query", "status"])
     evidence = GaugeMetricFamily(EVIDENCE, VERDICT[EVIDENCE], labels=["query"])
     for query in queries:
-        # Who serves this hears of every end, so a run that goes on is known to live.
+        # The listener of this process hears of every end, so a run that goes on is alive.
         health = query.log.watched(now_ms, alive=query.log.running).health
         for one in Status:
             status.add_metric([query.label, str(one)], float(one is health.status))

@@ -1,4 +1,4 @@
-"""What is known of one query: its micro-batches, and whether a run of it goes on."""
+"""The log of one query: its micro-batches, and whether a run of it goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JSON_TYPES = {
 
 @dataclass
 class QueryLog:
-    """What is known of a query by what was told of it, from a log's end or as it happens.
+    """The state of a query, from the end of its metrics log or as a listener hears of it.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class QueryLog:
     unreadable: int = 0
 
     def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
-        """Take in a micro-batch; False: it was told already, as two listeners do."""
+        """Take in a micro-batch; return False where it is known, as with two listeners."""
         numbers = (
             one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id
         )
@@ -84,7 +84,7 @@ class QueryLog:
         """Take in the end of a run, and why it failed if it did."""
         if not error:
             self.failures = 0
-        elif self.ended is None or run_id != self.ended_run:  # else it is told twice
+        elif self.ended is None or run_id != self.ended_run:  # else it is known
             self.failures += 1
         self.heard_ms, self.running = at_ms, False
         self.ended, self.ended_run = error or ENDED, run_id

@@ -77,8 +77,8 @@ def check_query(
         retention_ms = retention(kafka_retention, option="kafka_retention")
     sources = _sources(df)
     if sources is not None:
-        sources, asked_ms = _asked(spark, sources)
-        retention_ms = retention_ms or asked_ms
+        sources, broker_retention_ms = _completed(spark, sources)
+        retention_ms = retention_ms or broker_retention_ms
     place = None if options.root is None else options.root.local_path("catalog.json")
     facts = Facts(
         settings=settings,
@@ -104,7 +104,7 @@ def check_query(
     return findings
 
 
-def _asked(
+def _completed(
     spark: SparkSession, sources: tuple[Source, ...]
 ) -> tuple[tuple[Source, ...], int | None]:
     """Return the sources with what Kafka's brokers say of them, and the longest retention."""

@@ -137,8 +137,8 @@ class _Folder:
             fs, path = pafs.FileSystem.from_uri(where)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigError(
-                f"{where} cannot be read: {_line(error)}. Give a local path, a URI that pyarrow "
-                "knows (s3://, not s3a://), or a copy of the folder."
+                f"{where} cannot be read: {_first_line(error)}. Give a local path, a URI that "
+                "pyarrow knows (s3://, not s3a://), or a copy of the folder."
             ) from None
         return cls(fs, path, where)
 
@@ -150,7 +150,9 @@ class _Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"{self.where}/{name} cannot be read: {_line(error)}.") from None
+            raise ConfigError(
+                f"{self.where}/{name} cannot be read: {_first_line(error)}."
+            ) from None
 
     def names(self, folder: str) -> list[str]:
         """Return what lies in a folder; nothing where there is none."""
@@ -160,7 +162,9 @@ class _Folder:
         except NotADirectoryError:
             return []
         except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"{self.where}/{folder} cannot be read: {_line(error)}.") from None
+            raise ConfigError(
+                f"{self.where}/{folder} cannot be read: {_first_line(error)}."
+            ) from None
 
     def numbers(self, folder: str) -> list[int]:
         """Return the entries of one of Spark's logs, in order."""
@@ -283,5 +287,5 @@ def _checkpoint_format(folder: _Folder) -> int | None:
     return 2 if about.get("stateUniqueIds") else 1
 
 
-def _line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
