@@ -62,7 +62,7 @@ test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
 	operator_restart operator_checks golden) tests/spark/test_cli_run.py::test_formats \
 	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources catalog_root \
-	catalog_store)
+	catalog_store segment_store)
 
 .PHONY: test-older
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
