@@ -90,6 +90,11 @@ class Bench:
     def __post_init__(self) -> None:
         self.root = Root(self.path / "root")
 
+    @property
+    def remote(self) -> Root:
+        """Another root, whose objects are fetched."""
+        return Root(DirectoryFileSystem(f"{self.path}/remote"))
+
     def cache(self, **options: int) -> LocalCache:
         return LocalCache(QUERY, self.path / "cache", **options)
 
@@ -123,16 +128,27 @@ def write(store: SegmentStore, made: Content, fpr: float = 0.01, **bucket: int) 
     return store.write_segment(SegmentPlan(start_ms, end_ms, fpr), [entries])[0]
 
 
+def written(store: SegmentStore, n: int) -> tuple[Content, SegmentRef]:
+    """So many IDs, and the segment of them."""
+    made = fixed(n)
+    return made, write(store, made)
+
+
 def knows(store: SegmentStore, seg: SegmentRef, made: Content) -> bool:
     """Whether the segment's filter answers yes for all that is in there."""
     return bool(store.may_hold(seg, np.sort(made.hashes)).all())
 
 
+def check_answers(store: SegmentStore, seg: SegmentRef, made: Content) -> None:
+    """Ask the filter and the segment for all that is in there."""
+    assert knows(store, seg, made)
+    assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+
+
 def answers_or_refuses(store: ShardStore, seg: SegmentRef, made: Content) -> str:
     """Ask for all that is in a whole segment; the error's text, empty where the answer is right."""
     try:
-        assert knows(store, seg, made)
-        assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+        check_answers(store, seg, made)
     except SegmentDamaged:
         pytest.fail("a whole segment was called damaged")
     except CatalogError as error:

@@ -1,10 +1,13 @@
-"""What several unit tests ask for: the kernel on every path."""
+"""What several unit tests ask for: the kernel on every path, and a catalog."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from dedup.kernel._types import Kernel
+from tests.support.catalog import Bench
 from tests.support.kernel_models import PATHS, load
 
 
@@ -12,3 +15,8 @@ from tests.support.kernel_models import PATHS, load
 def tested(request: pytest.FixtureRequest) -> Kernel:
     """One path of the kernel after another."""
     return load(request.param)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)

@@ -15,15 +15,17 @@ import pytest
 from dedup.catalog.cache import LEFTOVER_AGE_S, LocalCache
 from dedup.catalog.database import View
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.root import Root
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
-from tests.support.catalog import QUERY, Bench, DirectoryFileSystem, fixed, knows, write
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+from tests.support.catalog import (
+    QUERY,
+    Bench,
+    check_answers,
+    fixed,
+    knows,
+    write,
+    written,
+)
 
 
 def open_files() -> list[str]:
@@ -40,8 +42,7 @@ def test_open_views_stay_within_their_bound_and_are_closed(bench: Bench) -> None
     store, made = bench.store(max_views=3), fixed(200)
     segs = [write(store, made) for _ in range(8)]
     for seg in segs * 2:
-        assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
-        assert knows(store, seg, made)
+        check_answers(store, seg, made)
         ours = [path for path in open_files() if str(bench.path) in path]
         assert sum(path.endswith(".sst") for path in ours) <= 3
         assert not any(path.endswith(".filter") for path in ours)
@@ -109,8 +110,7 @@ def build_and_look(
 
 
 def test_three_processes_build_one_view_at_the_same_time(bench: Bench) -> None:
-    made = fixed(20_000)
-    seg = write(bench.store(), made)
+    seg = write(bench.store(), fixed(20_000))
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()
     workers = [
@@ -128,8 +128,7 @@ def test_three_processes_build_one_view_at_the_same_time(bench: Bench) -> None:
 
 def test_a_view_opens_while_another_process_opens_it(bench: Bench) -> None:
     """rocksdict empties and writes a file of its own at every open."""
-    made = fixed(2_000)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 2_000)
     bench.store().lookup(seg, made.keys, made.hashes)
     (config,) = bench.cache().folder.glob("*/*.view/rocksdict-config.json")
     config.write_bytes(b"")
@@ -173,15 +172,14 @@ def test_what_killed_builders_left_is_removed_after_an_hour(bench: Bench) -> Non
     assert young.exists()
 
 
-def test_the_cache_stays_within_its_bound_least_recently_used_first(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))  # fetched copies take space
+def test_the_cache_stays_within_its_bound_least_recently_used_first(bench: Bench) -> None:
+    root = bench.remote  # fetched copies take space
     made = fixed(5000)
     writer = bench.store(root=root)
     segs = [write(writer, made) for _ in range(6)]
     bound_bytes = int(segs[0].sst_bytes * 3.7)
     for i, seg in enumerate(segs):
-        cache = LocalCache(QUERY, tmp_path / "cache", bound_bytes)
+        cache = bench.cache(cache_bytes=bound_bytes)
         store = bench.store(root=root, cache=cache)
         store.lookup(seg, made.keys, made.hashes)
         store.lookup(segs[0], made.keys, made.hashes)  # used again and again
@@ -193,13 +191,11 @@ def test_the_cache_stays_within_its_bound_least_recently_used_first(tmp_path: Pa
     assert segs[1].name not in names
 
 
-def test_a_view_that_another_process_removed_still_answers(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    made = fixed(3000)
+def test_a_view_that_another_process_removed_still_answers(bench: Bench) -> None:
     store = bench.store()
-    seg = write(store, made)
+    made, seg = written(store, 3000)
     store.lookup(seg, made.keys.take(np.arange(1)), made.hashes[:1])
-    assert LocalCache(QUERY, tmp_path / "cache", cache_bytes=0).trim() == 1
+    assert bench.cache(cache_bytes=0).trim() == 1
     assert bench.cache().entries() == []
     assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
     other = bench.store()

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
+import pyarrow.fs as pafs
 import pytest
 
+from dedup.catalog import view
 from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
+from dedup.catalog.segment_file import RocksError
 from dedup.catalog.store import ShardStore
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, ConfigError, SegmentDamaged
@@ -16,18 +18,13 @@ from tests.support.catalog import (
     QUERY,
     Bench,
     Content,
-    DirectoryFileSystem,
+    Forwarding,
     fixed,
     flip,
-    hashes_of,
     knows,
     write,
+    written,
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 def right_or_damaged(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
@@ -45,8 +42,7 @@ def right_or_damaged(store: ShardStore, seg: SegmentRef, made: Content) -> bool:
 
 
 def test_the_error_names_segment_bucket_file_and_command(bench: Bench) -> None:
-    made = fixed(100)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 100)
     bench.file(seg).unlink()
     with pytest.raises(SegmentDamaged) as caught:
         bench.store().lookup(seg, made.keys, made.hashes)
@@ -62,8 +58,7 @@ def test_the_error_names_segment_bucket_file_and_command(bench: Bench) -> None:
 
 
 def test_a_flipped_bit_anywhere_never_changes_an_answer(bench: Bench) -> None:
-    made = fixed(2000)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 2000)
     size = seg.sst_bytes
     answered = 0
     places = [*range(0, size, size // 60), *range(size - 1200, size, 17)]
@@ -77,8 +72,7 @@ def test_a_flipped_bit_anywhere_never_changes_an_answer(bench: Bench) -> None:
 
 
 def test_damage_under_an_open_view_never_changes_an_answer(bench: Bench) -> None:
-    made = fixed(50_000)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 50_000)
     store = bench.store()
     store.lookup(seg, made.keys.take(np.arange(1)), made.hashes[:1])
     for at in range(5000, seg.sst_bytes - 5000, 40_000):
@@ -88,9 +82,8 @@ def test_damage_under_an_open_view_never_changes_an_answer(bench: Bench) -> None
 
 def test_what_is_fetched_must_have_the_checksum_of_the_manifest(bench: Bench) -> None:
     # RocksDB itself does not notice every flip, such as in a table's properties.
-    root = Root(DirectoryFileSystem(f"{bench.path}/remote"))
-    made = fixed(500)
-    seg = write(bench.store(root=root), made)
+    root = bench.remote
+    made, seg = written(bench.store(root=root), 500)
     bench.lose_cache()
     file = bench.path / "remote/bucket/catalog" / QUERY / "shard=00000" / f"{seg.name}.sst"
     for at in range(0, seg.sst_bytes, 97):
@@ -103,15 +96,13 @@ def test_what_is_fetched_must_have_the_checksum_of_the_manifest(bench: Bench) ->
 
 @pytest.mark.parametrize("keep", [0, 1, 1000, -1])
 def test_a_truncated_segment_is_damage(bench: Bench, keep: int) -> None:
-    made = fixed(2000)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 2000)
     os.truncate(bench.file(seg), keep if keep >= 0 else seg.sst_bytes + keep)
     assert not right_or_damaged(bench.store(), seg, made)
 
 
 def test_a_truncated_segment_under_an_existing_view_is_damage(bench: Bench) -> None:
-    made = fixed(2000)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 2000)
     assert right_or_damaged(bench.store(), seg, made)
     os.truncate(bench.file(seg), 1000)
     assert not right_or_damaged(bench.store(), seg, made)
@@ -130,8 +121,7 @@ def test_swapped_segments_are_found_out_even_at_equal_size_and_count(bench: Benc
 
 
 def test_a_segment_of_another_shard_query_or_bucket_is_damage(bench: Bench) -> None:
-    made = fixed(500)
-    seg = write(bench.store(shard=0), made)
+    made, seg = written(bench.store(shard=0), 500)
     folder = bench.file(seg, shard=1).parent
     folder.mkdir()
     shutil.copy(bench.file(seg), folder)
@@ -143,27 +133,25 @@ def test_a_segment_of_another_shard_query_or_bucket_is_damage(bench: Bench) -> N
 
 
 def test_a_foreign_file_under_the_name_is_damage(bench: Bench) -> None:
-    made = fixed(500)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 500)
     bench.file(seg).write_bytes(b"not a segment at all".ljust(seg.sst_bytes, b"."))
     assert not right_or_damaged(bench.store(), seg, made)
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_damaged_local_view_is_built_again_from_the_root(bench: Bench, remote: bool) -> None:
-    root = Root(DirectoryFileSystem(f"{bench.path}/remote")) if remote else bench.root
-    made = fixed(2000)
-    seg = write(bench.store(root=root), made)
-    view = bench.cache().entry(0, seg.name + ".view")
+    root = bench.remote if remote else bench.root
+    made, seg = written(bench.store(root=root), 2000)
+    folder = bench.cache().entry(0, seg.name + ".view")
     harms = {
-        "no CURRENT": lambda: (view / "CURRENT").unlink(),
-        "empty MANIFEST": lambda: next(view.glob("MANIFEST*")).write_bytes(b""),
-        "no data": lambda: next(view.glob("*.sst")).unlink(),
-        "an empty folder": lambda: (shutil.rmtree(view), view.mkdir()),
-        "a file instead": lambda: (shutil.rmtree(view), view.write_text("?")),
+        "no CURRENT": lambda: (folder / "CURRENT").unlink(),
+        "empty MANIFEST": lambda: next(folder.glob("MANIFEST*")).write_bytes(b""),
+        "no data": lambda: next(folder.glob("*.sst")).unlink(),
+        "an empty folder": lambda: (shutil.rmtree(folder), folder.mkdir()),
+        "a file instead": lambda: (shutil.rmtree(folder), folder.write_text("?")),
     }
     if remote:
-        harms["damaged data"] = lambda: flip(next(view.glob("*.sst")), 2000)
+        harms["damaged data"] = lambda: flip(next(folder.glob("*.sst")), 2000)
     for name, harm in harms.items():
         assert right_or_damaged(bench.store(root=root), seg, made), name
         harm()
@@ -175,11 +163,7 @@ def test_a_damaged_local_view_is_built_again_from_the_root(bench: Bench, remote:
 def test_a_full_local_disk_is_not_called_damage(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dedup.catalog import view
-    from dedup.catalog.segment_file import RocksError
-
-    made = fixed(100)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 100)
 
     def full(*_: object) -> None:
         raise RocksError("IO error: No space left on device")
@@ -191,12 +175,7 @@ def test_a_full_local_disk_is_not_called_damage(
 
 
 def test_an_unreachable_root_is_not_called_damage(bench: Bench) -> None:
-    from pyarrow import fs as pafs
-
-    from tests.support.catalog import Forwarding
-
-    made = fixed(100)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 100)
 
     def down(call: str) -> None:
         raise OSError("connection refused")
@@ -221,7 +200,7 @@ def test_an_unreachable_root_is_not_called_damage(bench: Bench) -> None:
 def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
     bench: Bench, harm: str, remote: bool
 ) -> None:
-    root = Root(DirectoryFileSystem(f"{bench.path}/remote")) if remote else bench.root
+    root = bench.remote if remote else bench.root
     made, other = fixed(3000), fixed(3000, prefix="no")
     writer = bench.store(root=root)
     seg, seg2 = write(writer, made), write(writer, other)
@@ -254,8 +233,7 @@ def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
 
 
 def test_a_rebuilt_sidecar_that_is_damaged_is_rebuilt_again(bench: Bench) -> None:
-    made = fixed(500)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 500)
     bench.file(seg, ".filter").unlink()
     assert knows(bench.store(), seg, made)
     (rebuilt,) = bench.cache().folder.glob("*/*.rebuilt")
@@ -266,8 +244,7 @@ def test_a_rebuilt_sidecar_that_is_damaged_is_rebuilt_again(bench: Bench) -> Non
 
 
 def test_sidecar_and_segment_both_gone_is_damage(bench: Bench) -> None:
-    made = fixed(500)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 500)
     bench.file(seg).unlink()
     bench.file(seg, ".filter").unlink()
     with pytest.raises(SegmentDamaged, match="missing"):
@@ -275,8 +252,7 @@ def test_sidecar_and_segment_both_gone_is_damage(bench: Bench) -> None:
 
 
 def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
-    made = fixed(500)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 500)
     bench.file(seg).unlink()
     assert knows(bench.store(), seg, made)
 
@@ -285,8 +261,7 @@ def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
 
 
 def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
-    made = fixed(500)
-    seg = write(bench.store(), made)
+    seg = write(bench.store(), fixed(500))
     bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
     assert not bench.store().loss_accepted(seg)
     written = accept_loss(bench.root, QUERY, 0, seg.name)
@@ -330,10 +305,3 @@ def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
 def test_accepting_a_loss_needs_a_catalog(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="holds no catalog of query"):
         accept_loss(bench.root, QUERY, 0, "000000000007-run-1-0000")
-
-
-def test_hashes_are_those_that_lookups_use(bench: Bench) -> None:
-    made = fixed(10)
-    seg = write(bench.store(), made)
-    entries = bench.store().read_segment(seg)
-    assert (entries.hashes == hashes_of(entries.keys)).all()

@@ -4,13 +4,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from dedup.catalog import segment_file
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
-from dedup.catalog.root import Root
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
@@ -22,17 +21,11 @@ from tests.support.catalog import (
     RUN,
     START_MS,
     Bench,
-    DirectoryFileSystem,
     fixed,
     flip,
     varied,
     write,
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
@@ -44,13 +37,9 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     seg = write(bench.store(shard=2), fixed(10))
     accept_loss(bench.root, QUERY, 2, seg.name)
     shard = f"{QUERY}/shard=00002"
-    for foreign in (
-        f"{shard}/notes.txt",
-        f"{shard}/x.sst",
-        f"{QUERY}/a/b.sst",
-        "README",
-        f"{QUERY}/runs/x",
-    ):
+    strange = (f"{shard}/notes.txt", f"{shard}/x.sst", f"{QUERY}/a/b.sst", "README",
+               f"{QUERY}/runs/x")  # fmt: skip
+    for foreign in strange:
         bench.root.put_bytes(foreign, b"mine")
     bench.root.put_bytes(f"{shard}/.{seg.name}.sst.1-abcd.tmp", b"half")
     files = {file.name: file for file in list_catalog(bench.root)}
@@ -64,23 +53,15 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
         f"{shard}/{seg.name}.filter": "sidecar",
         f"{shard}/{seg.name}.forgotten": "accepted_loss",
         f"{shard}/.{seg.name}.sst.1-abcd.tmp": "temp",
-        f"{shard}/notes.txt": "foreign",
-        f"{shard}/x.sst": "foreign",
-        f"{QUERY}/a/b.sst": "foreign",
-        "README": "foreign",
-        f"{QUERY}/runs/x": "foreign",
+        **dict.fromkeys(strange, "foreign"),
     }
     said = [files[name].parsed for name in runs]
     assert [(s.run_id, s.epoch, s.through_epoch) for s in said] == [(RUN, 3, None), (RUN, 3, 17)]
     segment = files[f"{shard}/{seg.name}.sst"]
     assert segment.size_bytes == seg.sst_bytes
     parsed = segment.parsed
-    assert (parsed.query_id, parsed.shard, parsed.segment, parsed.run_id) == (
-        QUERY,
-        2,
-        seg.name,
-        RUN,
-    )
+    assert (parsed.query_id, parsed.shard) == (QUERY, 2)
+    assert (parsed.segment, parsed.run_id) == (seg.name, RUN)
     assert "README" not in {file.name for file in list_catalog(bench.root, QUERY)}
 
 
@@ -95,7 +76,7 @@ def test_whole_segments_verify(bench: Bench, n: int) -> None:
 
 
 def test_verifying_changes_nothing_and_works_remotely(bench: Bench) -> None:
-    root = Root(DirectoryFileSystem(f"{bench.path}/remote"))
+    root = bench.remote
     seg = write(bench.store(root=root), fixed(100))
     before = root.list()
     assert verify_segment(root, QUERY, 0, seg.name, seg).ok
@@ -134,8 +115,6 @@ def test_ids_in_wrong_blocks_or_order_are_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Made by a writer with another idea of blocks; its checksums are all good.
-    from dedup.catalog import segment_file
-
     def of_half_as_many(
         keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool
     ) -> Iterator[tuple[bytes, bytes]]:

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.layout import segment_name
 from dedup.catalog.root import Root
 from dedup.core.entries import Entries
 from dedup.core.segment import SegmentPlan, SegmentRef
@@ -16,26 +18,21 @@ from tests.support.catalog import (
     START_MS,
     Bench,
     Content,
-    DirectoryFileSystem,
+    check_answers,
     fixed,
     flip,
     knows,
     varied,
     write,
+    written,
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 def test_a_lookup_larger_than_its_memory_bound_is_cut_in_pieces(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedup.catalog.database._LOOKUP_BYTES", 4000)
-    made = fixed(3000)
-    seg = write(bench.store(), made)
+    made, seg = written(bench.store(), 3000)
     store = bench.store()
     assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
     assert store.counters.catalog_reads == 47
@@ -148,22 +145,18 @@ def test_deleting_removes_all_files_and_local_copies(bench: Bench) -> None:
     assert store.counters.segments_deleted == 1
     left = [entry.path.name for entry in bench.cache().entries()]
     assert left == [kept.name + ".view"]
-    assert {o.name.split("/")[-1] for o in bench.root.list()} == {
-        kept.name + ".sst",
-        kept.name + ".filter",
-    }
+    left = {Path(found.name).name for found in bench.root.list()}
+    assert left == {kept.name + ".sst", kept.name + ".filter"}
     assert store.delete([seg.name]) == 0
 
 
-def test_remote_roots_serve_the_same_answers_from_fetched_copies(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+def test_remote_roots_serve_the_same_answers_from_fetched_copies(bench: Bench) -> None:
+    root = bench.remote
     made = varied(5000)
     seg = write(bench.store(root=root), made)
     bench.lose_cache()
     reader = bench.store(root=root)
-    assert knows(reader, seg, made)
-    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    check_answers(reader, seg, made)
     assert reader.counters.bytes_fetched == seg.sst_bytes + seg.filter_bytes
     again = bench.store(root=root)
     assert knows(again, seg, made)
@@ -173,14 +166,12 @@ def test_remote_roots_serve_the_same_answers_from_fetched_copies(tmp_path: Path)
     assert root.list() == ()
 
 
-def test_what_was_just_written_is_not_fetched_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+def test_what_was_just_written_is_not_fetched_again(bench: Bench) -> None:
+    root = bench.remote
     made = varied(5000)
     seg, unread = (write(bench.store(root=root), made) for _ in range(2))
     reader = bench.store(root=root)
-    assert knows(reader, seg, made)
-    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
+    check_answers(reader, seg, made)
     assert reader.counters.bytes_fetched == 0
     left = {path.name for path in bench.cache().folder.glob("shard=00000/*")}
     assert left == {f"{seg.name}.view", f"{seg.name}.filter", f"{unread.name}.sst",
@@ -190,19 +181,16 @@ def test_what_was_just_written_is_not_fetched_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".sst", ".filter"])
-def test_a_local_copy_that_was_damaged_is_fetched_again(tmp_path: Path, suffix: str) -> None:
-    bench = Bench(tmp_path)
-    root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+def test_a_local_copy_that_was_damaged_is_fetched_again(bench: Bench, suffix: str) -> None:
+    root = bench.remote
     made = varied(5000)
     seg = write(bench.store(root=root), made)
     (copy,) = bench.cache().folder.glob(f"shard=00000/*{suffix}")
     flip(copy, 1000)
     reader = bench.store(root=root)
-    assert knows(reader, seg, made)
-    assert reader.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
-    assert reader.counters.bytes_fetched == (
-        seg.sst_bytes if suffix == ".sst" else seg.filter_bytes
-    )
+    check_answers(reader, seg, made)
+    fetched_bytes = seg.sst_bytes if suffix == ".sst" else seg.filter_bytes
+    assert reader.counters.bytes_fetched == fetched_bytes
     assert reader.counters.filters_rebuilt == 0
 
 
@@ -234,9 +222,6 @@ def test_segment_refs_survive_json_and_refuse_anything_else(bench: Bench) -> Non
 
 @pytest.mark.parametrize("part", ["a/b", "", "..", "x y"])
 def test_names_that_are_no_file_names_are_refused(bench: Bench, part: str) -> None:
-    from dedup.catalog.cache import LocalCache
-    from dedup.catalog.layout import segment_name
-
     with pytest.raises(ConfigError):
         segment_name(1, part, 1, 1)
     with pytest.raises(ConfigError):

@@ -36,7 +36,7 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
-from tests.support.catalog import QUERY, RUN, Bench, fixed, write
+from tests.support.catalog import QUERY, RUN, Bench, written
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WITH_OBJECTS = sorted(path.parent.name for path in GOLDEN.glob("v*/objects"))
@@ -186,12 +186,11 @@ def later_metadata(meta: segments.SegmentMeta) -> bytes:
 
 
 def test_a_segment_of_a_later_format_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, made = Bench(tmp_path), fixed(50)
     with monkeypatch.context() as patch:
         patch.setattr(segments.SegmentMeta, "to_bytes", later_metadata)
-        seg = write(bench.store(), made)
+        made, seg = written(bench.store(), 50)
     with pytest.raises(CatalogError, match="written by another release: it has format 3") as said:
         bench.store().lookup(seg, made.keys, made.hashes)
     assert not isinstance(said.value, SegmentDamaged)
@@ -202,12 +201,11 @@ def test_a_segment_of_a_later_format_is_named(
 
 
 def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, made = Bench(tmp_path), fixed(50)
     with monkeypatch.context() as patch:
         patch.setattr(filters, "_VERSION", 3)
-        seg = write(bench.store(), made)
+        made, seg = written(bench.store(), 50)
     store = bench.store()
     order = np.argsort(made.hashes)
     assert store.may_hold(seg, made.hashes[order]).all()
@@ -216,8 +214,7 @@ def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(
     assert any("it has format 3, and this release" in problem for problem in report.problems)
 
 
-def test_without_a_later_format_nothing_is_wrong(tmp_path: Path) -> None:
+def test_without_a_later_format_nothing_is_wrong(bench: Bench) -> None:
     """What the two tests above see comes from their patches alone."""
-    bench = Bench(tmp_path)
-    seg = write(bench.store(), fixed(50))
+    _, seg = written(bench.store(), 50)
     assert verify_segment(bench.root, QUERY, 0, seg.name, seg).ok

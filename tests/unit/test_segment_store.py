@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dedup.catalog.root import Root
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
@@ -22,13 +20,13 @@ from tests.support.catalog import (
     START_MS,
     Bench,
     Content,
-    DirectoryFileSystem,
     content,
     fixed,
     hashes_of,
     knows,
     varied,
     write,
+    written,
 )
 from tests.support.memory_store import MemoryStore
 
@@ -37,13 +35,12 @@ OpenStore = Callable[[], SegmentStore]
 
 
 @pytest.fixture(params=["in memory", "local root", "remote root"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+def open_store(request: pytest.FixtureRequest, bench: Bench) -> OpenStore:
     if request.param == "in memory":
         shared = MemoryStore(hash_key=HASH_KEY)
         return lambda: shared
-    bench = Bench(tmp_path)
     if request.param == "remote root":
-        bench.root = Root(DirectoryFileSystem(f"{tmp_path}/remote"))
+        bench.root = bench.remote
     return bench.store
 
 
@@ -174,8 +171,7 @@ def is_damaged(store: SegmentStore, seg: SegmentRef, made: Content) -> None:
 
 
 def test_a_missing_segment_is_damage(open_store: OpenStore) -> None:
-    made = fixed(20)
-    seg = write(open_store(), made)
+    made, seg = written(open_store(), 20)
     is_damaged(open_store(), replace(seg, name="000000000001-gone-1-0000"), made)
     store = open_store()
     assert store.delete([seg.name]) == 1
@@ -204,8 +200,7 @@ def test_a_pending_list_names_segments_and_goes_with_them(open_store: OpenStore)
 
 
 def test_no_loss_is_accepted_that_nobody_accepted(open_store: OpenStore) -> None:
-    made = fixed(20)
-    seg = write(open_store(), made)
+    seg = write(open_store(), fixed(20))
     assert not open_store().loss_accepted(seg)
     open_store().delete([seg.name])
     assert not open_store().loss_accepted(seg)
