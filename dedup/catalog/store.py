@@ -9,12 +9,7 @@ from zlib import crc32
 
 from dedup import faults, kernel
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
-from dedup.catalog.layout import (
-    PENDING_LIST_SUFFIX,
-    SEGMENT_SUFFIX,
-    SIDECAR_SUFFIX,
-    segment_name,
-)
+from dedup.catalog.layout import PENDING_LIST_SUFFIX, SEGMENT_SUFFIX, SIDECAR_SUFFIX, segment_name
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.segment_file import write_segment_file

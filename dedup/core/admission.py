@@ -68,11 +68,7 @@ def observed_times(times_ms: I64, flags: U8) -> tuple[BOOL, I64]:
 
 
 def goes_on(
-    *,
-    late: str,
-    null_ids: str,
-    null_timestamps: str,
-    verdict_column: bool,
+    *, late: str, null_ids: str, null_timestamps: str, verdict_column: bool
 ) -> frozenset[Verdict]:
     """Return the verdicts whose rows leave the operator: with a verdict column, all of them."""
     if verdict_column:

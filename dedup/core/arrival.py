@@ -89,11 +89,7 @@ def judge(
 
 
 def _ranked(
-    groups: I64,
-    times_ms: I64,
-    seen: U8,
-    records: I64,
-    tie_rank: Callable[[I64], I64],
+    groups: I64, times_ms: I64, seen: U8, records: I64, tie_rank: Callable[[I64], I64]
 ) -> I64 | None:
     """Return the order of records by group, time and rank; None where no ranks matter.
 
@@ -112,12 +108,7 @@ def _ranked(
 
 
 def _seen(
-    records: I64,
-    groups: I64,
-    times_ms: I64,
-    entry_group: I64,
-    entry_ms: I64,
-    horizon_ms: int,
+    records: I64, groups: I64, times_ms: I64, entry_group: I64, entry_ms: I64, horizon_ms: int
 ) -> U8:
     """Return of which records, sorted by group, a remembered entry lies within the horizon."""
     seen = np.zeros(len(records), np.uint8)

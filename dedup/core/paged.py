@@ -54,12 +54,7 @@ def may_hold(head: FilterHead, read_into: ReadInto, hashes: U64) -> BOOL:
         head.check(filled, window)
         span = slice(int(starts[first]), int(starts[last]))
         answer[span] = kernel.filter_probe_pages(
-            _words(filled),
-            window,
-            starts[first : last + 1],
-            hashes[span],
-            head.blocks,
-            PAGE_BLOCKS,
+            _words(filled), window, starts[first : last + 1], hashes[span], head.blocks, PAGE_BLOCKS
         )
     return answer.view(np.bool_)
 

@@ -9,13 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dedup import faults
-from dedup.catalog.gc.runs import (
-    drop_runs,
-    lineage_from,
-    list_runs,
-    mark_through,
-    write_lineage,
-)
+from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs, mark_through, write_lineage
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
 from dedup.catalog.root import Root
 from dedup.core.lineage import Run
