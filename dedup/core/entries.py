@@ -66,14 +66,8 @@ class Entries:
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:
     """Yield all entries of the pieces in order, a new chunk from each bound on.
 
-    Chunks that fit a processor's cache are merged at twice the speed of the whole, and take next to
-    no memory beside the pieces.
-
-    Parameters
-    ----------
-    pieces : sequence of Entries
-    bounds : ndarray of uint64, shape (b,)
-        Hashes, rising. Chunks without entries are left out.
+    Bounds are rising hashes; chunks without entries are left out. Chunks that fit a processor's
+    cache are merged at twice the speed of the whole, and take next to no memory beside the pieces.
     """
     stops = [[*np.searchsorted(piece.hashes, bounds).tolist(), len(piece)] for piece in pieces]
     starts = [0] * len(pieces)

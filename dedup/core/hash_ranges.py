@@ -11,14 +11,7 @@ MAX_HASH_RANGES = 1 << 16
 
 
 def range_indexes(hashes: U64, hash_ranges: int) -> I64:
-    """Return the index of the range that each hash lies in, shape (n,), rising with the hash.
-
-    Parameters
-    ----------
-    hashes : ndarray of uint64, shape (n,)
-    hash_ranges : int
-        Any number from 1 to 2**32.
-    """
+    """Return which of up to 2**32 equal ranges each hash lies in, rising with the hash."""
     # The upper half times the number of ranges: no division, and the product fits.
     return (((hashes >> np.uint64(32)) * np.uint64(hash_ranges)) >> np.uint64(32)).astype(np.int64)
 

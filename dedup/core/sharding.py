@@ -39,17 +39,7 @@ def shards_of(hashes: U64, shards: int) -> I64:
 def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
     """Return grouping keys that Spark spreads evenly: shard i goes to partition i mod partitions.
 
-    Parameters
-    ----------
-    shards : int
-        Number of keys, >= 1.
-    partitions : int
-        Number of shuffle partitions, >= 1.
-
-    Returns
-    -------
-    tuple of int
-        ``shards`` distinct 32-bit integers >= 0, the smallest that serve.
+    They are distinct 32-bit integers >= 0, the smallest that serve.
 
     Raises
     ------

@@ -268,10 +268,7 @@ class Kernel(Protocol):
     def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
         """Return all keys of segment blocks, block by block, and their times.
 
-        Parameters
-        ----------
-        data, block_offsets
-            As in `blocks_find`; blocks with times of 4 and of 8 bytes may be mixed.
+        Blocks with times of 4 and of 8 bytes may be mixed.
 
         Returns
         -------
@@ -315,11 +312,6 @@ class Kernel(Protocol):
     def encode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
         r"""Shorten UUID text to its 16 bytes; the encoding can be undone.
 
-        Parameters
-        ----------
-        data, offsets
-            uint8 and int64 (n + 1): the column of values.
-
         Returns
         -------
         data, offsets
@@ -328,17 +320,7 @@ class Kernel(Protocol):
         """
 
     def decode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
-        """Undo `encode_uuid`.
-
-        Parameters
-        ----------
-        data, offsets
-            uint8 and int64 (n + 1): the column that it made; empty keys become empty values.
-
-        Returns
-        -------
-        data, offsets
-            The column of values.
+        """Return the column that `encode_uuid` was given; empty keys become empty values.
 
         Raises
         ------

@@ -59,7 +59,9 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     task = Task.current(plan)
     lay = layout(plan, task, has_state=state.exists)
     shard = lay.slot_keys.index(int(key[0]))
-    store = _store(plan, task, shard)
+    cache = LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes)
+    files = ShardFiles(plan.root, cache, task.query_id, shard)
+    store = ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
     watch = Stopwatch()
     shard_input = _shard_input(plan, lay, frames)
     base, others = _base_state(plan.root, task, shard, state)
@@ -107,19 +109,6 @@ def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardSt
     adopted = read_adopted(root, task.query_id, shard)
     born = shard == 0 and adopted is None
     return adopted or ShardState(), warn_of_others(root, task.query_id) if born else 0
-
-
-def _store(plan: Plan, task: Task, shard: int) -> ShardStore:
-    assert plan.root is not None
-    return ShardStore(
-        ShardFiles(
-            plan.root,
-            LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes),
-            task.query_id,
-            shard,
-        ),
-        Attempt(task.epoch, task.run_id, task.attempt_id),
-    )
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:

@@ -21,14 +21,7 @@ _NULL = np.uint64(0)
 
 
 def hash_rows(table: pa.Table, key: bytes) -> UInt64s:
-    """Return the SipHash-1-3 of each row's canonical encoding, uint64, shape (rows,).
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-    key : bytes
-        16 bytes.
-    """
+    """Return the SipHash-1-3 of each row's canonical encoding under a 16-byte key."""
     columns = [hash_values(_one_chunk(column), key) for column in table.columns]
     return _hash_together(columns, table.num_rows, key)
 
