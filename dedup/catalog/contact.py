@@ -1,4 +1,4 @@
-"""The first word with a storage: told of when it takes long, given up in time, open to Ctrl-C."""
+"""The first contact with a storage: reported when slow, given up in time, open to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 #: A storage that answers at all does so within this time, new credentials included.
 DEADLINE_S = 60.0
-#: After so long the user is told what is waited for.
+#: After so long a message says what is waited for.
 TELL_AFTER_S = 5.0
 
 #: Threads whose answer nobody awaits any more.

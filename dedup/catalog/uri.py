@@ -1,4 +1,4 @@
-"""Paths and URIs told apart, and what to write in place of a URI that pyarrow does not know."""
+"""Paths and URIs, and what to write in place of a URI that pyarrow does not know."""
 
 from __future__ import annotations
 

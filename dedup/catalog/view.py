@@ -34,7 +34,7 @@ VIEW_SUFFIX = ".view"
 
 
 class _Broken(Exception):
-    """A view does not answer as its segment must; `in_content` tells damage from a failing disk."""
+    """A view does not answer as its segment must; `in_content`: its bytes are damaged."""
 
     def __init__(self, text: str, *, in_content: bool = True) -> None:
         super().__init__(text)

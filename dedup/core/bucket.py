@@ -98,7 +98,7 @@ class Bucket:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Start and end: what tells buckets apart."""
+        """Start and end, by which buckets differ."""
         return self.start_ms, self.end_ms
 
     @property

@@ -21,7 +21,7 @@ from dedup.errors import ClockError, ConfigError
 
 #: No timestamp yet; earlier than every real one, with room to subtract durations.
 NEVER_MS = -(1 << 62)
-#: A source partition is idle only after others spoke in this many micro-batches.
+#: A source partition is idle only after others sent records in this many micro-batches.
 IDLE_BATCHES = 3
 #: Processing time may be this far off before it counts as a jump.
 MAX_CLOCK_SKEW_MS = 60_000
@@ -65,7 +65,7 @@ class SourceClock:
     last_seen_ms, trusted_at_ms : int
         Query time at which it last sent anything / a trusted timestamp.
     silent_batches : int
-        Micro-batches since then in which only others spoke.
+        Micro-batches since then in which only others sent records.
     """
 
     time_ms: int
@@ -74,7 +74,7 @@ class SourceClock:
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
-        """Return whether nobody waits for it: it was silent for long while others spoke."""
+        """Return whether nobody waits for it: it was silent for long, and others were not."""
         return (
             idle_timeout_ms is not None
             and self.silent_batches >= IDLE_BATCHES

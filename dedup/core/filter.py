@@ -241,7 +241,7 @@ def head_bytes(blocks: int) -> int:
 
 
 def blocks_of(header: bytes | memoryview) -> int:
-    """Return the number of blocks that a header, the first 64 bytes, tells.
+    """Return the number of blocks that a header, the first 64 bytes, holds.
 
     Raises
     ------

@@ -10,9 +10,9 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 
-#: Parts of the horizon that the forecast tells apart; the last one takes all that is beyond.
+#: Parts of the horizon that the forecast has; the last one takes all that is beyond.
 BANDS = 8
-#: Source partitions that are told of, and characters of their names.
+#: Source partitions that are reported, and characters of their names.
 SLOWEST_SOURCES, MAX_NAME = 10, 200
 
 

@@ -116,7 +116,7 @@ class ShardState:
 
     @staticmethod
     def from_head(head: object) -> ShardState:
-        """Return the state that `head` tells of, with an empty tail and no filters.
+        """Return the state that a head describes, with an empty tail and no filters.
 
         Raises
         ------

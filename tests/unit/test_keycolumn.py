@@ -109,7 +109,7 @@ def test_the_collector_is_told_once_until_modules_are_loaded(
 ) -> None:
     told: list[Any] = []
     monkeypatch.setattr(gc, "freeze", lambda: told.append(len(sys.modules)))
-    monkeypatch.setattr(worker, "_known", 0)
+    monkeypatch.setattr(worker, "_modules_frozen", 0)
     worker.freeze_gc()
     worker.freeze_gc()
     assert len(told) == 1

@@ -21,8 +21,8 @@ _MMAP_BYTES = 1 << 30
 _MMAP_BYTES_BEFORE = 32 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Modules loaded when the collector was last told, and resident memory then.
-_known = 0
+#: Modules loaded when the collector was last frozen, and resident memory then.
+_modules_frozen = 0
 _settled_bytes = 0
 
 
@@ -33,15 +33,15 @@ def freeze_gc() -> None:
     loaded, six times in a micro-batch of two shards. What is alive once modules were loaded stays
     alive, so the collector need not look at it. It works as before for all that comes after.
     """
-    global _known, _settled_bytes
-    if not _known:
+    global _modules_frozen, _settled_bytes
+    if not _modules_frozen:
         _keep_freed()
         # Of Spark's own code, for each task, wherever a column of counters holds no value.
         warnings.filterwarnings(
             "ignore", "The behavior of DataFrame concatenation", FutureWarning, r"pyspark\.worker"
         )
-    if len(sys.modules) != _known:
-        _known = len(sys.modules)
+    if len(sys.modules) != _modules_frozen:
+        _modules_frozen = len(sys.modules)
         gc.collect()
         gc.freeze()
         _release()
