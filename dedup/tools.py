@@ -8,18 +8,17 @@ result has `to_json()`: what the command prints with ``--json``, but for the exi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from dedup.catalog.gc import vacuum as cleaning
 from dedup.catalog.gc.vacuum import Vacuumed
-from dedup.catalog.repair import adopt as adopting
-from dedup.catalog.repair import contents, damage
+from dedup.catalog.repair import damage, inspection
 from dedup.catalog.repair import explain as explaining
-from dedup.catalog.repair.adopt import Adoption
-from dedup.catalog.repair.contents import Inspection, Snapshot, Where, only_query, open_root
-from dedup.catalog.repair.damage import LossAccepted, Verification
+from dedup.catalog.repair.adopt import adopt
+from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.repair.damage import Verification, accept_loss
 from dedup.catalog.repair.explain import Explanation
+from dedup.catalog.repair.inspection import Inspection, Where, open_root
 from dedup.catalog.root import Root
 from dedup.core.duration import duration_ms
 from dedup.spark.driver.state_reader import Checkpoint, read_checkpoint
@@ -56,7 +55,7 @@ def inspect(
         If the catalog cannot be read.
     """
     place = open_root(root)
-    return contents.inspect(place, _known(place, checkpoint), query)
+    return inspection.inspect(place, _known(place, checkpoint), query)
 
 
 def verify(
@@ -68,30 +67,6 @@ def verify(
     """
     place = open_root(root)
     return damage.verify(place, _known(place, checkpoint), query)
-
-
-def accept_loss(
-    root: Where, segment: str, query: str | None = None, shard: int | None = None
-) -> LossAccepted:
-    """Accept the loss of one damaged segment: its IDs may then be emitted once more.
-
-    The query takes note at its next start; a segment that is whole stays in use.
-
-    Parameters
-    ----------
-    root
-        The catalog.
-    segment : str
-        As the query's error names it.
-    query, shard : optional
-        Needed where no file of the segment is left.
-
-    Raises
-    ------
-    ConfigError
-        If there is no catalog, or the name fits no segment, or several.
-    """
-    return damage.accept_loss(open_root(root), segment, query_id=query, shard=shard)
 
 
 def vacuum(
@@ -128,41 +103,6 @@ def vacuum(
     place = open_root(root)
     known = read_checkpoint(place, checkpoint)
     return cleaning.vacuum(place, known, older_than_ms=older_than_ms, sole=sole, dry_run=dry_run)
-
-
-def adopt(
-    root: Where,
-    checkpoint: str | os.PathLike[str],
-    query: str | None = None,
-    *,
-    sole: bool = False,
-) -> Adoption:
-    """Make a new checkpoint that goes on with a catalog whose own is lost.
-
-    IDs that only the lost checkpoint held, the newest ones, may be emitted once more. The lost
-    checkpoint must never run again.
-
-    Parameters
-    ----------
-    root
-        The catalog.
-    checkpoint
-        Where the new checkpoint is to be.
-    query : str, optional
-        Its ID, where the catalog holds several.
-    sole : bool
-        The sink holds all that is told of, though history branched.
-
-    Raises
-    ------
-    ConfigError
-        If there is no catalog, or it does not say of which query, or the folder is in use, or the
-        query's history has branched.
-    CatalogError
-        If segments are missing, or storage fails.
-    """
-    place = open_root(root)
-    return adopting.adopt(place, query or only_query(place), Root(checkpoint), sole=sole)
 
 
 def explain(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -16,8 +15,8 @@ from dedup.core.duration import span
 _PLAIN_EVERY_S = 10.0
 
 
-class Reporter(Protocol):
-    """Hears of a run's progress; every method returns at once."""
+class Reporter:
+    """Hears of a run's progress, and says nothing; every method returns at once."""
 
     def note(self, text: str) -> None:
         """Say one thing."""
@@ -29,20 +28,7 @@ class Reporter(Protocol):
         """Leave the terminal as it was."""
 
 
-class Silent:
-    """Says nothing."""
-
-    def note(self, text: str) -> None:
-        """Ignore it."""
-
-    def update(self, figures: Figures, total_files: int) -> None:
-        """Ignore it."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class PlainLines:
+class PlainLines(Reporter):
     """A line now and then, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
@@ -63,11 +49,8 @@ class PlainLines:
         self._said = state
         self.note(one_line(figures, total_files))
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class LiveLine:
+class LiveLine(Reporter):
     """A line that renews itself, for terminals."""
 
     def __init__(self, console: Console) -> None:
@@ -91,7 +74,7 @@ class LiveLine:
 def reporter(*, quiet: bool) -> Reporter:
     """Choose by what stderr is."""
     if quiet:
-        return Silent()
+        return Reporter()
     console = Console(stderr=True)
     return LiveLine(console) if console.is_terminal else PlainLines(console)
 

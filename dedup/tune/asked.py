@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dedup.catalog.certificate import certificate_of
-from dedup.catalog.repair.contents import Where, open_root
+from dedup.catalog.repair.inspection import Where, open_root
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
 from dedup.core.policy import LATE, MIN_BUDGET_BYTES, default_lateness_ms

@@ -14,7 +14,6 @@ import pytest
 
 from dedup.catalog.repair.adopt import adopt
 from dedup.catalog.repair.backup import read_adopted
-from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
 from tests.damage.cases import (
@@ -173,7 +172,7 @@ def test_adopt_does_not_forget_a_shard_whose_copy_is_damaged(tmp_path: Path, har
         path.write_bytes(data.replace(b'"epoch":9', b'"epoch":8'))
         assert path.read_bytes() != data
     try:
-        adopt(world.root, world.query_id, Root(tmp_path / "checkpoint"))
+        adopt(world.root, tmp_path / "checkpoint", world.query_id)
     except CatalogError:
         return
     found = read_adopted(world.root, world.query_id, 0)

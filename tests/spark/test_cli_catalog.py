@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup import tools
-from dedup.catalog.repair.contents import open_root
+from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.catalog.work import snapshot

@@ -18,7 +18,7 @@ import pytest
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Silent
+from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.watch.work import looker
@@ -30,7 +30,7 @@ def counts(figures: Figures, *names: str) -> tuple[int, ...]:
     return tuple(figures.counts[name] for name in names or ("records_in", "unique", "duplicate"))
 
 
-class Told(Silent):
+class Told(Reporter):
     """Keeps what is said."""
 
     def __init__(self) -> None:

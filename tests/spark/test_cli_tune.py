@@ -16,7 +16,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.catalog.repair.contents import open_root
+from dedup.catalog.repair.inspection import open_root
 from dedup.checks.facts import SHARE_BYTES
 from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.failures import Failure, explain
-from dedup.cli.progress import Silent
+from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.work import run
@@ -86,7 +86,7 @@ class Job:
         return RunOptions.make(**(self.options | changes))
 
     def __call__(self, stop: StopRequest | None = None, **changes: Any) -> RunOutcome:
-        return run(self.made(**changes), Silent(), stop=stop, spark=self.spark)
+        return run(self.made(**changes), Reporter(), stop=stop, spark=self.spark)
 
     def fails(self, **changes: Any) -> Failure:
         with pytest.raises(Exception) as failed:  # noqa: PT011

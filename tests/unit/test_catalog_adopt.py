@@ -9,7 +9,6 @@ import pytest
 
 from dedup.catalog.repair.adopt import adopt
 from dedup.catalog.repair.backup import read_adopted, read_backup
-from dedup.catalog.root import Root
 from dedup.errors import ConfigError
 from tests.support.query_driver import POLICY, QUERY, ROOMY, QueryDriver, records, run
 
@@ -27,7 +26,7 @@ def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
     told = read_backup(query.root, QUERY, 0)
     assert told is not None
     assert told.epoch == 6
-    done = adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
+    done = adopt(query.root, tmp_path / "new", QUERY, sole=True)
     assert done.epoch == 6
     query.begin_adopted("run-3")
     assert set(run(query, range(8, 12))) == {"UNIQUE"}
@@ -50,8 +49,8 @@ def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
     assert again is not None
     assert again.epoch == told.epoch
     with pytest.raises(ConfigError, match=f"up to micro-batch {told.epoch}, say so with --sole"):
-        adopt(query.root, QUERY, Root(tmp_path / "new"))
-    done = adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
+        adopt(query.root, tmp_path / "new", QUERY)
+    done = adopt(query.root, tmp_path / "new", QUERY, sole=True)
     assert (done.epoch, done.ids) == (told.epoch, told.manifest.ids)
 
 
@@ -72,10 +71,10 @@ def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, commit
     told = read_backup(query.root, QUERY, 0)
     assert told is not None
     with pytest.raises(ConfigError, match="went on from more than one state"):
-        adopt(query.root, QUERY, Root(tmp_path / "new"))
+        adopt(query.root, tmp_path / "new", QUERY)
     assert (told.epoch < 10 + committed) == (committed > 1)
     if committed > 1:
-        adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True)
+        adopt(query.root, tmp_path / "new", QUERY, sole=True)
         query.begin_adopted("next")
         assert set(run(query, range(15, 28))) == {"UNIQUE"}, "they were undone"
 
@@ -90,7 +89,7 @@ def test_a_start_that_was_given_up_long_ago_is_no_branch(tmp_path: Path) -> None
     for start in range(3):
         query.go_on(f"run-{start + 2}")
         run(query, range(15 + 8 * start, 23 + 8 * start))
-    assert adopt(query.root, QUERY, Root(tmp_path / "new")).epoch > 25
+    assert adopt(query.root, tmp_path / "new", QUERY).epoch > 25
 
 
 def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -99,8 +98,8 @@ def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (path,) = (tmp_path / "root").rglob("*run-1.json")
     path.write_bytes(b"{}")
     with pytest.raises(ConfigError, match=r"what run run-1 .* descends from cannot be read"):
-        adopt(query.root, QUERY, Root(tmp_path / "new"))
-    assert adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True).ids
+        adopt(query.root, tmp_path / "new", QUERY)
+    assert adopt(query.root, tmp_path / "new", QUERY, sole=True).ids
 
 
 def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
@@ -112,10 +111,10 @@ def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
     query.go_on("original", from_epoch=13)
     run(query, range(13, 15))
     with pytest.raises(ConfigError, match="went on from more than one state") as refused:
-        adopt(query.root, QUERY, Root(tmp_path / "new"))
+        adopt(query.root, tmp_path / "new", QUERY)
     assert refused.value.remedy == "branched-history"
     assert not (tmp_path / "new" / "metadata").exists()
-    assert adopt(query.root, QUERY, Root(tmp_path / "new"), sole=True).ids > 0
+    assert adopt(query.root, tmp_path / "new", QUERY, sole=True).ids > 0
 
 
 @pytest.mark.parametrize("starts", [1, 2, 5])
@@ -132,18 +131,18 @@ def test_a_history_of_one_line_needs_no_word(tmp_path: Path, starts: int) -> Non
     query.go_on("failed")
     run(query, range(8 * starts + 2, 8 * starts + 3))
     query.rows, query.epoch = rows, epoch
-    done = adopt(query.root, QUERY, Root(tmp_path / "new"))
+    done = adopt(query.root, tmp_path / "new", QUERY)
     assert done.epoch >= 8 * starts - 1
     query.begin_adopted("next")
     assert set(run(query, range(2))) == {"DUPLICATE"}
-    adopt(query.root, QUERY, Root(tmp_path / "newer"))
+    adopt(query.root, tmp_path / "newer", QUERY)
 
 
 def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None:
     """A quiet shard's copy is that of the first adoption; the other one's tells of later times."""
     query = QueryDriver(tmp_path, POLICY, shards=2)
     run(query, range(30))
-    adopt(query.root, QUERY, Root(tmp_path / "one"))
+    adopt(query.root, tmp_path / "one", QUERY)
     query.begin_adopted("life-2")
     for number in range(40, 75):
         query.now_ms += 60_000
@@ -151,7 +150,7 @@ def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None
     told = [read_backup(query.root, QUERY, shard) for shard in range(2)]
     clocks = [state.clocks.gc_watermark_ms for state in told if state is not None]
     assert clocks[0] > clocks[1]
-    adopt(query.root, QUERY, Root(tmp_path / "two"))
+    adopt(query.root, tmp_path / "two", QUERY)
     for shard in range(2):
         adopted = read_adopted(query.root, QUERY, shard)
         assert adopted is not None
@@ -180,7 +179,7 @@ def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) 
             query.batch([(b"%d-%d" % (number, n), query.now_ms) for n in range(400)])
         else:
             pytest.fail("no pending list was emptied behind the copy's back")
-    adopt(query.root, QUERY, Root(tmp_path / "new"))
+    adopt(query.root, tmp_path / "new", QUERY)
     query.begin_adopted("next")
     query.now_ms += 60_000
     query.batch([])

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Silent
+from dedup.cli.progress import Reporter
 from dedup.cli.run.run_progress import RunProgress
 
 
-class Observed(Silent):
+class Observed(Reporter):
     """Keeps what it was told last."""
 
     total_files = -1

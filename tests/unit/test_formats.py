@@ -94,7 +94,7 @@ def test_the_first_backups_are_of_a_format_that_no_release_reads() -> None:
     catalog = GOLDEN / "v2" / "catalog"
     (query,) = (path.name for path in catalog.iterdir())
     with pytest.raises(CatalogError, match=r"has format 1, .* reads format 3") as refused:
-        adopt(Root(str(catalog)), query, Root("/nonexistent/checkpoint"))
+        adopt(Root(str(catalog)), "/nonexistent/checkpoint", query)
     assert refused.value.remedy == "other-version"
     assert "damaged or missing" not in refused.value.text
 

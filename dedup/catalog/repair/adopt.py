@@ -7,6 +7,7 @@ manifest backup tells. The newest IDs, which only the lost checkpoint held, are 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
 from dedup.catalog.repair.backup import read_backup, write_adopted, write_backup
 from dedup.catalog.repair.inspect import CatalogFile, list_catalog
+from dedup.catalog.repair.inspection import Where, only_query, open_root
 from dedup.catalog.root import Root
 from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
@@ -54,29 +56,43 @@ class Adoption:
         return asdict(self)
 
 
-def adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool = False) -> Adoption:
-    """Make a new checkpoint that goes on with a query's catalog; its old one must never run again.
+def adopt(
+    root: Where,
+    checkpoint: str | os.PathLike[str],
+    query: str | None = None,
+    *,
+    sole: bool = False,
+) -> Adoption:
+    """Make a new checkpoint that goes on with a catalog whose own is lost.
+
+    IDs that only the lost checkpoint held, the newest ones, may be emitted once more. The lost
+    checkpoint must never run again.
 
     Parameters
     ----------
-    root : Root
+    root
         The catalog.
-    query_id : str
-        Whose memory.
-    checkpoint : Root
-        Folder of the new checkpoint, empty or not there yet.
+    checkpoint
+        Where the new checkpoint is to be.
+    query : str, optional
+        Its ID, where the catalog holds several.
     sole : bool
-        The user's word that what the copies tell is what the sink holds, though the query's history
-        has branched.
+        The sink holds all that is told of, though history branched.
 
     Raises
     ------
     ConfigError
-        When the folder is in use, there is nothing to adopt, or the history has branched and the
-        word is not given.
+        If there is no catalog, or it does not say of which query, or the folder is in use, or the
+        query's history has branched.
     CatalogError
-        When segments are missing, nothing tells of a shard that has some, or storage fails.
+        If segments are missing, or storage fails.
     """
+    place, new = open_root(root), Root(checkpoint)
+    query_id = query or only_query(place)
+    return _adopt(place, query_id, new, sole=sole)
+
+
+def _adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool) -> Adoption:
     certificate = certificate_of(root, query_id)
     if checkpoint.list():
         raise ConfigError(

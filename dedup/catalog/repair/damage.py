@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.catalog.repair.contents import (
-    EXPIRED,
-    GIVEN_UP,
-    ORPHAN,
-    Segment,
-    Snapshot,
-    queries_in,
-    segments,
-)
+from dedup.catalog.repair.contents import EXPIRED, GIVEN_UP, ORPHAN, Segment, Snapshot
 from dedup.catalog.repair.inspect import SegmentReport, list_catalog, verify_segment
 from dedup.catalog.repair.inspect import accept_loss as write_accepted_loss
+from dedup.catalog.repair.inspection import Where, open_root, queries_in, segments
 from dedup.catalog.repair.objects import ObjectProblem, verify_objects
 from dedup.catalog.root import Root
 from dedup.core.duration import iso
@@ -109,40 +102,43 @@ def _is_on_its_way(segment: Segment) -> bool:
 
 
 def accept_loss(
-    root: Root, name: str, *, query_id: str | None = None, shard: int | None = None
+    root: Where, segment: str, query: str | None = None, shard: int | None = None
 ) -> LossAccepted:
-    """Accept the loss of one segment, found by its name.
+    """Accept the loss of one damaged segment: its IDs may then be emitted once more.
+
+    The query takes note at its next start; a segment that is whole stays in use.
 
     Parameters
     ----------
-    root : Root
+    root
         The catalog.
-    name : str
-        As the error that stopped the query names it.
-    query_id, shard : optional
+    segment : str
+        As the query's error names it.
+    query, shard : optional
         Needed where no file of the segment is left.
 
     Raises
     ------
     ConfigError
-        Where the name fits no segment, or several.
+        If there is no catalog, or the name fits no segment, or several.
     """
+    place = open_root(root)
     places = {
         (s.query_id, s.shard)
-        for s in segments(root, None, query_id)
-        if s.name == name and shard in (None, s.shard)
+        for s in segments(place, None, query)
+        if s.name == segment and shard in (None, s.shard)
     }
-    if not places and query_id is not None and shard is not None:
-        places = {(query_id, shard)}
+    if not places and query is not None and shard is not None:
+        places = {(query, shard)}
     if len(places) != 1:
         found = "no file of" if not places else f"{len(places)} segments named"
         raise ConfigError(
-            f"{root.url()} holds {found} {name}; say which with --query and --shard (the error of "
-            "the query names them).",
+            f"{place.url()} holds {found} {segment}; say which with --query and --shard (the error "
+            "of the query names them).",
             remedy="damaged-segment",
         )
     query, number = places.pop()
-    told = write_accepted_loss(root, query, number, name)
+    told = write_accepted_loss(place, query, number, segment)
     return LossAccepted(
-        query_id=query, shard=number, segment=name, start_ms=told.start_ms, end_ms=told.end_ms
+        query_id=query, shard=number, segment=segment, start_ms=told.start_ms, end_ms=told.end_ms
     )

@@ -14,7 +14,8 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, certificate_of
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import read_backup
-from dedup.catalog.repair.contents import Snapshot, only_query
+from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.repair.inspection import only_query
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore

@@ -119,7 +119,7 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
 def vacuum(flags: VacuumFlags) -> Done:
     """Delete what no manifest names: orphans and half-written files. Foreign files stay."""
     from dedup import tools
-    from dedup.catalog.repair.contents import open_root
+    from dedup.catalog.repair.inspection import open_root
     from dedup.cli.catalog.work import snapshot
 
     # A slip of the pen is told before Spark starts.

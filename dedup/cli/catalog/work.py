@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from dedup.catalog.repair.contents import Snapshot, open_root
+from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
 from dedup.cli.session import spark_session
 from dedup.spark.driver.state_reader import checkpoint_place

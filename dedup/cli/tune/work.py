@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dedup.catalog.repair.contents import open_root
+from dedup.catalog.repair.inspection import open_root
 from dedup.cli.catalog.work import snapshot
 from dedup.cli.tune.sample_files import read_sample
 from dedup.errors import ConfigError

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.catalog.certificate import certificate_of
-from dedup.catalog.repair.contents import Snapshot, Where, open_root
+from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.repair.inspection import Where, open_root
 from dedup.catalog.root import Root
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
