@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from dedup.errors import LINK
-
+#: What the last line of an error begins with where a topic of REMEDIES.md speaks of it.
+LINK = "Remedies: dedup remedies "
 #: A line in a log is at most so long.
 LINE_CHARS = 500
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-#: What the last line of an error begins with where a topic of REMEDIES.md speaks of it.
-LINK = "Remedies: dedup remedies "
+from dedup.causes import LINK, own_error
 
 
 def _iso(time_ms: int) -> str:
@@ -189,8 +188,6 @@ def cause(failure: BaseException | str | None) -> DedupError | None:
         Of the class that was raised, with its text and its remedy; an error of this package is
         returned as it is. For an exception that another one caused, both are searched.
     """
-    from dedup.causes import own_error
-
     seen: list[BaseException] = []
     while failure is not None and failure not in seen:
         if isinstance(failure, DedupError):

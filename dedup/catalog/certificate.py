@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup import faults
 from dedup.catalog.definition import Definition
 from dedup.catalog.document import checksum, from_document, to_document
-from dedup.catalog.fit import Accepted, check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import OtherVersion, array, integer, mapping, text
@@ -148,7 +146,7 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
     """Return the certificate of a query, None where there is none; CatalogError when damaged."""
     name = certificate_path(query_id)
     try:
-        return _read(root, name)
+        return read_certificate(root, name)
     except ObjectMissing:
         return None
 
@@ -178,46 +176,6 @@ def no_catalog(root: Root, query_id: str) -> ConfigError:
     )
 
 
-def create_or_check(
-    root: Root, wanted: Certificate, accepted: Accepted | None = None
-) -> Certificate:
-    """Write the certificate if there is none; return the one that counts.
-
-    Parameters
-    ----------
-    root : Root
-        The catalog.
-    wanted : Certificate
-        What this task believes.
-    accepted : Accepted, optional
-        Changes for which the user has vouched.
-
-    Returns
-    -------
-    Certificate
-        The one at the root: ``wanted``, but perhaps with an earlier ``birth_batch``, or of other
-        definitions that make the same bytes.
-
-    Raises
-    ------
-    ConfigError
-        When the catalog was made with other settings; the text names both values.
-    CatalogError
-        When the certificate is damaged, or the root cannot be read or written.
-
-    Notes
-    -----
-    Any number of tasks may race: the one at the root is read back and compared by all.
-    """
-    name = certificate_path(wanted.query_id)
-    if not root.exists(name):
-        faults.point("certificate.put.before")
-        root.create_bytes(name, wanted.to_bytes())
-        faults.point("certificate.put.after")
-    found = _read(root, name)
-    check_fit(found, wanted, where=root.url(name), accepted=accepted or Accepted())
-    return found
-
-
-def _read(root: Root, name: str) -> Certificate:
+def read_certificate(root: Root, name: str) -> Certificate:
+    """Return the certificate of this name; `ObjectMissing` is raised where there is none."""
     return root.read(name, lambda data: Certificate.from_bytes(data, root.url(name)))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dedup import faults
+from dedup.catalog.certificate import Certificate, read_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
+from dedup.catalog.layout import certificate_path
+from dedup.catalog.root import Root
 from dedup.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dedup.catalog.certificate import Certificate
 
 _ANEW = (
     "Otherwise start anew with another checkpoint and another catalog folder, which forgets all IDs"
@@ -34,6 +34,47 @@ class Accepted:
 
     id: str | None = None
     timestamp: str | None = None
+
+
+def create_or_check(
+    root: Root, wanted: Certificate, accepted: Accepted | None = None
+) -> Certificate:
+    """Write the certificate if there is none; return the one that counts.
+
+    Parameters
+    ----------
+    root : Root
+        The catalog.
+    wanted : Certificate
+        What this task believes.
+    accepted : Accepted, optional
+        Changes for which the user has vouched.
+
+    Returns
+    -------
+    Certificate
+        The one at the root: ``wanted``, but perhaps with an earlier ``birth_batch``, or of other
+        definitions that make the same bytes.
+
+    Raises
+    ------
+    ConfigError
+        When the catalog was made with other settings; the text names both values.
+    CatalogError
+        When the certificate is damaged, or the root cannot be read or written.
+
+    Notes
+    -----
+    Any number of tasks may race: the one at the root is read back and compared by all.
+    """
+    name = certificate_path(wanted.query_id)
+    if not root.exists(name):
+        faults.point("certificate.put.before")
+        root.create_bytes(name, wanted.to_bytes())
+        faults.point("certificate.put.after")
+    found = read_certificate(root, name)
+    check_fit(found, wanted, where=root.url(name), accepted=accepted or Accepted())
+    return found
 
 
 def check_fit(

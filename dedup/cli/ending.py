@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import typer
 
+from dedup.causes import LINK
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
-from dedup.errors import LINK
 
 
 class Done(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dedup.catalog.certificate import create_or_check, load_certificate
+from dedup.catalog.certificate import load_certificate
+from dedup.catalog.fit import create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage

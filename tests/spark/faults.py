@@ -29,7 +29,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
         from contextlib import ExitStack
         from unittest.mock import patch
 
-        from dedup.catalog.certificate import create_or_check
+        from dedup.catalog.fit import create_or_check
         from dedup.catalog.repair.backup import write_backup
         from dedup.catalog.root import Root
         from dedup.spark.executor import group, task

@@ -9,7 +9,7 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import create_or_check
+from dedup.catalog.fit import create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
+from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.fit import create_or_check
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.certificate import Certificate, create_or_check
+from dedup.catalog.certificate import Certificate
+from dedup.catalog.fit import create_or_check
 from dedup.catalog.repair.others import Other, others_alike
 from dedup.catalog.root import Root
 from dedup.cli.watch.screen import screen

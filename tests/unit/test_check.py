@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from dedup.catalog.certificate import create_or_check
+from dedup.catalog.fit import create_or_check
 from dedup.catalog.root import Root
 from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.checks.findings import Finding, Level, Takes

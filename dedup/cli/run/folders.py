@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dedup.cli.run.run_options import RunOptions
 
 #: Below the output, where `dedup watch OUTPUT` looks.
 METRICS = "_metrics"
@@ -29,43 +26,42 @@ def local_folder(option: str, value: str | Path) -> Path:
     return Path(text).expanduser().resolve()
 
 
-def check_folders(options: RunOptions) -> None:
+def check_folders(given: Path, output: Path, others: Mapping[str, Path]) -> None:
     """Refuse folders that would be read, hidden or overwritten by each other.
+
+    Parameters
+    ----------
+    given : Path
+        The input.
+    output : Path
+    others : mapping of option to Path
+        What else a run writes.
 
     Raises
     ------
     ConfigError
         Naming the option, the folder and the other one.
     """
-    places = {
-        "--output": options.output,
-        "--catalog": options.catalog,
-        "--checkpoint": options.checkpoint,
-    }
-    if options.duplicates is not None:
-        places["--duplicates"] = options.duplicates
-    if options.aside is not None:
-        places["--bad-records"] = options.aside
-    places["--log"] = options.log
+    places = {"--output": output, **others}
     for option, path in places.items():
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{option} {path} is a file; give a folder.")
-        if path.is_relative_to(options.input):
+        if path.is_relative_to(given):
             raise ConfigError(
-                f"{option} {path} lies in INPUT {options.input}, so that the next run would read "
+                f"{option} {path} lies in INPUT {given}, so that the next run would read "
                 "what this one wrote; give a folder elsewhere."
             )
-    if options.input.is_relative_to(options.output):
+    if given.is_relative_to(output):
         raise ConfigError(
-            f"INPUT {options.input} lies in --output {options.output}, where readers of the output "
+            f"INPUT {given} lies in --output {output}, where readers of the output "
             "would find it; give a folder elsewhere."
         )
     for option, path in places.items():
-        _check_hidden(option, path, options.output)
+        _check_hidden(option, path, output)
     names = list(places)
     for i, one in enumerate(names):
         for other in names[i + 1 :]:
-            _check_apart(one, places[one], other, places[other], options.output)
+            _check_apart(one, places[one], other, places[other], output)
 
 
 def _check_hidden(option: str, path: Path, output: Path) -> None:

@@ -170,7 +170,15 @@ class RunOptions:
         self._check_choices()
         self._check_times()
         self._check_numbers()
-        check_folders(self)
+        folders = {
+            "--catalog": self.catalog,
+            "--checkpoint": self.checkpoint,
+            "--duplicates": self.duplicates,
+            "--bad-records": self.aside,
+            "--log": self.log,
+        }
+        others = {option: path for option, path in folders.items() if path is not None}
+        check_folders(self.input, self.output, others)
 
     def _check_choices(self) -> None:
         choice("--format", self.file_format or "csv", FORMATS)

@@ -13,8 +13,9 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
-from dedup.spark.driver.expression import Expression, column_text, mentioned, read_expression
+from dedup.spark.driver.expression import Expression, column_text, mentioned
 from dedup.spark.driver.planned import check_row_by_row, steps
+from dedup.spark.driver.read_expression import read_expression
 from dedup.spark.plan import HELPER_PREFIX
 
 _FIXED_WIDTH = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _QUOTED_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
@@ -109,33 +109,6 @@ class Expression:
         It decides what a text beside a number becomes, for example.
         """
         return bool(self.casts or self.sql or self.functions - _PLAIN)
-
-
-def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
-    """Read what a Column does, without its alias.
-
-    Parameters
-    ----------
-    given : Column
-        Of classic Spark or of Spark Connect.
-    df : DataFrame
-        What it is applied to.
-    case_sensitive : bool
-        Whether the session tells names apart by case; where not, they come in lower case.
-    """
-    words = Words(given, df.columns, case_sensitive)
-    node = getattr(given, "_jc", None)
-    if node is not None:
-        from dedup.spark.driver.expression_classic import read_classic
-
-        words.out.text = read_classic(words, node.node())
-    else:
-        from dedup.spark.driver.expression_connect import read_connect
-
-        connect: Any = given
-        words.out.text = read_connect(words, connect.to_plan(df.sparkSession.client))
-    words.out.is_order = words.out.text.startswith(("SortOrder(", "sort_order("))
-    return words.out
 
 
 class Words:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from dedup.catalog.certificate import Certificate, create_or_check, load_certificate
+from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.fit import create_or_check
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
 from dedup.catalog.repair.others import others_alike, tell_of
