@@ -26,6 +26,8 @@ from dedup.monitor.health import (
 from tests.support.batch_metrics import batch
 
 START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
+WELL = "the GC watermark keeps up"
+TOO_FEW = "no fault so far; its lag is judged from five micro-batches on"
 
 
 def sample(
@@ -73,31 +75,21 @@ def test_a_lag_that_grows_is_lagging() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "lags_ms",
-    [
-        [86_400_000] * 20,
-        [1, 2, 3, 4, 3, 6, 7, 8, 9, 10],
-        [5000] * 19 + [5001],
-        [0] * 10 + [100 * n for n in range(10)],
-        [600_000 * (n >= 20) for n in range(40)],
-        [1000 * (n * n % 7 % 3) for n in range(60)],
-        [10_000 * n for n in range(20, 0, -1)],
-        [2000 * n for n in range(60)] + [120_000 - 1000 * n for n in range(12)],
-    ],
-    ids=[
-        "steady and large",
-        "fell once",
-        "a step of 1 ms",
-        "a drift",
-        "an outage long ago",
-        "noise",
-        "catching up",
-        "mended",
-    ],
-)
+NO_GROWTH = {
+    "steady and large": [86_400_000] * 20,
+    "fell once": [1, 2, 3, 4, 3, 6, 7, 8, 9, 10],
+    "a step of 1 ms": [5000] * 19 + [5001],
+    "a drift": [0] * 10 + [100 * n for n in range(10)],
+    "an outage long ago": [600_000 * (n >= 20) for n in range(40)],
+    "noise": [1000 * (n * n % 7 % 3) for n in range(60)],
+    "catching up": [10_000 * n for n in range(20, 0, -1)],
+    "mended": [2000 * n for n in range(60)] + [120_000 - 1000 * n for n in range(12)],
+}
+
+
+@pytest.mark.parametrize("lags_ms", NO_GROWTH.values(), ids=NO_GROWTH)
 def test_what_is_no_growth(lags_ms: list[int]) -> None:
-    assert told(samples(lags_ms)) == (Status.OK, "the GC watermark keeps up")
+    assert told(samples(lags_ms)) == (Status.OK, WELL)
 
 
 @pytest.mark.parametrize(("trigger_s", "speed", "jitter"), [(10, 0.9, 0.2), (1, 0.5, 0.6)])
@@ -180,10 +172,9 @@ def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
     """A driver that was killed looks well for ten minutes."""
     given = samples([0] * WINDOW)
     last_ms = given[-1].at_ms
-    well = "the GC watermark keeps up"
-    assert told(given, now_ms=last_ms + TOLD_SILENCE_MS) == (Status.OK, well)
+    assert told(given, now_ms=last_ms + TOLD_SILENCE_MS) == (Status.OK, WELL)
     status, reason = told(given, now_ms=last_ms + 3 * TOLD_SILENCE_MS)
-    assert (status, reason) == (Status.OK, f"{well}; nothing heard for 00:09:00")
+    assert (status, reason) == (Status.OK, f"{WELL}; nothing heard for 00:09:00")
     # Not where micro-batches are that far apart.
     slow = [changed(s, at_ms=START_MS + n * 300_000) for n, s in enumerate(given)]
     assert "nothing heard" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
@@ -196,21 +187,18 @@ def test_a_query_that_is_known_to_run_is_not_stopped_by_silence() -> None:
     given = samples([0] * WINDOW)
     later_ms = given[-1].at_ms + HORIZON_MS
     assert told(given, now_ms=later_ms)[0] is Status.STOPPED
-    assert told(given, now_ms=later_ms, alive=True) == (
-        Status.OK, "the GC watermark keeps up; nothing heard for 01:00:00",
-    )  # fmt: skip
+    silent = f"{WELL}; nothing heard for 01:00:00"
+    assert told(given, now_ms=later_ms, alive=True) == (Status.OK, silent)
     assert told(given, now_ms=later_ms, alive=True, ended="boom")[0] is Status.STOPPED
 
 
 def test_an_idle_query_and_another_clock_are_told() -> None:
     given = samples([0] * WINDOW)
     later_ms = given[-1].at_ms + HORIZON_MS
-    assert told(given, now_ms=later_ms, heard_ms=later_ms - 1000)[1].endswith(
-        "; no micro-batch for 01:00:00"
-    )
-    assert told(given, now_ms=given[-1].at_ms - HORIZON_MS)[1].endswith(
-        "; its clock is 01:00:00 ahead of this one"
-    )
+    idle = told(given, now_ms=later_ms, heard_ms=later_ms - 1000)[1]
+    assert idle.endswith("; no micro-batch for 01:00:00")
+    ahead = told(given, now_ms=given[-1].at_ms - HORIZON_MS)[1]
+    assert ahead.endswith("; its clock is 01:00:00 ahead of this one")
 
 
 def test_a_short_window_does_not_make_an_idle_moment_a_stop() -> None:
@@ -230,10 +218,8 @@ def test_a_trigger_of_ten_minutes_is_no_stop_between_two_micro_batches() -> None
 
 
 def test_an_end_is_told_with_its_reason() -> None:
-    assert told(samples([0] * 3), ended="CatalogError: gone") == (
-        Status.STOPPED,
-        "CatalogError: gone",
-    )
+    gone = "CatalogError: gone"
+    assert told(samples([0] * 3), ended=gone) == (Status.STOPPED, gone)
 
 
 def scheduled(runs: int, batches: int) -> list[TimedBatch]:
@@ -305,16 +291,14 @@ def test_a_source_that_speaks_twice_a_minute_is_no_stall() -> None:
 
 def test_a_longer_horizon_lets_the_gc_watermark_stand() -> None:
     given = [changed(s, gc_watermark_ms=START_MS - HORIZON_MS) for s in samples([0] * 20)]
-    assert told(given) == (Status.OK, "the GC watermark keeps up")
+    assert told(given) == (Status.OK, WELL)
 
 
 def test_a_new_checkpoint_begins_anew() -> None:
     """Adopting a catalog numbers micro-batches from 0 again: nothing went back."""
     again = samples([0] * 3)
     again[0] = changed(again[0], begins=True)
-    assert told([*samples([0] * 20), *again]) == (
-        Status.OK, "no fault so far; its lag is judged from five micro-batches on",
-    )  # fmt: skip
+    assert told([*samples([0] * 20), *again]) == (Status.OK, TOO_FEW)
 
 
 def test_damage_of_before_an_adoption_is_mended() -> None:
@@ -350,10 +334,7 @@ def test_a_shard_that_went_back_is_told() -> None:
 
 def test_little_evidence_says_nothing_of_lag() -> None:
     growing = samples(range(0, 1000 * (LEAST_EVIDENCE - 1), 1000))
-    assert told(growing) == (
-        Status.OK,
-        "no fault so far; its lag is judged from five micro-batches on",
-    )
+    assert told(growing) == (Status.OK, TOO_FEW)
     assert judge(growing, now_ms=growing[-1].at_ms).evidence == LEAST_EVIDENCE - 1
 
 

@@ -28,6 +28,7 @@ from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import COSTS
 
 pytest.importorskip("vl_convert")
+ASKED = ["--ids-per-day", "5M", "--horizon", "1 d"]
 SMALL = ["--ids-per-day", "60k", "--horizon", "1 day", "--state-budget-bytes", "65536"]
 
 
@@ -41,6 +42,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tune(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["tune", *arguments])
+
+
+def refused(*arguments: str) -> str:
+    """What is said of bad input, in one clear line."""
+    done = tune(*arguments)
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
+    return str(done.stderr)
 
 
 def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
@@ -89,11 +99,11 @@ def test_quiet_tells_of_no_progress(quick: None) -> None:
 
 def test_a_filter_that_forgets_makes_it_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = SplitBlockFilter.may_contain
-    monkeypatch.setattr(
-        SplitBlockFilter,
-        "may_contain",
-        lambda self, hashes: honest(self, hashes) & (hashes % np.uint64(100) != 0),
-    )
+
+    def forgetful(self: SplitBlockFilter, hashes: np.ndarray) -> np.ndarray:
+        return honest(self, hashes) & (hashes % np.uint64(100) != 0)
+
+    monkeypatch.setattr(SplitBlockFilter, "may_contain", forgetful)
     done = tune(*SMALL, "--json")
     assert done.exit_code == 3
     body = json.loads(done.stdout)
@@ -173,59 +183,42 @@ def test_what_is_given_of_the_sizing_is_held_against_the_log(tmp_path: Path) -> 
 def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         log(tmp_path, query=name)
-    done = tune("--log", str(tmp_path))
-    assert done.exit_code == 2
-    assert "tells of one, two; say which: --query" in done.stderr
+    assert "tells of one, two; say which: --query" in refused("--log", str(tmp_path))
     assert demand_of(TuneOptions(log=str(tmp_path), query="two")).origin.count("two")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        ([], "Say what is asked of the query"),
-        (["--ids-per-day", "many", "--horizon", "1 day"], "--ids-per-day many is not a number"),
-        (["--ids-per-day", "-5", "--horizon", "1 day"], "--ids-per-day -5 is not a number"),
-        (["--ids-per-day", "0", "--horizon", "1 day"], "error: With 0 new IDs a day (as given)"),
-        (["--ids-per-day", "5M"], "--horizon is missing"),
-        (["--ids-per-day", "5M", "--horizon", "soon"], "'soon' is not a duration"),
-        (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s must be at least"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--batch", "0 s"], "--batch 0 s"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1"], "--fpr 1.0 must lie"),
-        (
-            ["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "0"],
-            "--buckets 0 must be",
-        ),
-        (
-            ["--ids-per-day", "5M", "--horizon", "1 d", "--buckets", "129"],
-            "129 buckets per",
-        ),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--id-bytes", "1025"], "IDs of 1,025 bytes"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--fpr", "1e-9"], "--fpr 1e-09"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--duplicate-share", "1.5"], "is a share"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--html", "/no/such/x.html"], "no folder"),
-        (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
-        (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log tells"),
-        (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog tells the shards"),
-        (["--ids-per-day", "5M", "--horizon", "1 d", "--late", "never"], "--late never must be"),
-        # As the operator has it.
-        (
-            ["--ids-per-day", "5M", "--horizon", "1 d", "--state-budget-bytes", "16383"],
-            "--state-budget-bytes 16383 must be at least 16384",
-        ),
-        (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
-        (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),
-        (["--sample", "/no/such", "--id", "a", "--horizon", "1 d"], "/no/such does not exist"),
-        (["--catalog", "x"], "--catalog needs --checkpoint"),
-        (["--catalog", "/no/such", "--checkpoint", "y"], "holds no catalog"),
-        (["--id", "a", "--ids-per-day", "1k", "--horizon", "1 d", "--read-option", "x"], "KEY=VAL"),
-    ],
-)
+    [([], "Say what is asked of the query"),
+     (["--ids-per-day", "many", "--horizon", "1 day"], "--ids-per-day many is not a number"),
+     (["--ids-per-day", "-5", "--horizon", "1 day"], "--ids-per-day -5 is not a number"),
+     (["--ids-per-day", "0", "--horizon", "1 day"], "error: With 0 new IDs a day (as given)"),
+     (["--ids-per-day", "5M"], "--horizon is missing"),
+     (["--ids-per-day", "5M", "--horizon", "soon"], "'soon' is not a duration"),
+     (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s must be at least"),
+     ([*ASKED, "--batch", "0 s"], "--batch 0 s"), ([*ASKED, "--fpr", "1"], "--fpr 1.0 must lie"),
+     ([*ASKED, "--buckets", "0"], "--buckets 0 must be"),
+     ([*ASKED, "--buckets", "129"], "129 buckets per"),
+     ([*ASKED, "--id-bytes", "1025"], "IDs of 1,025 bytes"),
+     ([*ASKED, "--fpr", "1e-9"], "--fpr 1e-09"),
+     ([*ASKED, "--duplicate-share", "1.5"], "is a share"),
+     ([*ASKED, "--html", "/no/such/x.html"], "no folder"),
+     (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
+     (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log tells"),
+     (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog tells the shards"),
+     ([*ASKED, "--late", "never"], "--late never must be"),
+     # As the operator has it.
+     ([*ASKED, "--state-budget-bytes", "16383"],
+      "--state-budget-bytes 16383 must be at least 16384"),
+     (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
+     (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),
+     (["--sample", "/no/such", "--id", "a", "--horizon", "1 d"], "/no/such does not exist"),
+     (["--catalog", "x"], "--catalog needs --checkpoint"),
+     (["--catalog", "/no/such", "--checkpoint", "y"], "holds no catalog"),
+     ([*ASKED, "--id", "a", "--read-option", "x"], "KEY=VAL")],
+)  # fmt: skip
 def test_bad_input_is_one_clear_line(arguments: list[str], said: str) -> None:
-    done = tune(*arguments)
-    assert done.exit_code == 2, done.output
-    assert said in done.stderr
-    assert "Traceback" not in done.output
-    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
+    assert said in refused(*arguments)
 
 
 def test_an_empty_sample_is_refused_before_spark_starts(
@@ -233,20 +226,14 @@ def test_an_empty_sample_is_refused_before_spark_starts(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     arguments = ["--sample", str(tmp_path), "--id", "a", "--horizon", "1 d"]
-    done = tune(*arguments)
-    assert (done.exit_code, "holds no file named as csv, json or parquet" in done.stderr) == (
-        2,
-        True,
-    )
-    done = tune(*arguments, "--format", "csv")
-    assert (done.exit_code, "holds no csv files" in done.stderr) == (2, True)
+    assert "holds no file named as csv, json or parquet" in refused(*arguments)
+    assert "holds no csv files" in refused(*arguments, "--format", "csv")
 
 
 def test_a_log_folder_without_a_query_is_refused(tmp_path: Path) -> None:
-    done = tune("--log", str(tmp_path))
-    assert (done.exit_code, "tells of no query" in done.stderr) == (2, True)
-    done = tune("--log", str(log(tmp_path)), "--query", "other")
-    assert (done.exit_code, "tells of orders; not of other" in done.stderr) == (2, True)
+    assert "tells of no query" in refused("--log", str(tmp_path))
+    given = ("--log", str(log(tmp_path)), "--query", "other")
+    assert "tells of orders; not of other" in refused(*given)
 
 
 def test_a_disk_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,14 +249,11 @@ def test_a_report_that_cannot_be_written_is_told(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "report").mkdir()
-    done = tune(*SMALL, "--html", str(tmp_path / "report"))
-    assert done.exit_code == 2
-    assert "is a folder" in done.stderr
+    assert "is a folder" in refused(*SMALL, "--html", str(tmp_path / "report"))
     # Before anything is measured.
     monkeypatch.setattr(tuning, "measure", None)
-    done = tune(*SMALL, "--html", str(tmp_path / ("x" * 300)))
-    assert done.exit_code == 2
-    assert "cannot be written: File name too long" in done.stderr
+    long = refused(*SMALL, "--html", str(tmp_path / ("x" * 300)))
+    assert "cannot be written: File name too long" in long
 
 
 def test_a_look_whether_a_report_can_be_written_changes_nothing(tmp_path: Path) -> None:
