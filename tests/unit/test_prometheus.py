@@ -24,8 +24,12 @@ from dedup.monitor.series import (
 from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
 
 
-def test_counters_add_up_and_gauges_are_the_last() -> None:
-    session = Session()
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+def test_counters_add_up_and_gauges_are_the_last(session: Session) -> None:
     session.batch(batch(0, duplicate=100, live_ids=5), START_MS)
     session.batch(batch(1, duplicate=11, live_ids=7), START_MS + 1500)
     told = samples(session)
@@ -43,14 +47,12 @@ def test_counters_add_up_and_gauges_are_the_last() -> None:
     assert told["dedup_query_running", ("orders",)] == 1
 
 
-def test_what_is_unknown_is_not_exported() -> None:
-    session = Session()
+def test_what_is_unknown_is_not_exported(session: Session) -> None:
     session.batch(batch(0, gc_watermark_ms=None), START_MS)
     assert not [name for name, _ in samples(session) if "gc_watermark_timestamp" in name]
 
 
-def test_a_query_that_ended_says_so_and_goes_on_later() -> None:
-    session = Session()
+def test_a_query_that_ended_says_so_and_goes_on_later(session: Session) -> None:
     session.batch(batch(0), START_MS)
     session.ended("another", RUN, None, START_MS)
     session.ended(QUERY, "the run before", None, START_MS)
@@ -66,9 +68,8 @@ def test_a_query_that_ended_says_so_and_goes_on_later() -> None:
     assert told["dedup_query_failed", ("orders",)] == 1
 
 
-def test_names_and_units_are_as_the_conventions_have_them() -> None:
+def test_names_and_units_are_as_the_conventions_have_them(session: Session) -> None:
     registry = CollectorRegistry(auto_describe=False)
-    session = Session()
     session.batch(batch(0), START_MS)
     registry.register(session.exporter)
     families = list(parse_strictly(open_metrics(registry).decode()))
@@ -90,9 +91,8 @@ def test_every_field_that_is_exported_is_one() -> None:
         assert (series.label == "") == (set(series.fields) == {""}), series.name
 
 
-def test_the_number_of_series_is_bounded() -> None:
+def test_the_number_of_series_is_bounded(session: Session) -> None:
     """No record ID or shard is a label, of source partitions there are few, and old queries go."""
-    session = Session()
     sources = tuple((f"p{n}", n, False) for n in range(SLOWEST_SOURCES))
     for n in range(MAX_QUERIES + 20):
         session.batch(
@@ -107,8 +107,9 @@ def test_the_number_of_series_is_bounded() -> None:
     assert {"q20", f"q{MAX_QUERIES + 19}"} <= queries
 
 
-def test_names_of_source_partitions_are_bounded_for_as_long_as_the_process_lives() -> None:
-    session = Session()
+def test_names_of_source_partitions_are_bounded_for_as_long_as_the_process_lives(
+    session: Session,
+) -> None:
     seen: set[str] = set()
     for n in range(MAX_SOURCES):
         sources = tuple((f"p{n}-{m}" * 100, n + m, m == 3) for m in range(4))
@@ -123,8 +124,7 @@ def test_names_of_source_partitions_are_bounded_for_as_long_as_the_process_lives
     assert told["dedup_low_watermark_holder_info", ("orders", "other")] == 1
 
 
-def test_another_query_of_the_same_name_takes_its_place() -> None:
-    session = Session()
+def test_another_query_of_the_same_name_takes_its_place(session: Session) -> None:
     session.batch(batch(0), START_MS)
     session.batch(batch(0, query_id="another"), START_MS)
     assert samples(session)["dedup_records_total", ("orders", "unique")] == 900

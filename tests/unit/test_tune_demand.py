@@ -12,8 +12,9 @@ from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.tune.advice import round_up
 from dedup.tune.counting import CountingStore
-from dedup.tune.demand import DAY_MS, Demand, Sizing, check
+from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing, check
 from dedup.tune.drive import Load, drive, synthetic_keys
 from dedup.tune.running import of_batches, of_states
 from dedup.tune.sample import Sample, of_sample, without_future
@@ -107,10 +108,9 @@ def test_states_tell_what_their_clocks_and_buckets_hold() -> None:
 
 @pytest.mark.parametrize("late", ["emit", "drop"])
 def test_states_tell_whether_their_query_forgets_at_the_late_watermark(late: str) -> None:
-    stable = demand(stable_timestamps=True, late=late, lateness_ms=6 * HOUR_MS)
-    held = states(stable)
-    assert of_states(replace(BASE, stable_timestamps=True), "orders", held).late == late
+    held = states(demand(stable_timestamps=True, late=late, lateness_ms=6 * HOUR_MS))
     found = of_states(replace(BASE, stable_timestamps=True), "orders", held)
+    assert found.late == late
     # Its buckets are three hours and more, so that some more are held than are asked for.
     assert found.live_ids <= sum(found.shard_ids) * 1.1 < 2 * found.live_ids
     assert of_states(replace(BASE, stable_timestamps=False), "orders", held).late == "emit"
@@ -147,7 +147,7 @@ def test_a_demand_adds_up() -> None:
 
 def test_only_a_query_that_drops_what_is_late_forgets_at_the_late_watermark() -> None:
     asked = demand(lateness_ms=6 * HOUR_MS)
-    both = demand(lateness_ms=6 * HOUR_MS, stable_timestamps=True, late="drop")
+    both = replace(asked, stable_timestamps=True, late="drop")
     for other in (replace(both, late="emit"), replace(both, stable_timestamps=False)):
         assert other.live_ids == asked.live_ids == 75_000
         assert not other.policy(Sizing()).forgets_at_late
@@ -162,9 +162,8 @@ def test_a_trial_is_judged_by_the_rules_of_the_query() -> None:
     assert (policy.bucket_ms, policy.horizon_ms, policy.lateness_ms) == (334, 1_000, 7)
     assert (policy.fpr, policy.state_budget_bytes) == (0.2, 99)
     assert (policy.stable_timestamps, policy.event_time) == (True, False)
-    assert (BASE.policy(Sizing()).stable_timestamps, BASE.policy(Sizing()).event_time) == (
-        False, True,
-    )  # fmt: skip
+    policy = BASE.policy(Sizing())
+    assert (policy.stable_timestamps, policy.event_time) == (False, True)
 
 
 def test_ids_without_a_sample_spread_over_shards_by_their_hash() -> None:
@@ -196,37 +195,39 @@ def sample(rows: list[tuple[str, float | None, int]], one_in: int = 1) -> Sample
     )
 
 
+def repeats_of(rows: list[tuple[str, float | None, int]]) -> Repeats:
+    repeats = of_sample(BASE, sample(rows), None).repeats
+    assert repeats is not None
+    return repeats
+
+
 DAYS = [(f"id{n}", n / 10, n // 24) for n in range(480)]
 
 
 def test_a_sample_tells_ids_per_day_and_repeats() -> None:
-    found = of_sample(BASE, sample([*DAYS, ("id0", 47.9, 20), ("id470", 47.9, 20)]), None)
+    rows = [*DAYS, ("id0", 47.9, 20), ("id470", 47.9, 20)]
+    found = of_sample(BASE, sample(rows), None)
     assert found.ids_per_day == pytest.approx(240, rel=0.02)
     assert found.duplicates == pytest.approx(2 / 482)
     assert found.origin == "482 records of the sample"
     assert found.keys is not None
     assert len(found.keys) == 480
-    assert found.repeats is not None
-    assert found.repeats.apart_ms.tolist() == [
-        pytest.approx(0.9 * HOUR_MS), pytest.approx(47.9 * HOUR_MS)
-    ]  # fmt: skip
-    assert found.repeats.same_timestamp == 0
-    assert found.repeats.span_ms == pytest.approx(47.9 * HOUR_MS, rel=0.01)
+    repeats = repeats_of(rows)
+    assert repeats.apart_ms.tolist() == pytest.approx([0.9 * HOUR_MS, 47.9 * HOUR_MS])
+    assert repeats.same_timestamp == 0
+    assert repeats.span_ms == pytest.approx(47.9 * HOUR_MS, rel=0.01)
 
 
 def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
     """A copy with the first one's own timestamp that comes a day late is a day less an hour off."""
-    found = of_sample(BASE, sample([*DAYS, ("id10", 1.0, 20)]), None)
-    assert found.repeats is not None
-    assert found.repeats.same_timestamp == 1
-    assert found.repeats.apart_ms.tolist() == [pytest.approx((47.9 - 1 - 1.0) * HOUR_MS)]
-    assert found.repeats.behind_ms[-1] == pytest.approx(46.9 * HOUR_MS)
+    repeats = repeats_of([*DAYS, ("id10", 1.0, 20)])
+    assert repeats.same_timestamp == 1
+    assert repeats.apart_ms.tolist() == [pytest.approx((47.9 - 1 - 1.0) * HOUR_MS)]
+    assert repeats.behind_ms[-1] == pytest.approx(46.9 * HOUR_MS)
 
 
 def test_a_stray_timestamp_of_old_makes_no_sample_longer() -> None:
-    found = of_sample(BASE, sample([("old", -450_000.0, 0), *DAYS * 3]), None)
-    assert found.repeats is not None
-    assert found.repeats.span_ms < 48 * HOUR_MS
+    assert repeats_of([("old", -450_000.0, 0), *DAYS * 3]).span_ms < 48 * HOUR_MS
 
 
 @pytest.mark.parametrize("ids", [2, 3, 4])
@@ -235,15 +236,12 @@ def test_a_sample_of_a_few_ids_tells_what_a_long_one_does(ids: int) -> None:
     rows = [*((f"id{n}", 24.0 * n, 0) for n in range(ids)), ("id0", 24.0 * ids, 0)]
     found = of_sample(BASE, sample(rows), None)
     assert found.ids_per_day == pytest.approx(ids / (ids - 1))
-    assert found.repeats is not None
-    assert found.repeats.span_ms == ids * DAY_MS
+    assert repeats_of(rows).span_ms == ids * DAY_MS
 
 
 def test_records_of_one_file_are_none_behind_the_others() -> None:
     rows = [("a", 5.0, 0), ("b", 1.0, 0), ("c", 3.0, 1), ("d", 6.0, 1)]
-    found = of_sample(BASE, sample(rows), None)
-    assert found.repeats is not None
-    assert found.repeats.behind_ms.tolist() == [pytest.approx(2 * HOUR_MS)]
+    assert repeats_of(rows).behind_ms.tolist() == [pytest.approx(2 * HOUR_MS)]
 
 
 def test_a_thinned_sample_stands_for_all() -> None:
@@ -291,8 +289,6 @@ def test_a_timestamp_in_the_future_makes_none_of_the_others_late() -> None:
 
 
 def test_lengths_of_time_are_written_as_people_do() -> None:
-    from dedup.tune.advice import round_up
-
     asked = [1, 60_000, 60_001, 90 * 60_000, 25 * HOUR_MS, 13 * DAY_MS - 1]
     given = [round_up(duration_ms) for duration_ms in asked]
     assert [format_ms(duration_ms) for duration_ms in given] == [
