@@ -87,13 +87,9 @@ def test_damaged_blocks_are_refused_by_number() -> None:
     times_ms = np.zeros(200, np.int64)
     blocks = [b for _, b in encode_blocks(keys, hashes, times_ms, 4, wide_times=False)]
     for damaged in (
-        blocks[1][:5],
-        blocks[1][:-1],
-        blocks[1] + b"x",
-        b"\x02" + blocks[1][1:],
-        blocks[1][:1] + b"\x81" + blocks[1][2:],
-        blocks[1][:2] + bytes(2) + blocks[1][4:],
-    ):
+        blocks[1][:5], blocks[1][:-1], blocks[1] + b"x", b"\x02" + blocks[1][1:],
+        blocks[1][:1] + b"\x81" + blocks[1][2:], blocks[1][:2] + bytes(2) + blocks[1][4:],
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="block 1 is damaged"):
             decode_blocks([blocks[0], damaged, *blocks[2:]])
 

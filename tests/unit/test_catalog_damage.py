@@ -289,14 +289,10 @@ def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
     file = bench.file(seg, ".forgotten")
     good = file.read_bytes()
     for bad in (
-        b"",
-        good[:-10],
-        good.replace(b'"format":2', b'"format":3'),
+        b"", good[:-10], good.replace(b'"format":2', b'"format":3'),
         good.replace(str(seg.start_ms).encode(), str(seg.start_ms + 1).encode()),
-        good.replace(b"-0000", b"-0001"),
-        b"[]",
-        b"{}",
-    ):
+        good.replace(b"-0000", b"-0001"), b"[]", b"{}",
+    ):  # fmt: skip
         file.write_bytes(bad)
         with pytest.raises(CatalogError, match=f"again: dedup catalog accept-loss .*{seg.name}"):
             bench.store().loss_accepted(seg)

@@ -160,12 +160,8 @@ def test_a_lookup_takes_segments_of_every_grid() -> None:
     driver.feed([Rec(Z, 30)])
     driver.retune(horizon_ms=40, bucket_ms=40)
     assert driver.named([Rec(X, 49), Rec(X, 50), Rec(Y, 65), Rec(Z, 70), Rec(Z, 71)]) == [
-        "DUPLICATE",
-        "UNIQUE",
-        "DUPLICATE",
-        "DUPLICATE",
-        "UNIQUE",
-    ]
+        "DUPLICATE", "UNIQUE", "DUPLICATE", "DUPLICATE", "UNIQUE",
+    ]  # fmt: skip
 
 
 def test_an_orphan_segment_with_a_live_id_is_not_believed() -> None:

@@ -39,14 +39,8 @@ def test_alone_it_prints_help() -> None:
     code, lines = make()
     assert code == 0
     assert {line.split()[1] for line in lines} >= {
-        "demo",
-        "test",
-        "test-older",
-        "lint",
-        "bench",
-        "bench-scale",
-        "wheel",
-    }
+        "demo", "test", "test-older", "lint", "bench", "bench-scale", "wheel",
+    }  # fmt: skip
 
 
 def test_no_java(tmp_path: Path) -> None:

@@ -35,13 +35,9 @@ STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()
 @pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
 def test_names_in_json(tmp_path: Path, name: str) -> None:
     lines = [
-        '{"id": 1, "s": {"a": [{"b": 1}]}}',
-        "",
-        '{"id": "text", "n": null}',
-        "{broken",
-        '[{"id": 2, "listed": 1}]',
-        '{"id": 3, "s": {"a": [{"c": {}}]}}',
-    ]
+        '{"id": 1, "s": {"a": [{"b": 1}]}}', "", '{"id": "text", "n": null}', "{broken",
+        '[{"id": 2, "listed": 1}]', '{"id": 3, "s": {"a": [{"c": {}}]}}',
+    ]  # fmt: skip
     text = "\n".join(lines).encode()
     path = tmp_path / name
     path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
@@ -118,12 +114,8 @@ def test_changes() -> None:
     )
     told = {change.column: change.kind for change in changes(known, found)}
     assert told == {
-        "n": "wider",
-        "d": "other",
-        "s.x": "added",
-        "l[].b": "narrower",
-        "new": "added",
-    }
+        "n": "wider", "d": "other", "s.x": "added", "l[].b": "narrower", "new": "added",
+    }  # fmt: skip
     exact = {change.column: change.kind for change in changes(known, found, exact=True)}
     assert exact["ID"] == "respelled"
     assert exact["id"] == "removed"

@@ -154,18 +154,13 @@ def test_options_in_the_page_exist() -> None:
 
 
 MADE = [
-    ConfigError("text", remedy="changed-settings"),
-    DataError("text", remedy="bad-records"),
-    CatalogError("text", remedy="storage"),
-    SegmentDamaged("text", remedy="damaged-segment"),
+    ConfigError("text", remedy="changed-settings"), DataError("text", remedy="bad-records"),
+    CatalogError("text", remedy="storage"), SegmentDamaged("text", remedy="damaged-segment"),
     ObjectMissing("text", remedy="missing-catalog"),
-    ExecutorError("text", remedy="executor-package"),
-    DedupError("text", remedy="output-folder"),
-    StateError.damaged("text"),
-    StateError.unknown_version(9, 3),
-    ClockError.ahead(100_000, 0),
+    ExecutorError("text", remedy="executor-package"), DedupError("text", remedy="output-folder"),
+    StateError.damaged("text"), StateError.unknown_version(9, 3), ClockError.ahead(100_000, 0),
     ClockError.fell(0, 100_000),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda error: f"{type(error).__name__}-{error.remedy}")
