@@ -146,3 +146,11 @@ def run(query: QueryDriver, numbers: range) -> list[str]:
         query.now_ms += 60_000
         told += query.batch(records(number))
     return told
+
+
+def give_up(query: QueryDriver, run_id: str, number: int, *, from_epoch: int | None = None) -> None:
+    """Start with one micro-batch that is never committed."""
+    rows, epoch = list(query.rows), query.epoch
+    query.go_on(run_id, from_epoch=from_epoch)
+    run(query, range(number, number + 1))
+    query.rows, query.epoch = rows, epoch

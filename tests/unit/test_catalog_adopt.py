@@ -9,23 +9,26 @@ import pytest
 
 from dedup.catalog.repair.adopt import adopt
 from dedup.catalog.repair.backup import read_adopted, read_backup
+from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from tests.support.query_driver import POLICY, QUERY, ROOMY, QueryDriver, records, run
+from tests.support.query_driver import POLICY, QUERY, ROOMY, QueryDriver, give_up, records, run
+
+
+def backup_of(query: QueryDriver) -> ShardState:
+    state = read_backup(query.root, QUERY, 0)
+    assert state is not None
+    return state
 
 
 def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
     """An older checkpoint is put back, seals nothing, and is lost as well."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(12))
-    told = read_backup(query.root, QUERY, 0)
-    assert told is not None
-    assert told.epoch > 6, "the copy tells of micro-batches that are about to be undone"
+    assert backup_of(query).epoch > 6, "the copy tells of micro-batches that are about to be undone"
     query.go_on("run-2", from_epoch=6)
     query.policy = ROOMY
     run(query, range(6, 8))
-    told = read_backup(query.root, QUERY, 0)
-    assert told is not None
-    assert told.epoch == 6
+    assert backup_of(query).epoch == 6
     done = adopt(query.root, tmp_path / "new", QUERY, sole=True)
     assert done.epoch == 6
     query.begin_adopted("run-3")
@@ -41,13 +44,10 @@ def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
     run(query, range(15))
     query.go_on("run-2")
     run(query, range(15, 30))
-    told = read_backup(query.root, QUERY, 0)
-    assert told is not None
+    told = backup_of(query)
     query.go_on("tried", from_epoch=5)
     run(query, range(5, 5 + max(committed, 1)))
-    again = read_backup(query.root, QUERY, 0)
-    assert again is not None
-    assert again.epoch == told.epoch
+    assert backup_of(query).epoch == told.epoch
     with pytest.raises(ConfigError, match=f"up to micro-batch {told.epoch}, say so with --sole"):
         adopt(query.root, tmp_path / "new", QUERY)
     done = adopt(query.root, tmp_path / "new", QUERY, sole=True)
@@ -68,8 +68,7 @@ def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, commit
     one_by_one(query, range(30), "run")
     query.go_on("unused", from_epoch=10)
     one_by_one(query, range(10, 10 + committed), "again")
-    told = read_backup(query.root, QUERY, 0)
-    assert told is not None
+    told = backup_of(query)
     with pytest.raises(ConfigError, match="went on from more than one state"):
         adopt(query.root, tmp_path / "new", QUERY)
     assert (told.epoch < 10 + committed) == (committed > 1)
@@ -82,10 +81,7 @@ def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, commit
 def test_a_start_that_was_given_up_long_ago_is_no_branch(tmp_path: Path) -> None:
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(15))
-    rows, epoch = list(query.rows), query.epoch
-    query.go_on("tried", from_epoch=5)
-    run(query, range(5, 6))
-    query.rows, query.epoch = rows, epoch
+    give_up(query, "tried", 5, from_epoch=5)
     for start in range(3):
         query.go_on(f"run-{start + 2}")
         run(query, range(15 + 8 * start, 23 + 8 * start))
@@ -127,10 +123,7 @@ def test_a_history_of_one_line_needs_no_word(tmp_path: Path, starts: int) -> Non
     query.go_on("short")
     query.policy = ROOMY
     run(query, range(8 * starts, 8 * starts + 2))
-    rows, epoch = list(query.rows), query.epoch
-    query.go_on("failed")
-    run(query, range(8 * starts + 2, 8 * starts + 3))
-    query.rows, query.epoch = rows, epoch
+    give_up(query, "failed", 8 * starts + 2)
     done = adopt(query.root, tmp_path / "new", QUERY)
     assert done.epoch >= 8 * starts - 1
     query.begin_adopted("next")
@@ -168,11 +161,8 @@ def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) 
         query = QueryDriver(tmp_path, short)
         for number in range(60):
             told = read_backup(query.root, QUERY, 0)
-            gone = [
-                pending_list
-                for pending_list in (told.manifest.pending_lists if told else ())
-                if not list((tmp_path / "root").rglob(f"{pending_list.name}.expired"))
-            ]
+            lists = {listed.name for listed in (told.manifest.pending_lists if told else ())}
+            gone = lists - {path.stem for path in (tmp_path / "root").rglob("*.expired")}
             if gone:
                 break
             query.now_ms += 60_000
@@ -183,5 +173,4 @@ def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) 
     query.begin_adopted("next")
     query.now_ms += 60_000
     query.batch([])
-    named = {pending_list.name for pending_list in query.state().manifest.pending_lists}
-    assert not named & {pending_list.name for pending_list in gone}
+    assert not gone & {listed.name for listed in query.state().manifest.pending_lists}

@@ -22,6 +22,17 @@ def with_filters(driver: Driver) -> ShardState:
     return replace(driver.state, filters=filters)
 
 
+def enlarge_budget(driver: Driver) -> None:
+    driver.state = with_filters(driver)
+    driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
+
+
+def accept(driver: Driver, *lost: str) -> None:
+    """Damage segments, and accept their loss."""
+    driver.store.damaged.update(lost)
+    driver.store.accepted.update(lost)
+
+
 def two_segments(**changes: object) -> Driver:
     """x in [0, 10) and y in [20, 30), sealed."""
     driver = drive(state_budget_bytes=0, lateness_ms=500, **changes)
@@ -51,8 +62,7 @@ def test_a_missing_segment_is_damage() -> None:
 
 def test_a_filter_in_the_state_row_still_answers_for_a_damaged_segment() -> None:
     driver = two_segments()
-    driver.policy = drive(state_budget_bytes=1 << 20, lateness_ms=500).policy
-    driver.state = with_filters(driver)
+    enlarge_budget(driver)
     driver.store.damaged.update(names(driver.state.manifest))
     assert driver.named([Rec(Z, 6)]) == ["UNIQUE"]
     assert (driver.count("filter_negative"), driver.count("filter_false_positive")) == (1, 0)
@@ -66,8 +76,7 @@ def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
     if in_state:
         driver.state = with_filters(driver)
     lost, kept = names(driver.state.manifest)
-    driver.store.damaged.add(lost)
-    driver.store.accepted.add(lost)
+    accept(driver, lost)
     # The duplicate passes, as the user accepted; the oracle must not object.
     driver.passed = [p for p in driver.passed if p.id != X]
     assert driver.named([Rec(X, 6), Rec(Y, 26)]) == ["UNIQUE", "DUPLICATE"]
@@ -106,8 +115,7 @@ def close(driver: Driver) -> None:
 def test_damage_found_while_merging_stops_the_query() -> None:
     driver = closing(3)
     driver.store.damaged.add(names(driver.state.manifest)[1])
-    driver.state = with_filters(driver)
-    driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
+    enlarge_budget(driver)
     with pytest.raises(SegmentDamaged):
         close(driver)
 
@@ -115,11 +123,9 @@ def test_damage_found_while_merging_stops_the_query() -> None:
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_loss_accepted_while_merging(parts: int) -> None:
     driver = closing(parts)
-    driver.state = with_filters(driver)
-    driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
+    enlarge_budget(driver)
     lost = names(driver.state.manifest)[1]
-    driver.store.damaged.add(lost)
-    driver.store.accepted.add(lost)
+    accept(driver, lost)
     driver.passed = [p for p in driver.passed if p.id != b"1"]
     close(driver)
     (segment,) = driver.state.manifest.buckets[0].segments
@@ -131,10 +137,8 @@ def test_a_loss_accepted_while_merging(parts: int) -> None:
 
 def test_all_of_a_bucket_lost_while_merging() -> None:
     driver = closing(3)
-    driver.state = with_filters(driver)
-    driver.policy = drive(state_budget_bytes=1 << 20, horizon_ms=500).policy
-    driver.store.damaged.update(names(driver.state.manifest))
-    driver.store.accepted.update(names(driver.state.manifest))
+    enlarge_budget(driver)
+    accept(driver, *names(driver.state.manifest))
     driver.passed = []
     close(driver)
     assert driver.state.manifest.buckets == ()

@@ -29,14 +29,8 @@ def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
     distinct = DistinctIds(keys, hashes, first, last, own_first, own_last)
     laps: list[str] = []
-    matches = lookup(
-        driver.state,
-        distinct,
-        driver.policy,
-        driver.store,
-        hash_key=HASH_KEY,
-        on_stage_end=laps.append,
-    )
+    asked = (driver.state, distinct, driver.policy, driver.store)
+    matches = lookup(*asked, hash_key=HASH_KEY, on_stage_end=laps.append)
     assert laps == ["tail", "probe", "lookup"]
     return matches
 
@@ -171,8 +165,5 @@ def test_an_orphan_segment_with_a_live_id_is_not_believed() -> None:
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
     entries = Entries.in_order(keys, hashes, np.array([100, 109]))
     driver.store.write_segment(SegmentPlan(100, 110, 0.01), [entries])
-    assert driver.named([Rec(X, 160), Rec(X, 161), Rec(Y, 101)]) == [
-        "DUPLICATE",
-        "UNIQUE",
-        "UNIQUE",
-    ]
+    verdicts = driver.named([Rec(X, 160), Rec(X, 161), Rec(Y, 101)])
+    assert verdicts == ["DUPLICATE", "UNIQUE", "UNIQUE"]

@@ -11,6 +11,13 @@ from dedup.core.policy import Policy
 from tests.support.shard_driver import SEALED_OR_NOT, YEAR_MS, Driver, Rec, X, Y, drive, watermarks
 
 
+def quiet_and_busy(**changes: object) -> Driver:
+    """Two partitions that have spoken once."""
+    driver = drive(**{"idle_timeout_ms": 100, **changes})
+    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    return driver
+
+
 @SEALED_OR_NOT
 def test_one_clock_ten_horizons_behind_holds_the_watermarks(budget: int) -> None:
     driver = drive(state_budget_bytes=budget)
@@ -19,12 +26,9 @@ def test_one_clock_ten_horizons_behind_holds_the_watermarks(budget: int) -> None
     assert driver.state.clocks.holder(driver.policy) == "slow"
     driver.feed([Rec(b"%d" % n, 1_000 + n, "fast") for n in range(5)])
     assert watermarks(driver) == (400, 340)
-    assert driver.named([Rec(Y, 410, "slow"), Rec(X, 940, "slow"), Rec(X, 939, "slow")]) == [
-        "DUPLICATE",
-        "DUPLICATE",
-        # 61 behind the first x, and 1 behind its copy, which was not emitted.
-        "UNIQUE",
-    ]
+    verdicts = driver.named([Rec(Y, 410, "slow"), Rec(X, 940, "slow"), Rec(X, 939, "slow")])
+    # The last is 61 behind the first x, and 1 behind its copy, which was not emitted.
+    assert verdicts == ["DUPLICATE", "DUPLICATE", "UNIQUE"]
 
 
 def test_a_clock_that_begins_ten_horizons_behind_holds_until_the_time_out() -> None:
@@ -33,10 +37,8 @@ def test_a_clock_that_begins_ten_horizons_behind_holds_until_the_time_out() -> N
     held = []
     for n in range(1, 6):
         now_ms = 10_000 + 30 * n
-        names = driver.named(
-            [Rec(b"f%d" % n, 1_000 + n, "fast"), Rec(b"s%d" % n, n, "slow")], now_ms
-        )
-        assert names == ["UNIQUE", "LATE"]
+        both = [Rec(b"f%d" % n, 1_000 + n, "fast"), Rec(b"s%d" % n, n, "slow")]
+        assert driver.named(both, now_ms) == ["UNIQUE", "LATE"]
         held.append(driver.state.clocks.low_watermark_ms)
     # First heard at +30, so patience ends at +130.
     assert held == [1_000, 1_000, 1_000, 1_000, 1_005]
@@ -54,8 +56,7 @@ def test_a_lone_clock_far_behind_does_not_move() -> None:
 
 
 def test_a_partition_is_idle_after_the_time_out_and_three_batches_of_others() -> None:
-    driver = drive(idle_timeout_ms=100)
-    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    driver = quiet_and_busy()
     lows = []
     for n, now_ms in enumerate((10_050, 10_100, 10_200), start=1):
         driver.feed([Rec(b"%d" % n, 500 + n, "busy")], now_ms)
@@ -64,8 +65,7 @@ def test_a_partition_is_idle_after_the_time_out_and_three_batches_of_others() ->
 
 
 def test_a_partition_is_not_idle_before_the_time_out() -> None:
-    driver = drive(idle_timeout_ms=100)
-    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    driver = quiet_and_busy()
     for n in range(1, 6):
         driver.feed([Rec(b"%d" % n, 500 + n, "busy")], 10_000 + n)
     assert driver.state.clocks.low_watermark_ms == 500
@@ -82,8 +82,7 @@ def test_nobody_is_idle_while_nobody_speaks() -> None:
 
 
 def test_downtime_makes_nobody_idle() -> None:
-    driver = drive(idle_timeout_ms=100)
-    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    driver = quiet_and_busy()
     for n in range(1, 6):
         driver.restart()
         driver.feed([Rec(b"%d" % n, 500 + n, "busy")], 10_000 + YEAR_MS * n)
@@ -94,8 +93,7 @@ def test_downtime_makes_nobody_idle() -> None:
 
 
 def test_without_a_time_out_nobody_is_ever_idle() -> None:
-    driver = drive(idle_timeout_ms=None)
-    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    driver = quiet_and_busy(idle_timeout_ms=None)
     for n in range(1, 6):
         driver.feed([Rec(b"%d" % n, 500 + n, "busy")], 10_000 + YEAR_MS * n)
     assert driver.state.clocks.low_watermark_ms == 500
@@ -105,21 +103,16 @@ def test_without_a_time_out_nobody_is_ever_idle() -> None:
 
 @pytest.mark.parametrize("far", [20, 900], ids=["remembered", "forgotten"])
 def test_late_records_of_a_partition_back_from_idle_are_counted(far: int) -> None:
-    driver = drive(idle_timeout_ms=100, horizon_ms=500)
-    driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 500, "busy")], 10_000)
+    driver = quiet_and_busy(horizon_ms=500)
     for n in range(1, 5):
         driver.feed([Rec(b"%d" % n, 500 + far * n, "busy")], 10_000 + 50 * n)
         assert driver.count("returned_from_idle") == 0
     assert ("quiet" in driver.state.clocks.sources) == (far == 20)
     late_ms = driver.state.clocks.late_watermark_ms
-    names = driver.named(
-        [
-            Rec(b"l1", late_ms - 1, "quiet"),
-            Rec(None, late_ms - 1, "quiet"),
-            Rec(b"l2", late_ms, "quiet"),
-            Rec(b"l3", late_ms - 1, "busy"),
-        ]
-    )
+    names = driver.named([
+        Rec(b"l1", late_ms - 1, "quiet"), Rec(None, late_ms - 1, "quiet"),
+        Rec(b"l2", late_ms, "quiet"), Rec(b"l3", late_ms - 1, "busy"),
+    ])  # fmt: skip
     assert names == ["LATE", "NULL_ID", "UNIQUE", "LATE"]
     assert driver.count("returned_from_idle") == 2
 

@@ -302,9 +302,7 @@ def test_deletes_per_batch_are_bounded_and_oldest_first() -> None:
     driver.history = [driver.state] * 5
     driver.feed([])
     assert driver.count("segments_deleted") == MAX_DELETES
-    assert [e.name for e in driver.state.manifest.expired] == [
-        f"e{n:03d}" for n in range(MAX_DELETES, MAX_DELETES + 10)
-    ]
+    assert driver.state.manifest.expired == waiting[MAX_DELETES:]
     driver.feed([])
     assert driver.state.manifest.expired == ()
 
@@ -313,10 +311,9 @@ def test_bytes_of_the_live_segments() -> None:
     driver = drive(state_budget_bytes=0)
     fill(driver, 3)
     segments = list(driver.state.manifest.segments())
-    assert driver.state.manifest.live_bytes() == (
-        sum(s.sst_bytes for s in segments),
-        sum(s.filter_bytes for s in segments),
-    )
+    sst_bytes, filter_bytes = driver.state.manifest.live_bytes()
+    assert sst_bytes == sum(s.sst_bytes for s in segments)
+    assert filter_bytes == sum(s.filter_bytes for s in segments)
 
 
 def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
@@ -329,11 +326,8 @@ def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
     # No more in each than are deleted in one micro-batch.
     assert [pending_list.count for pending_list in manifest.pending_lists] == [MAX_DELETES] * 4
     assert manifest.pending > MAX_EXPIRED_NAMES + 100
-    held = {
-        name
-        for pending_list in manifest.pending_lists
-        for name in driver.store.pending_lists[pending_list.name]
-    }
+    lists = [driver.store.pending_lists[each.name] for each in manifest.pending_lists]
+    held = {name for names in lists for name in names}
     assert all(name in driver.store.segments for name in held)
     # Half an hour later nothing that Spark could roll back to names them.
     for _ in range(driver.policy.retain_epochs + 5):

@@ -74,11 +74,8 @@ def test_an_entry_just_too_far_does_not_hide_a_near_one(budget: int) -> None:
 def test_every_copy_in_a_batch_is_looked_up(budget: int, stable: bool) -> None:
     driver = drive(lateness_ms=900, state_budget_bytes=budget, stable_timestamps=stable)
     driver.feed([Rec(X, 5), Rec(X, 305)])
-    assert driver.named([Rec(X, 200), Rec(X, 6), Rec(X, 306)]) == [
-        "UNIQUE",
-        "DUPLICATE",
-        "DUPLICATE",
-    ]
+    verdicts = driver.named([Rec(X, 200), Rec(X, 6), Rec(X, 306)])
+    assert verdicts == ["UNIQUE", "DUPLICATE", "DUPLICATE"]
 
 
 @SEALED_OR_NOT
@@ -101,13 +98,10 @@ def test_backfill_of_ten_horizons_in_one_batch(budget: int, stable: bool, late: 
     assert (late_ms, gc_ms) == (599, 539)
     forgotten_ms = late_ms if stable and late == "drop" else gc_ms
     # What is behind already is neither kept nor written.
-    assert driver.state.tail.times_ms.tolist() == (
-        list(range(forgotten_ms - forgotten_ms % 10, 600)) if budget else []
-    )
+    first_ms = forgotten_ms - forgotten_ms % 10
+    assert driver.state.tail.times_ms.tolist() == (list(range(first_ms, 600)) if budget else [])
     starts = {ref.start_ms for ref, _ in driver.store.segments.values()}
-    assert starts - {0} == (
-        set() if budget else set(range(forgotten_ms - forgotten_ms % 10, 600, 10))
-    )
+    assert starts - {0} == (set() if budget else set(range(first_ms, 600, 10)))
     assert driver.named([Rec(b"599", 599)]) == ["DUPLICATE"]
 
 
@@ -124,11 +118,8 @@ def test_the_watermarks_of_a_batch_apply_to_the_next(budget: int) -> None:
     driver = drive(late="drop", state_budget_bytes=budget)
     assert watermarks(driver) == (NEVER_MS, NEVER_MS)
     assert driver.named([Rec(X, 0), Rec(Y, 500)]) == ["UNIQUE", "UNIQUE"]
-    assert driver.named([Rec(Z, 499), Rec(b"w", 900), Rec(b"v", 501)]) == [
-        "LATE",
-        "UNIQUE",
-        "UNIQUE",
-    ]
+    verdicts = driver.named([Rec(Z, 499), Rec(b"w", 900), Rec(b"v", 501)])
+    assert verdicts == ["LATE", "UNIQUE", "UNIQUE"]
     assert driver.named([Rec(b"u", 899), Rec(b"t", 900)]) == ["LATE", "UNIQUE"]
 
 
@@ -148,16 +139,12 @@ def test_watermarks_do_not_fall_with_a_longer_lateness_or_horizon(budget: int) -
 
 def test_the_future_that_was_rolled_back_never_happened() -> None:
     driver = drive(state_budget_bytes=0, retain_epochs=5)
-    driver.feed([Rec(X, 100)])
-    driver.feed([Rec(Y, 110)])
-    driver.feed([Rec(Z, 500)])
+    for record in (Rec(X, 100), Rec(Y, 110), Rec(Z, 500)):
+        driver.feed([record])
     driver.roll_back(2)
     driver.restart()
-    assert driver.named([Rec(Z, 100), Rec(Y, 100), Rec(X, 100)]) == [
-        "UNIQUE",
-        "UNIQUE",
-        "DUPLICATE",
-    ]
+    verdicts = driver.named([Rec(Z, 100), Rec(Y, 100), Rec(X, 100)])
+    assert verdicts == ["UNIQUE", "UNIQUE", "DUPLICATE"]
 
 
 @SEALED_OR_NOT

@@ -212,9 +212,3 @@ def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(
     assert store.counters.filters_rebuilt == 1
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
     assert any("it has format 3, and this release" in problem for problem in report.problems)
-
-
-def test_without_a_later_format_nothing_is_wrong(bench: Bench) -> None:
-    """What the two tests above see comes from their patches alone."""
-    _, seg = written(bench.store(), 50)
-    assert verify_segment(bench.root, QUERY, 0, seg.name, seg).ok
