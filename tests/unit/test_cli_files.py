@@ -76,14 +76,7 @@ def test_partition_folders_are_seen(tmp_path: Path) -> None:
 
 def test_one_file_as_input(tmp_path: Path) -> None:
     options = options_for(tmp_path, "a[1].csv", "b.csv")
-    files = find_files(
-        RunOptions.make(
-            input=tmp_path / "in" / "a[1].csv",
-            id=("a",),
-            horizon="1 day",
-            output=options.output,
-        )
-    )
+    files = find_files(replace(options, input=tmp_path / "in" / "a[1].csv"))
     assert (files.root, files.pattern) == (tmp_path / "in", None)
     assert files.paths == (tmp_path / "in" / "a[1].csv",)
     assert files.place == str(tmp_path / "in" / "a\\[1\\].csv")
@@ -202,17 +195,9 @@ def test_another_meaning_is_refused(
 
 def test_policies_may_change(tmp_path: Path) -> None:
     record = record_of(options_for(tmp_path, timestamp="t"))
-    later = options_for(
-        tmp_path,
-        timestamp="t",
-        horizon="9 days",
-        late="drop",
-        lateness="1 hour",
-        files_per_trigger=3,
-        duplicates=tmp_path / "dup",
-        fpr=0.1,
-    )
-    check_same(later, record)
+    given = {"horizon": "9 days", "late": "drop", "lateness": "1 hour", "files_per_trigger": 3,
+             "duplicates": tmp_path / "dup", "fpr": 0.1}  # fmt: skip
+    check_same(options_for(tmp_path, timestamp="t", **given), record)
 
 
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -259,11 +244,9 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
         "with exclusive(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
+    command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"

@@ -40,11 +40,11 @@ def test_names_in_json(tmp_path: Path, name: str) -> None:
     ]  # fmt: skip
     text = "\n".join(lines).encode()
     path = tmp_path / name
-    path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    pack = gzip.compress if name.endswith("gz") else bytes
+    path.write_bytes(pack(text))
     names = {"id": {}, "s": {"a": {"b": {}, "c": {}}}, "n": {}, "listed": {}}
     assert json_names(path) == names
-    quoted = text + b"\n{'quoted': 1}"
-    path.write_bytes(gzip.compress(quoted) if name.endswith("gz") else quoted)
+    path.write_bytes(pack(text + b"\n{'quoted': 1}"))
     assert json_names(path) is None, "Spark takes it for JSON"
     path.write_bytes(path.read_bytes()[:-8] if name.endswith("gz") else b"")
     assert json_names(path) == (None if name.endswith("gz") else {})
@@ -119,14 +119,8 @@ def test_changes() -> None:
     exact = {change.column: change.kind for change in changes(known, found, exact=True)}
     assert exact["ID"] == "respelled"
     assert exact["id"] == "removed"
-    wide = ddl(
-        id=STRING,
-        n=LONG,
-        d=T.DecimalType(4, 1),
-        s=ddl(a=INT, x=INT),
-        l=T.ArrayType(ddl(b=LONG)),
-        new=STRING,
-    )
+    larger = {"n": LONG, "s": ddl(a=INT, x=INT), "new": STRING}
+    wide = ddl(**({field.name: field.dataType for field in known} | larger))
     assert joined(known, found, widen=True) == wide
     narrow = joined(known, found, widen=False)
     assert isinstance(narrow, T.StructType)
@@ -165,16 +159,8 @@ def test_another_schema(tmp_path: Path) -> None:
 
 
 def test_the_runs_own_clock(tmp_path: Path) -> None:
-    schema = ddl(
-        id=STRING,
-        note=STRING,
-        created_at=STRING,
-        eventTime=STRING,
-        cat=STRING,
-        ts=T.LongType(),
-        amount=T.LongType(),
-        seen=T.TimestampType(),
-    )
+    texts = dict.fromkeys(("id", "note", "created_at", "eventTime", "cat"), STRING)
+    schema = ddl(**texts, ts=LONG, amount=LONG, seen=T.TimestampType())
     assert time_columns(schema, ("id",)) == ["seen", "created_at", "eventTime", "ts"]
     told = own_clock(options_for(tmp_path), schema)
     assert told is not None

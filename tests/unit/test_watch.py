@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dedup.cli.app import app
 from dedup.cli.watch import work as watch_query
@@ -62,6 +62,10 @@ def log(folder: Path, made: list[BatchMetrics]) -> MetricsLog:
     for one in made:
         written.batch(one, one.newest_ms or 0)
     return written
+
+
+def watch(where: Path | str, *options: str) -> Result:
+    return CliRunner().invoke(app, ["watch", str(where), *options])
 
 
 def text(lines: list[Any]) -> str:
@@ -176,14 +180,13 @@ def test_more_lag_than_was_asked_for_is_told() -> None:
 
 def test_lines_of_the_log_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     log(tmp_path, batches())
-    command = ["watch", str(tmp_path), "--once"]
-    assert "cannot be read" not in CliRunner().invoke(app, command).output
+    assert "cannot be read" not in watch(tmp_path, "--once").output
     with open(tmp_path / f"{QUERY}.metrics.jsonl", "a") as file:
         file.write("boom\nboom\n")
-    shown = CliRunner().invoke(app, command)
+    shown = watch(tmp_path, "--once")
     assert shown.exit_code == 0
     assert shown.output.startswith("lines of the metrics log that cannot be read: 2\n OK  orders")
-    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    told = json.loads(watch(tmp_path, "--once", "--json").output)
     assert told["queries"][0]["unreadable"] == 2
 
 
@@ -251,12 +254,12 @@ def test_the_exit_code_is_the_verdict(
     written = log(tmp_path, made)
     if ended:
         written.ended(QUERY, RUN, ended, time.time_ns() // 1_000_000)
-    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--once", "--json"])
+    told = watch(tmp_path, "--once", "--json")
     assert told.exit_code == code, told.output
     body = json.loads(told.output)
     assert (body["status"], body["exit_code"]) == (status, code)
     assert body["queries"][0]["last"]["batch_id"] == made[-1].batch_id
-    shown = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    shown = watch(tmp_path, "--once")
     assert shown.exit_code == code
     assert shown.output.startswith(f" {status}  orders")
 
@@ -267,23 +270,23 @@ def test_lagging_has_a_code_of_its_own(tmp_path: Path) -> None:
         for n, one in enumerate(batches())
     ]
     log(tmp_path, made)
-    assert CliRunner().invoke(app, ["watch", str(tmp_path), "--once"]).exit_code == 10
+    assert watch(tmp_path, "--once").exit_code == 10
 
 
 def test_one_query_of_several(tmp_path: Path) -> None:
     log(tmp_path, batches())
     log(tmp_path, batches(query_id="other", query_name="payments", stuck=True))
-    everything = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    everything = watch(tmp_path, "--once")
     assert everything.exit_code == 11
-    one = CliRunner().invoke(app, ["watch", str(tmp_path), "--once", "--query", "orders"])
+    one = watch(tmp_path, "--once", "--query", "orders")
     assert (one.exit_code, "payments" in one.output) == (0, False)
 
 
 def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    told = watch(tmp_path, "--once")
     assert told.exit_code == 2
     assert "of no query yet" in told.output
-    told = CliRunner().invoke(app, ["watch", str(tmp_path / "nowhere"), "--once"])
+    told = watch(tmp_path / "nowhere", "--once")
     assert told.exit_code == 2
     assert "no folder of metrics logs" in told.output
 
@@ -332,7 +335,7 @@ def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() 
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         shown = text(watch_query._lines(watch_query.looker(url, None), 80, 24))
         assert shown.startswith(f" WAITING  {url}/queries.json gives no metrics of dedup")
-        assert CliRunner().invoke(app, ["watch", url, "--once"]).exit_code == 2
+        assert watch(url, "--once").exit_code == 2
 
 
 class Watching:
@@ -432,13 +435,10 @@ def test_a_query_that_was_replaced_under_its_name_is_left_out(tmp_path: Path) ->
     for n, one in enumerate(long_ago):
         written.batch(one, 1000 * n)
     log(tmp_path, made)
-    command = ["watch", str(tmp_path), "--json"]
-    told = json.loads(CliRunner().invoke(app, command).output)
-    assert [one["query_id"] for one in told["queries"]] == [QUERY], "it was silent before"
-    by_id = json.loads(CliRunner().invoke(app, [*command, "--query", "old"]).output)
-    assert [one["query_id"] for one in by_id["queries"]] == ["old"]
-    by_name = json.loads(CliRunner().invoke(app, [*command, "--query", "orders"]).output)
-    assert [one["query_id"] for one in by_name["queries"]] == [QUERY]
+    # The old one was silent before.
+    for asked, found in (((), QUERY), (("--query", "old"), "old"), (("--query", "orders"), QUERY)):
+        told = json.loads(watch(tmp_path, "--json", *asked).output)
+        assert [one["query_id"] for one in told["queries"]] == [found]
 
 
 @pytest.mark.parametrize("name", ["orders", None])
@@ -458,35 +458,33 @@ def test_of_queries_that_share_a_name_only_those_that_ended_are_left_out(
 def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) -> None:
     log(tmp_path, batches())
     (tmp_path / f"x{SUFFIX}").mkdir()
-    shown = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    shown = watch(tmp_path, "--once")
     assert shown.exit_code == 0
     # The folder's name may be as long as a line.
     assert f"x{SUFFIX}cannotberead(itisnoregularfile)" in "".join(shown.output.split())
     assert " OK  orders" in shown.output
-    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--json"])
+    told = watch(tmp_path, "--json")
     assert "cannot be read" in told.stderr
     assert json.loads(told.stdout)["status"] == "OK"
 
 
 def test_a_query_that_never_did_a_micro_batch_is_thought_of(tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    told = watch(tmp_path, "--once")
     assert "one that failed before that is in the driver's log alone" in told.output
 
 
 @pytest.mark.parametrize("every", ["inf", "nan", "1e12", "0"])
 def test_how_often_to_look_has_its_limits(tmp_path: Path, every: str) -> None:
     log(tmp_path, batches())
-    assert CliRunner().invoke(app, ["watch", str(tmp_path), "--every", every]).exit_code == 2
+    assert watch(tmp_path, "--every", every).exit_code == 2
 
 
 def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"HTTP://127.0.0.1:{deaf.getsockname()[1]}"
-        assert (
-            "gives no metrics of dedup" in CliRunner().invoke(app, ["watch", url, "--once"]).output
-        )
-    told = CliRunner().invoke(app, ["watch", "http://me:secret@127.0.0.1:1", "--once"])
+        assert "gives no metrics of dedup" in watch(url, "--once").output
+    told = watch("http://me:secret@127.0.0.1:1", "--once")
     assert told.exit_code == 2
     assert "the URL holds a user or a password" in told.output
     assert "secret" not in told.output
@@ -507,10 +505,8 @@ def test_a_terminal_that_is_too_small_is_told_of_what_it_lacks() -> None:
     assert one.health.reason in reason, "the verdict is wrapped, not cut"
     for size in ((39, 24), (80, 9)):
         (line,) = fit(screen([one]), *size)
-        assert line.plain == (
-            f"the terminal is {size[0]}x{size[1]}; dedup watch needs 40x10 at least, 80x24 to show "
-            "all"
-        )
+        needs = "dedup watch needs 40x10 at least, 80x24 to show all"
+        assert line.plain == f"the terminal is {size[0]}x{size[1]}; {needs}"
     whole = screen([one])
     assert fit(whole, 80, 24) == whole
     assert max(len(line.plain) for line in waiting("x " * 80, width=40)) <= 40
