@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from dedup.core.duration import duration_ms
-from dedup.core.policy import MIN_FPR
+from dedup.core.policy import MAX_BUCKETS, MIN_FPR
 from dedup.errors import ConfigError
 
 _T = TypeVar("_T", bound=str)
@@ -34,6 +34,12 @@ def check_least(option: str, value: int | None, least: int = 1) -> None:
     """Refuse a number that is too small."""
     if value is not None and value < least:
         raise refused(option, value, f"be at least {least}.")
+
+
+def check_buckets(option: str, value: int) -> None:
+    """Refuse a number of buckets per horizon that no lookup should have to ask."""
+    if not 1 <= value <= MAX_BUCKETS:
+        raise refused(option, value, f"be 1 to {MAX_BUCKETS}; 8 is best.")
 
 
 def check_fpr(option: str, value: float | None) -> None:

@@ -75,6 +75,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"bad_records": "skip", "read_options": (("mode", "x"),)}, "contradict each other"),
         ({"files_per_trigger": 0}, "--files-per-trigger 0 must be at least 1"),
         ({"shards": 0}, "--shards 0 must be at least 1"),
+        ({"buckets": 1001}, "--buckets 1001 must be 1 to 1000; 8 is best."),
         ({"state_budget_bytes": 1000}, "--state-budget-bytes 1000 must be at least 16384"),
         ({"fpr": 1.0}, "--fpr 1.0 must lie between 0 and 1"),
         ({"master": "spark://host:7077"}, "--master spark://host:7077 is not a local one"),

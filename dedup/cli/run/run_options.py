@@ -10,7 +10,7 @@ from typing import Any
 
 from dedup.cli.run.folders import METRICS, check_folders, local_folder
 from dedup.core.duration import duration_ms
-from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
+from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
 from dedup.core.policy import LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
@@ -244,7 +244,8 @@ class RunOptions:
     def _check_numbers(self) -> None:
         check_least("--files-per-trigger", self.files_per_trigger)
         check_least("--shards", self.shards)
-        check_least("--buckets", self.buckets)
+        if self.buckets is not None:
+            check_buckets("--buckets", self.buckets)
         check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
         check_fpr("--fpr", self.fpr)
 

@@ -15,7 +15,7 @@ from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local
 from dedup.core.duration import duration_ms, format_ms
-from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
+from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
 from dedup.core.policy import (
     LATE,
     MAX_BUCKETS,
@@ -180,8 +180,7 @@ class Options:
 
     def _bucket_ms(self, horizon_ms: int) -> int:
         if self.bucket_length is None:
-            if not 1 <= self.buckets <= MAX_BUCKETS:
-                raise ConfigError(f"buckets={self.buckets} must be 1 to {MAX_BUCKETS}; 8 is best.")
+            check_buckets("buckets", self.buckets)
             return -(-horizon_ms // self.buckets)
         bucket_ms = duration_ms(self.bucket_length, option="bucket_length")
         if not 1 <= bucket_ms <= horizon_ms:
