@@ -145,28 +145,35 @@ def test_orphans_of_the_lineage_go_once_nothing_can_name_them(root: Root) -> Non
     assert base.stray_files == (3, 1)
 
 
+EXPIRED, SPILLED, LOST, LEFT = (segment_name(n, OLD, 7, n) for n in (1, 2, 3, 4))
+PENDING_LIST = shard_path(QUERY, 0, segment_name(3, OLD, 8, 0) + ".expired")
+
+
+def named(root: Root) -> Manifest:
+    """A manifest that names what is expired and spilled; of what is lost there is a note."""
+    listed = segment_name(3, OLD, 8, 0)
+    put(root, shard_path(QUERY, 0, LOST + ".forgotten"))
+    write_pending_list(root, QUERY, 0, listed, [SPILLED])
+    return Manifest(
+        expired=(Expired(EXPIRED, 4, 0),), pending_lists=(PendingList(listed, 1, 4, 0),)
+    )
+
+
 def test_what_the_manifest_names_stays(root: Root) -> None:
-    expired, spilled, lost = (segment_name(n, OLD, 7, n) for n in (1, 2, 3))
-    pending_list = segment_name(3, OLD, 8, 0)
     kept = {
         put(root, shard_path(QUERY, 0, name + suffix))
-        for name in (expired, spilled, lost)
+        for name in (EXPIRED, SPILLED, LOST)
         for suffix in (".sst", ".filter")
     }
-    put(root, shard_path(QUERY, 0, lost + ".forgotten"))
-    write_pending_list(root, QUERY, 0, pending_list, [spilled])
-    manifest = Manifest(
-        expired=(Expired(expired, 4, 0),), pending_lists=(PendingList(pending_list, 1, 4, 0),)
-    )
-    _, deleted = housekeep(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)
-    assert deleted == 0
+    base = state(OLD, 49, 0, named(root))
+    assert housekeep(root, visit(NEW, 50), base, POLICY)[1] == 0
     assert names(root) >= kept
     # A pending list that cannot be read hides names: then nothing is known to be an orphan.
-    root.put_bytes(shard_path(QUERY, 0, pending_list + ".expired"), b"damage")
+    root.put_bytes(PENDING_LIST, b"damage")
     extra = orphan(root, 5)
-    assert housekeep(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)[1] == 0
-    root.delete([shard_path(QUERY, 0, pending_list + ".expired")])
-    assert housekeep(root, visit(NEW, 50), state(OLD, 49, 0, manifest), POLICY)[1] == 0
+    assert housekeep(root, visit(NEW, 50), base, POLICY)[1] == 0
+    root.delete([PENDING_LIST])
+    assert housekeep(root, visit(NEW, 50), base, POLICY)[1] == 0
     assert names(root) >= kept | {extra}
 
 
@@ -178,22 +185,16 @@ def standings(root: Root, manifest: Manifest) -> dict[str, str]:
 
 
 def test_inspect_calls_orphan_what_the_operator_takes_for_one(root: Root) -> None:
-    expired, spilled, lost, left = (segment_name(n, OLD, 7, n) for n in (1, 2, 3, 4))
-    pending_list = segment_name(3, OLD, 8, 0)
-    for name in (expired, spilled, lost, left):
+    for name in (EXPIRED, SPILLED, LOST, LEFT):
         put(root, shard_path(QUERY, 0, name + ".sst"))
-    put(root, shard_path(QUERY, 0, lost + ".forgotten"))
-    write_pending_list(root, QUERY, 0, pending_list, [spilled])
-    manifest = Manifest(
-        expired=(Expired(expired, 4, 0),), pending_lists=(PendingList(pending_list, 1, 4, 0),)
-    )
-    told = {expired: "expired", spilled: "expired", lost: "loss accepted", left: "orphan"}
+    manifest = named(root)
+    told = {EXPIRED: "expired", SPILLED: "expired", LOST: "loss accepted", LEFT: "orphan"}
     assert standings(root, manifest) == told
     stray = find_stray(root, QUERY, 0, manifest)
-    assert [file.parsed.segment for file in stray.orphans] == [left]
+    assert [file.parsed.segment for file in stray.orphans] == [LEFT]
     # A pending list that cannot be read hides names: what is not named may be expired.
-    root.put_bytes(shard_path(QUERY, 0, pending_list + ".expired"), b"damage")
-    hidden = dict.fromkeys((spilled, left), "unknown")
+    root.put_bytes(PENDING_LIST, b"damage")
+    hidden = dict.fromkeys((SPILLED, LEFT), "unknown")
     assert standings(root, manifest) == told | hidden
     assert not find_stray(root, QUERY, 0, manifest).complete
 

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup import kernel
-from dedup.core.keys import Keys
 from dedup.kernel._types import Kernel
 from tests.support.kernel_models import (
     KEY,
@@ -232,9 +230,3 @@ def test_threads_share_arguments() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(24)))
-
-
-def test_the_first_of_keys_that_share_a_hash() -> None:
-    keys = Keys.from_list([b"a", b"b", b"a", b"c", b"b"])
-    first = kernel.first_occurrence(keys.data, keys.offsets, np.zeros(5, np.uint64))
-    assert first.tolist() == [0, 1, 0, 3, 1]

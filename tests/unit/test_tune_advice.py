@@ -57,6 +57,10 @@ def advice(rule: str, asked: Demand, chosen: Choice | None = None, memory: Any =
     return found
 
 
+def rules(asked: Demand, chosen: Choice | None = None) -> set[str]:
+    return {found.rule for found in advise(asked, chosen or choice(), None)}
+
+
 # ---- which choice --------------------------------------------------------------------------------
 
 
@@ -203,8 +207,7 @@ def test_skew_is_told_as_it_was_seen() -> None:
 def test_live_ids_of_a_running_query_are_held_against_the_trials() -> None:
     """A million in each of two shards, says the trial."""
     for alike in (None, 1_400_000, 2_900_000):
-        rules = {f.rule for f in advise(demand(seen_live=alike), choice(), None)}
-        assert "seen-live-ids" not in rules
+        assert "seen-live-ids" not in rules(demand(seen_live=alike))
     less = advice("seen-live-ids", demand(seen_live=1_000_000))
     assert (less.level, less.takes) == (Level.UNKNOWN, Takes.OUTSIDE)
     assert "1,000,000 live IDs, the trial of what the query has comes to 2,000,000" in less.evidence
@@ -223,8 +226,7 @@ def test_segments_of_a_query_that_the_trial_does_not_have_tell_of_a_smaller_budg
     sealed = candidate(BASE)
     sealed = replace(sealed, trial=replace(sealed.trial, segments=0.5))
     for asked, chosen in ((12, choice(today=sealed)), (0, choice()), (None, choice())):
-        rules = {f.rule for f in advise(demand(seen_segments=asked), chosen, None)}
-        assert "seen-segments" not in rules
+        assert "seen-segments" not in rules(demand(seen_segments=asked), chosen)
 
 
 def test_repeats_beyond_the_horizon_go_on() -> None:
@@ -267,7 +269,7 @@ def test_copies_with_the_first_ones_timestamp_suggest_stable_timestamps() -> Non
         demand(repeats=same, stable_timestamps=True),
         demand(repeats=repeats([])),
     ):
-        assert "stable-timestamps" not in {f.rule for f in advise(other, choice(), None)}
+        assert "stable-timestamps" not in rules(other)
 
 
 def test_the_rate_of_a_running_query_is_held_against_its_target() -> None:
@@ -282,8 +284,7 @@ def test_the_rate_of_a_running_query_is_held_against_its_target() -> None:
 def test_a_catalog_larger_than_the_cache_is_told() -> None:
     large = choice(today=candidate(BASE, gib=20))
     assert advice("cache-bytes", demand(), large).change == f"cache_bytes={25 * 2**30}"
-    small = {f.rule for f in advise(demand(), choice(), None)}
-    assert "cache-bytes" not in small
+    assert "cache-bytes" not in rules(demand())
     assert DEFAULT_CACHE_BYTES < 20 * 2**30
 
 
@@ -305,9 +306,8 @@ def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
 
 def test_the_interval_of_micro_batches_is_told_and_whether_it_is_assumed() -> None:
     told = words.title(demand(batch_ms=60_000))
-    assert told.endswith(
-        "2 shards on 2 cores, a micro-batch every 1 minute (assumed: give --batch)"
-    )
+    assumed = "a micro-batch every 1 minute (assumed: give --batch)"
+    assert told.endswith(f"2 shards on 2 cores, {assumed}")
     assert words.title(demand(batch_ms=10_321, batch_known=True)).endswith("every 10 seconds")
 
 
@@ -336,9 +336,8 @@ def result(asked: Demand | None = None, *, forgotten: int = 0, **trial: Any) -> 
 
 def test_the_verdict_says_keep_or_change_what() -> None:
     found = result()
-    assert words.verdict(found.demand, found.choice).startswith(
-        "CHANGE to fpr=0.003 instead of 0.1:"
-    )
+    change = words.verdict(found.demand, found.choice)
+    assert change.startswith("CHANGE to fpr=0.003 instead of 0.1:")
     alone = Choice(found.choice.candidates[:1], found.choice.today)
     assert words.verdict(found.demand, alone).startswith("KEEP buckets=8, fpr=0.1, state_budget")
     tail_only = candidate(BASE)
@@ -401,11 +400,7 @@ def test_json_and_verdict_tell_the_same_live_ids() -> None:
 
 def test_one_forgotten_id_is_a_false_negative() -> None:
     assert result().to_json()["status"] == "ok"
-    for bad in (
-        result(forgotten=1),
-        result(forgotten=0, passed_again=1),
-        result(wrongly_dropped=1),
-    ):
+    for bad in (result(forgotten=1), result(passed_again=1), result(wrongly_dropped=1)):
         assert bad.to_json()["status"] == "false negatives"
         assert bad.to_json()["false_negatives"] >= 1
 
