@@ -16,7 +16,7 @@ from dedup.catalog.blocks import (
     encode_blocks,
 )
 from dedup.core.keys import Keys
-from tests.support.catalog import Content, content, fixed, hashes_of, varied
+from tests.support.catalog import Content, content, fixed, varied
 
 
 def sorted_by_hash(made: Content) -> tuple[Keys, np.ndarray]:
@@ -36,20 +36,18 @@ def test_what_is_encoded_is_decoded(ids: set[bytes], wide: bool) -> None:
     assert [key for key, _ in entries] == sorted({key for key, _ in entries})
 
 
-def test_layout_of_a_block_of_equal_lengths_byte_by_byte() -> None:
-    keys = Keys.from_list([b"ab", b"cd"])
-    (entry,) = encode_blocks(
-        keys, np.zeros(2, np.uint64), np.array([5, 70_000], np.int64), 1, wide_times=False
-    )
-    assert entry == (bytes(4), struct.pack("<BBHIII", 1, 1, 2, 2, 5, 70_000) + b"abcd")
-
-
-def test_layout_of_a_block_of_mixed_lengths_and_wide_times_byte_by_byte() -> None:
-    keys = Keys.from_list([b"", b"xyz"])
-    (entry,) = encode_blocks(
-        keys, np.zeros(2, np.uint64), np.array([1, 1 << 33], np.int64), 1, wide_times=True
-    )
-    assert entry == (bytes(4), struct.pack("<BBHIIQQ", 1, 2, 2, 0, 3, 1, 1 << 33) + b"xyz")
+@pytest.mark.parametrize(
+    ("ids", "offsets_ms", "block"),
+    [([b"ab", b"cd"], [5, 70_000], struct.pack("<BBHIII", 1, 1, 2, 2, 5, 70_000) + b"abcd"),
+     ([b"", b"xyz"], [1, 1 << 33], struct.pack("<BBHIIQQ", 1, 2, 2, 0, 3, 1, 1 << 33) + b"xyz")],
+    ids=["equal lengths", "mixed lengths and wide times"],
+)  # fmt: skip
+def test_layout_of_a_block_byte_by_byte(
+    ids: list[bytes], offsets_ms: list[int], block: bytes
+) -> None:
+    hashes, wide = np.zeros(2, np.uint64), max(offsets_ms) >= 1 << 32
+    entries = encode_blocks(Keys.from_list(ids), hashes, np.array(offsets_ms), 1, wide_times=wide)
+    assert list(entries) == [(bytes(4), block)]
 
 
 @pytest.mark.parametrize("made", [fixed(5000), varied(5000)], ids=["fixed", "varied"])
@@ -103,14 +101,6 @@ def test_damaged_lengths_are_refused() -> None:
 
 def test_hashes_that_are_none_are_refused() -> None:
     keys = fixed(70_000).keys
+    zeros = np.zeros(70_000, np.uint64), np.zeros(70_000, np.int64)
     with pytest.raises(ValueError, match="not hashes of the IDs"):
-        list(
-            encode_blocks(
-                keys, np.zeros(70_000, np.uint64), np.zeros(70_000, np.int64), 1, wide_times=False
-            )
-        )
-
-
-def test_hashes_of_support_are_the_filter_hashes() -> None:
-    made = fixed(3)
-    assert (hashes_of(made.keys) == made.hashes).all()
+        list(encode_blocks(keys, *zeros, 1, wide_times=False))

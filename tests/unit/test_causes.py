@@ -32,6 +32,11 @@ _TRACE = (
 )
 _AGAIN = "\nDuring handling of the above exception, another exception occurred:\n\n"
 _UNMAPPED = "ImportError: libarrow.so.2600: failed to map segment from shared object\n"
+_NULL_ID = "dedup.errors.DataError: null ID\nRemedies: dedup remedies null-ids\n"
+
+
+def failed(raised: str) -> str:
+    return _FAILED.format(_TRACE + raised)
 
 
 @pytest.mark.parametrize(
@@ -41,23 +46,15 @@ _UNMAPPED = "ImportError: libarrow.so.2600: failed to map segment from shared ob
         ("\n\n boom\nat z", "boom"),
         (" ", "no reason given"),
         ("x" * 1000, "x" * LINE_CHARS),
-        (_FAILED.format(_TRACE + "KeyError: 'region'\n"), "KeyError: 'region'"),
-        (_FAILED.format(_TRACE + "KeyboardInterrupt\n"), "KeyboardInterrupt"),
-        (
-            _FAILED.format(_TRACE + "KeyError: 1\n" + _AGAIN + _TRACE + "my.mod.Bad: both\n"),
-            "Bad: both",
-        ),
+        (failed("KeyError: 'region'\n"), "KeyError: 'region'"),
+        (failed("KeyboardInterrupt\n"), "KeyboardInterrupt"),
+        (failed("KeyError: 1\n" + _AGAIN + _TRACE + "my.mod.Bad: both\n"), "Bad: both"),
         (
             f"Caused by: java.lang.X: {_TRACE}py4j.protocol.Py4JJavaError: An error occurred\n"
             "Caused by: java.io.EOFException: Unexpected end\n\tat java.z",
             "Unexpected end",
         ),
-        (
-            _FAILED.format(
-                _TRACE + "dedup.errors.DataError: null ID\nRemedies: dedup remedies x\n"
-            ),
-            "DataError: null ID",
-        ),
+        (failed(_NULL_ID), "DataError: null ID"),
     ],
 )
 def test_the_cause_of_a_long_error(error: str, told: str) -> None:
@@ -75,7 +72,7 @@ def test_the_cause_of_a_long_error(error: str, told: str) -> None:
     ],
 )
 def test_a_worker_without_memory(raised: str) -> None:
-    told = cause_of(_FAILED.format(_TRACE + raised))
+    told = cause_of(failed(raised))
     assert told.startswith("A Python worker got no memory (")
     assert "spark.executor.pyspark.memory" in told
     assert raised.split("\n", 1)[0].rpartition(".")[2][:20] in told
@@ -89,10 +86,7 @@ def test_the_heap() -> None:
 
 
 def test_an_error_of_ours_has_its_topic() -> None:
-    found = own_error(
-        _TRACE + "dedup.errors.DataError: null ID\nRemedies: dedup remedies null-ids\n"
-    )
-    assert found == ("DataError", "null ID", "null-ids")
+    assert own_error(_TRACE + _NULL_ID) == ("DataError", "null ID", "null-ids")
     other = own_error("dedup.errors.DataError: a\n\ndedup.errors.X: b\nRemedies: dedup remedies y")
     assert other == ("DataError", "a", None)
     assert own_error("nothing") is None

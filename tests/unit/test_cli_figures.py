@@ -54,9 +54,9 @@ def test_nothing_done() -> None:
     assert "none yet" in shown(figures())
 
 
-def shown(value: Figures) -> str:
+def shown(value: Figures, notes: Sequence[tuple[str, str, str]] = ()) -> str:
     out = io.StringIO()
-    Console(file=out, width=80).print(table(value, "t"))
+    Console(file=out, width=80).print(table(value, "t", notes))
     return out.getvalue()
 
 
@@ -138,14 +138,7 @@ def test_records_that_could_not_be_read_are_counted_apart() -> None:
         [batch(records_in=2, unique=2)], goes_on=frozenset({"unique"}), files=1, seconds=1.0, bad=3
     )
     assert made_of.to_json()["bad_records"] == 3
-    printed = _printed(made_of, [("time", "at", "the column of --timestamp")])
+    printed = shown(made_of, [("time", "at", "the column of --timestamp")])
     assert re.search(r"bad records +3 +not read", printed)
     assert re.search(r"time +at +the column of --timestamp", printed)
-    assert "bad records" not in _printed(figures(batch()))
-
-
-def _printed(shown: Figures, notes: Sequence[tuple[str, str, str]] = ()) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    with console.capture() as captured:
-        console.print(table(shown, "run", notes))
-    return captured.get()
+    assert "bad records" not in shown(figures(batch()))

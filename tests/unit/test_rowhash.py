@@ -78,16 +78,10 @@ def test_every_column_and_the_key_count() -> None:
 
 
 def test_a_null_list_may_hide_elements() -> None:
-    hiding = pa.ListArray.from_arrays(
-        pa.array([0, 1, 3, 4], pa.int32()),
-        pa.array([1, 7, 8, 2]),
-        mask=pa.array([False, True, False]),
-    )
-    plain = pa.array([[1], None, [2]], pa.list_(pa.int64()))
-    assert (
-        hash_rows(pa.table({"c": hiding}), KEY).tolist()
-        == hash_rows(pa.table({"c": plain}), KEY).tolist()
-    )
+    ends, mask = pa.array([0, 1, 3, 4], pa.int32()), pa.array([False, True, False])
+    hiding = pa.ListArray.from_arrays(ends, pa.array([1, 7, 8, 2]), mask=mask)
+    plain = hashes([[1], None, [2]], pa.list_(pa.int64()))
+    assert hash_rows(pa.table({"c": hiding}), KEY).tolist() == plain
 
 
 def test_times_at_the_ends_of_the_calendar() -> None:
