@@ -16,6 +16,7 @@ import pyspark
 import pytest
 
 from dedup.spark.daemon import unzipped
+from tests.support.processes import python
 
 ZIPPED = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
 
@@ -109,8 +110,7 @@ daemon.import_module = lambda name: Spark if name == "pyspark.daemon" else real(
 sys.argv = ["daemon", "pyspark.worker"]
 daemon.main()
 """
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    done = python("-c", code, env={"OMP_NUM_THREADS": "1"})
     drawn = [line.split() for line in done.stdout.splitlines()]
     assert len(drawn) == 2, done.stderr
     assert len({number for numbers in drawn for number in numbers}) == 4

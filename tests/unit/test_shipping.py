@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import threading
 import traceback
 from functools import partial
@@ -18,6 +16,7 @@ from dedup.cli.failures import explain
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, ExecutorError
 from dedup.spark.driver.shipping import shipped
+from tests.support.processes import python
 
 
 class Counted:
@@ -108,5 +107,4 @@ def test_workers_load_what_they_need_and_no_more(name: str) -> None:
     """Each Python worker imports it in the first micro-batch; pandas would be most of that."""
     loaded = "print({'pandas', 'rocksdict'} & {*sys.modules})"
     code = f"import sys, dedup.spark.executor.{name}; {loaded}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    assert python("-c", code).stdout.strip() == "set()"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,6 +10,7 @@ import pytest
 
 from dedup.cli.failures import INTERRUPTED
 from dedup.cli.stop import StopRequest
+from tests.support.processes import python
 
 # Each signal interrupts the wait at its next line: in the midst of what holds a lock, too.
 _SIGNALS = """
@@ -55,13 +54,8 @@ except KeyboardInterrupt:
 """
 
 
-def python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_a_signal_may_come_at_any_moment_of_a_wait() -> None:
-    told = python(_SIGNALS)
+    told = python("-c", _SIGNALS)
     heard = re.fullmatch(r"(\d+) signals were heard\n", told.stdout)
     assert heard, told.stderr
     assert int(heard[1]) >= 5
@@ -70,7 +64,7 @@ def test_a_signal_may_come_at_any_moment_of_a_wait() -> None:
 @pytest.mark.parametrize(("how", "code", "told"), [("tidy", 0, "interrupted\n"), ("", 130, "")])
 def test_the_second_signal_is_the_end(how: str, code: int, told: str) -> None:
     assert INTERRUPTED == 130
-    ended = python(_TWICE, how)
+    ended = python("-c", _TWICE, how)
     assert (ended.returncode, ended.stdout) == (code, told)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from dedup import tools
 from dedup.cli.app import app
 from dedup.cli.catalog import work
 from dedup.tune import candidates, tuning
+from tests.support.processes import python
 from tests.support.query_driver import POLICY, QUERY, QueryDriver
 from tests.support.tuning import COSTS
 from tests.unit.test_catalog_commands import in_a_segment, known, run
@@ -113,5 +112,4 @@ def test_snippets_of_the_pages(
 
 def test_neither_the_package_nor_the_tools_load_spark() -> None:
     program = "import dedup, sys; dedup.tools.inspect; print('pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"False\n"
+    assert python("-c", program).stdout == "False\n"
