@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup.cli.session import stream_settings
 from tests.support.cli_job import FileDrop, Job
 from tests.support.quick_spark import FULL, INTERPRETED_PLANS
 
@@ -47,11 +46,6 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
 def spark(_session: SparkSession) -> Iterator[SparkSession]:
     """A session with settings, views and streams of its own, on the shared JVM."""
     session = _session.newSession()
-    for key, value in {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-    }.items():
-        session.conf.set(key, value)
     yield session
     for query in session.streams.active:
         query.stop()
@@ -66,6 +60,4 @@ def files(tmp_path: Path) -> FileDrop:
 @pytest.fixture
 def job(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Job:
     """`dedup run` with the settings of a session of its own."""
-    for key, value in stream_settings(2).items():
-        spark.conf.set(key, value)
     return Job(spark, files, tmp_path)

@@ -26,7 +26,7 @@ from dedup.tools import read_checkpoint
 from dedup.tune import read_sample as reading
 from dedup.tune.demand import Demand, Sizing
 from dedup.tune.running import of_states
-from dedup.tune.sample import of_sample, without_future
+from dedup.tune.sample import Sample, of_sample, without_future
 from tests.support.cli_job import FileDrop, Job
 from tests.support.processes import dedup
 
@@ -55,18 +55,32 @@ def base(**fields: Any) -> Demand:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "csv.gz", "json"])
-def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, file_format: str) -> None:
-    for number, rows in enumerate(events()):
-        names, times = [r[0] for r in rows], [r[1] for r in rows]
-        written = times if file_format == "parquet" else [t.isoformat() for t in times]
-        job.files.table(f"{number:02d}.{file_format}", pa.table({"id": names, "at": written}))
-    sample = tune_sample.read_sample(
-        input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
-    )
+def table(rows: list[tuple[str, datetime]]) -> pa.Table:
+    return pa.table({"id": [name for name, _ in rows], "at": [at for _, at in rows]})
+
+
+def read(job: Job, **options: Any) -> Sample:
+    given = {"input": job.files.folder, "id": ("id",), "timestamp": "at", **options}
+    return tune_sample.read_sample(**given, spark=job.spark)
+
+
+def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, tmp_path: Path) -> None:
+    samples = []
+    for file_format in ("csv.gz", "json", "parquet"):
+        files = FileDrop(tmp_path / file_format)
+        for number, rows in enumerate(events()):
+            written = rows if file_format == "parquet" else [(i, at.isoformat()) for i, at in rows]
+            files.table(f"{number:02d}.{file_format}", table(written))
+        samples.append(read(job, input=files.folder))
+    assert {tuple(sample.times_ms) for sample in samples} == {tuple(samples[0].times_ms)}
+    assert len({tuple(sample.keys[i] for i in range(6000)) for sample in samples}) == 1
+    sample = samples[0]
     found = of_sample(base(), sample, None)
     assert found.repeats is not None
-    outcome = job(horizon="10 hours", timestamp="at", lateness="1 hour")
+    outcome = job(
+        input=files.folder, horizon="10 hours", timestamp="at", lateness="1 hour",
+        files_per_trigger=4,
+    )  # fmt: skip
     counts = outcome.figures.counts
     assert found.repeats.records == counts["records_in"] == 6000
     repeated = len(found.repeats.apart_ms)
@@ -81,9 +95,11 @@ def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, file_f
 
 def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:
     for number, rows in enumerate(events(files=20)):
-        names, times = [r[0] for r in rows], [r[1] for r in rows]
-        job.files.table(f"{number:02d}.parquet", pa.table({"id": names, "at": times}))
-    outcome = job(horizon="16 hours", timestamp="at", buckets=4, state_budget_bytes=16 << 10)
+        job.files.table(f"{number:02d}.parquet", table(rows))
+    outcome = job(
+        horizon="16 hours", timestamp="at", buckets=4, state_budget_bytes=16 << 10,
+        files_per_trigger=4,
+    )  # fmt: skip
     known = read_checkpoint(
         open_root(str(job.output / "_catalog")), str(job.output / "_checkpoint"), job.spark
     )
@@ -134,12 +150,10 @@ def test_what_is_taken_for_a_default_is_the_operators() -> None:
 
 def test_a_large_sample_is_thinned_by_id(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, rows in enumerate(events()):
-        names, times = [r[0] for r in rows], [r[1] for r in rows]
-        job.files.table(f"{number:02d}.parquet", pa.table({"id": names, "at": times}))
-    read = {"input": str(job.files.folder), "id": ("id",), "timestamp": "at", "spark": job.spark}
-    whole = tune_sample.read_sample(**read)
+        job.files.table(f"{number:02d}.parquet", table(rows))
+    whole = read(job)
     monkeypatch.setattr(reading, "MAX_RECORDS", 2000)
-    thin = tune_sample.read_sample(**read)
+    thin = read(job)
     assert thin.one_in == 3
     assert len(thin) == pytest.approx(2000, rel=0.15)
     all_keys = [whole.keys[i] for i in range(len(whole))]
@@ -154,19 +168,17 @@ def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> 
     rows = {"id": ["a", None, "b", "a"], "at": [START, START, None, START + timedelta(hours=1)],
             "x": [1.0, 2.0, 3.0, 4.0]}  # fmt: skip
     job.files.table("1.parquet", pa.table(rows))
-    read = {"input": str(job.files.folder), "spark": job.spark}
-    assert len(tune_sample.read_sample(**read, id=("id",), timestamp="at")) == 2
-    timeless = tune_sample.read_sample(**read, id=("id",), timestamp=None)
+    assert len(read(job)) == 2
+    timeless = read(job, timestamp=None)
     assert (len(timeless), timeless.times_ms) == (3, None)
-    composite = tune_sample.read_sample(**read, id=("id", "at"), timestamp=None)
-    assert len(composite) == 4
+    assert len(read(job, id=("id", "at"), timestamp=None)) == 4
     for wrong, said in (
-        ({"id": ("nope",), "timestamp": "at"}, "--id nope: INPUT has no such column"),
-        ({"id": ("x",), "timestamp": "at"}, "ID column 'x' is double"),
-        ({"id": ("id",), "timestamp": "x"}, "--timestamp x is a column of numbers .double."),
+        ({"id": ("nope",)}, "--id nope: INPUT has no such column"),
+        ({"id": ("x",)}, "ID column 'x' is double"),
+        ({"timestamp": "x"}, "--timestamp x is a column of numbers .double."),
     ):
         with pytest.raises(ConfigError, match=said):
-            tune_sample.read_sample(**read, **wrong)
+            read(job, **wrong)
 
 
 @pytest.mark.parametrize("timestamp_format", [None, "dd.MM.yyyy", "seconds"])
@@ -178,10 +190,7 @@ def test_a_column_that_holds_no_times_is_told_in_one_line(
     monkeypatch.setattr(logger, "handle", logged.append)
     job.files.text("1.csv", "id,at\na,2024-01-01 00:00:00\nb,soon")
     with pytest.raises(ConfigError) as refused:
-        tune_sample.read_sample(
-            input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark,
-            timestamp_format=timestamp_format,
-        )  # fmt: skip
+        read(job, timestamp_format=timestamp_format)
     said = refused.value.text
     assert said.startswith("--timestamp at cannot be read as a time")
     assert (f"by --timestamp-format {timestamp_format}: " in said) == (timestamp_format is not None)
@@ -197,10 +206,7 @@ def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) ->
         times = [START.replace(year=2024, hour=number), START.replace(year=2099)]
         names = [f"{number}", f"{number} stray"]
         job.files.table(f"{number}.parquet", pa.table({"id": names, "at": times, "batch": [1, 2]}))
-    sample = tune_sample.read_sample(
-        input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
-    )
-    found = of_sample(base(), sample, None)
+    found = of_sample(base(), read(job), None)
     assert found.repeats is not None
     assert found.repeats.span_ms == 2 * 3_600_000
     assert not found.repeats.behind_ms.any()
@@ -211,8 +217,6 @@ def test_a_sample_in_the_order_of_its_files(job: Job) -> None:
     for name, hour in (("z", 0), ("m", 1), ("a", 2)):
         at = START + timedelta(hours=hour)
         job.files.table(f"{name} %20.parquet", pa.table({"id": [name], "at": [at]}))
-    sample = tune_sample.read_sample(
-        input=str(job.files.folder), id=("id",), timestamp="at", spark=job.spark
-    )
+    sample = read(job)
     assert [sample.keys[i] for i in range(3)] == [b"\0z", b"\0m", b"\0a"]
     assert sample.files.tolist() == [0, 1, 2]

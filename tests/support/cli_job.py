@@ -22,6 +22,7 @@ from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.work import run
+from dedup.cli.session import stream_settings
 from dedup.cli.stop import StopRequest
 
 
@@ -69,6 +70,8 @@ class Job:
     """`dedup run` over one input and one output, in the tests' session."""
 
     def __init__(self, spark: SparkSession, files: FileDrop, folder: Path) -> None:
+        for key, value in stream_settings(2).items():
+            spark.conf.set(key, value)
         self.spark = spark
         self.files = files
         self.output = folder / "out"
