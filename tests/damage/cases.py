@@ -21,6 +21,7 @@ from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import read_lineage
+from dedup.catalog.layout import shard_path
 from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.repair.backup import read_adopted, read_backup
 from dedup.core.ports import ABSENT_MS
@@ -106,80 +107,41 @@ def state_row_reader(world: World, data: Callable[[], bytes]) -> Callable[[], st
 def object_cases(world: World, stranger: World) -> list[Case]:
     """All that is neither segment nor sidecar; `stranger` is another query's catalog."""
 
-    def at(path: str) -> Path:
-        return world.file(path)
+    def case(
+        kind: str, path: Callable[[World], str], read: Callable[[World], str], **siblings: str
+    ) -> Case:
+        mine = world.file(path(world)).read_bytes()
+        named = {"another query's": stranger.file(path(stranger))}
+        named |= {name: world.file(own) for name, own in siblings.items()}
+        others = {name: data for name, file in named.items() if (data := file.read_bytes()) != mine}
+        return Case(kind, world.file(path(world)), others, lambda: read(world), is_json=True)
 
-    def theirs(path: Callable[[World], str], **more: str) -> dict[str, bytes]:
-        found = {
-            "another query's": stranger.file(path(stranger)).read_bytes(),
-            **{name: world.file(own).read_bytes() for name, own in more.items()},
-        }
-        mine = at(path(world)).read_bytes()
-        return {name: data for name, data in found.items() if data != mine}
+    def in_shard(file: str, shard: int = 0) -> Callable[[World], str]:
+        return lambda w: shard_path(w.query_id, shard, file)
 
     return [
-        Case(
-            "birth certificate",
-            at(world.certificate_path()),
-            theirs(World.certificate_path),
-            lambda: _read_certificate(world),
-            is_json=True,
+        case("birth certificate", World.certificate_path, _read_certificate),
+        case(
+            "accepted_loss", lambda w: w.segment_path(0, 0, ".forgotten"), _read_accepted_loss,
+            sibling=world.segment_path(0, 1, ".forgotten"),
         ),
-        Case(
-            "accepted_loss",
-            at(world.segment_path(0, 0, ".forgotten")),
-            theirs(
-                lambda w: w.segment_path(0, 1, ".forgotten"),
-                sibling=world.segment_path(0, 1, ".forgotten"),
-            ),
-            lambda: _read_accepted_loss(world),
-            is_json=True,
+        case(
+            "pending_list", lambda w: w.pending_list_path(0), _read_pending_list,
+            sibling=world.pending_list_path(0, 1), other_shard=world.pending_list_path(1),
         ),
-        Case(
-            "pending_list",
-            at(world.pending_list_path(0)),
-            theirs(
-                lambda w: w.pending_list_path(0),
-                sibling=world.pending_list_path(0, 1),
-                **{"another shard's": world.pending_list_path(1)},
-            ),
-            lambda: _read_pending_list(world),
-            is_json=True,
+        case(
+            "manifest backup", in_shard("manifest.json"), _read_backup,
+            other_shard=in_shard("manifest.json", 1)(world),
         ),
-        Case(
-            "manifest backup",
-            at(_in_shard(world, 0, "manifest.json")),
-            theirs(
-                lambda w: _in_shard(w, 0, "manifest.json"),
-                **{
-                    "another shard's": _in_shard(world, 1, "manifest.json"),
-                },
-            ),
-            lambda: _read_backup(world),
-            is_json=True,
+        case(
+            "adopted.json", in_shard("adopted.json"), _read_adopted,
+            other_shard=in_shard("adopted.json", 1)(world),
         ),
-        Case(
-            "adopted.json",
-            at(_in_shard(world, 0, "adopted.json")),
-            theirs(
-                lambda w: _in_shard(w, 0, "adopted.json"),
-                **{"another shard's": _in_shard(world, 1, "adopted.json")},
-            ),
-            lambda: _read_adopted(world),
-            is_json=True,
+        case(
+            "run lineage", lambda w: w.run_path(RUN), _read_lineage,
+            older=world.run_path(OLD_RUN),
         ),
-        Case(
-            "run lineage",
-            at(world.run_path(RUN)),
-            {"an older run's": world.file(world.run_path(OLD_RUN)).read_bytes()},
-            lambda: _read_lineage(world),
-            is_json=True,
-        ),
-    ]
-
-
-def _in_shard(world: World, shard: int, file: str) -> str:
-    return f"{world.query_id}/shard={shard:05d}/{file}"
+    ]  # fmt: skip
 
 
 def _read_certificate(world: World) -> str:
@@ -208,10 +170,8 @@ def _read_accepted_loss(world: World) -> str:
     segment = world.segment(0)
     found = read_accepted_loss(world.root, world.query_id, 0, segment)
     if found is None:  # no consent: the query stops and says how to give it
-        need(
-            not world.file(world.segment_path(0, 0, ".forgotten")).exists(),
-            "a missed accepted loss",
-        )
+        there = world.file(world.segment_path(0, 0, ".forgotten")).exists()
+        need(not there, "a missed accepted loss")
         return "left out"
     need((found.segment, found.start_ms) == (segment.name, segment.start_ms), found)
     return "harmless"
