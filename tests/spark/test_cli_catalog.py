@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import tools
-from dedup.catalog.repair.inspection import open_root
+from dedup.catalog.repair.inspection import Snapshot, open_root
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.catalog.work import snapshot
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
-from tests.support.cli_job import Job
+from tests.support.cli_job import FileDrop, Job
 from tests.support.cli_job import catalog_command as command
 
 
 class Filled:
-    """A run that left segments, and the commands over its catalog."""
+    """The output of a run that left segments, and the commands over its catalog."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        for number in range(3):
-            ids = [f"{number}-{i:05d}" for i in range(3000)]
-            job.files.text(f"{number}.csv", "\n".join(["id", *ids]))
-        self.run()
+    def __init__(self, job: Job, known: Snapshot) -> None:
+        self.job, self.known = job, known
         self.root = open_root(str(job.output / "_catalog"))
-        self.known = tools.read_checkpoint(self.root, job.output / "_checkpoint", job.spark)
-        self.live = [
-            s for s in tools.inspect(self.root, self.known).segments if s.standing == "live"
-        ]
-
-    def run(self) -> Any:
-        return self.job(state_budget_bytes=16 << 10, shards=1)
+        self.live = [s for s in tools.inspect(self.root, known).segments if s.standing == "live"]
 
     def path(self, suffix: str, which: int = 0) -> Path:
         name = f"shard={self.live[which].shard:05d}/{self.live[which].name}{suffix}"
         return self.job.output / "_catalog" / self.known.query_id / name
 
 
+@pytest.fixture(scope="module")
+def ran(_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    folder = tmp_path_factory.mktemp("ran")
+    job = Job(_session.newSession(), FileDrop(folder / "input"), folder)
+    job.options |= {"state_budget_bytes": 16 << 10, "shards": 1}
+    for number in range(3):
+        ids = [f"{number}-{i:05d}" for i in range(3000)]
+        job.files.text(f"{number}.csv", "\n".join(["id", *ids]))
+    job()
+    root = open_root(str(job.output / "_catalog"))
+    return Filled(job, tools.read_checkpoint(root, job.output / "_checkpoint", job.spark))
+
+
 @pytest.fixture
-def filled(job: Job) -> Filled:
-    return Filled(job)
+def filled(ran: Filled, tmp_path: Path) -> Iterator[Filled]:
+    """What the run left, put back as it was whatever a test does to it."""
+    shutil.copytree(ran.job.output, tmp_path / "kept")
+    yield ran
+    shutil.rmtree(ran.job.output)
+    shutil.move(tmp_path / "kept", ran.job.output)
 
 
 def flip(path: Path) -> None:
@@ -64,9 +73,8 @@ def test_what_is_there(filled: Filled) -> None:
     assert query["segments"]["live"] == len(filled.live) > 0
     state = query["state"][0]
     assert state["segment_ids"] + state["tail_ids"] == 9000
-    assert (
-        sum(s["ids"] for s in body["segments"] if s["standing"] == "live") == (state["segment_ids"])
-    )
+    live_ids = sum(s["ids"] for s in body["segments"] if s["standing"] == "live")
+    assert live_ids == state["segment_ids"]
 
 
 def test_orphans_and_missing_files_are_told_apart(filled: Filled) -> None:
@@ -105,12 +113,8 @@ def test_tables(filled: Filled) -> None:
     assert checked.stdout.strip().endswith(": ok")
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 @pytest.mark.parametrize("suffix", [".sst", ".filter"])
-@pytest.mark.parametrize("harm", [flip, remove])
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
 def test_damage_is_found(filled: Filled, suffix: str, harm: Callable[[Path], None]) -> None:
     root = str(filled.job.output / "_catalog")
     assert command("verify", root)[0] == OK
@@ -129,7 +133,7 @@ def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> N
     lost = filled.live[-1]
     ids = [f"{number}-{i:05d}" for number in range(3) for i in range(3000)]
     filled.job.files.text("again.csv", "\n".join(["id", *ids]))
-    failure = filled.job.fails(state_budget_bytes=16 << 10, shards=1)
+    failure = filled.job.fails()
     assert failure.exit_code == DAMAGE
     assert lost.name in failure.message
     assert f"--segment {lost.name}" in failure.message
@@ -137,7 +141,7 @@ def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> N
     code, body = command("accept-loss", root, "--segment", lost.name)
     assert (code, body["shard"]) == (OK, lost.shard)
     assert command("verify", root)[0] == OK
-    after = filled.run().figures.counts
+    after = filled.job().figures.counts
     assert lost.ref is not None
     assert after["unique"] == lost.ref.count
     assert after["duplicate"] == 9000 - lost.ref.count
