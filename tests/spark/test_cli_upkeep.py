@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.spark.driver.state_reader import read_snapshot
 from tests.support.cli_job import catalog_command as command
-from tests.support.small_state import HORIZON_S, OPTIONS, query, tables
+from tests.support.small_state import HORIZON_S, query, tables
 from tests.support.spark_query import Query, Run
 
 
@@ -35,27 +36,47 @@ def vacuum(made: Query, **options: Any) -> dict[str, Any]:
     return tools.vacuum(str(made.catalog), str(made.checkpoint), **given).to_json()
 
 
+#: Eight micro-batches are run once for all the tests that go on from them.
+GIVEN = tables(11)
+
+
+@pytest.fixture(scope="module")
+def ran(_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
+    made = query(_session.newSession(), tmp_path_factory.mktemp("ran"), GIVEN[:8])
+    return made, made.run()
+
+
+@pytest.fixture
+def old(ran: tuple[Query, Run], tmp_path: Path) -> Query:
+    """The query as it was left, to be harmed."""
+    return ran[0].copy(tmp_path / "old")
+
+
+def successor(old: Query, folder: Path, given: list[pa.Table]) -> Query:
+    """A query on the catalog of an old one, with input of its own."""
+    made = query(old.spark, folder, given, catalog=str(old.catalog))
+    made.catalog = old.catalog
+    return made
+
+
 # --- adopt
 
 
-def test_a_catalog_whose_checkpoint_is_lost_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_catalog_whose_checkpoint_is_lost_goes_on(
+    ran: tuple[Query, Run], old: Query, tmp_path: Path
+) -> None:
     """Nothing is lost, and only IDs that the lost checkpoint alone held come once more."""
-    given = tables(11)
-    made = query(spark, tmp_path / "old", given[:8])
-    old = made.run()
-    last = old.metrics[-1]
-    name = query_id(made)
-    held = read_snapshot(spark, str(made.checkpoint), Root(made.catalog))
-    shutil.rmtree(made.checkpoint)
+    before = ran[1]
+    last = before.metrics[-1]
+    name = query_id(old)
+    held = read_snapshot(old.spark, str(old.checkpoint), Root(old.catalog))
+    shutil.rmtree(old.checkpoint)
     new = tmp_path / "new"
-    code, body = command("adopt", str(made.catalog), "--checkpoint", str(new / "checkpoint"))
+    code, body = command("adopt", str(old.catalog), "--checkpoint", str(new / "checkpoint"))
     assert (code, body["query_id"], body["shards"], body["unknown_shards"]) == (OK, name, 2, 0)
     assert last.live_ids // 2 < body["ids"] <= last.live_ids
     # Two micro-batches come again, then new ones.
-    again = Query(spark, new, OPTIONS | {"catalog": str(made.catalog)})
-    again.catalog = made.catalog
-    for table in given[6:]:
-        again.add_table(table)
+    again = successor(old, new, GIVEN[6:])
     run = again.run()
     assert query_id(again) == name
     assert run.metrics[0].live_ids > body["ids"]
@@ -63,10 +84,10 @@ def test_a_catalog_whose_checkpoint_is_lost_goes_on(spark: SparkSession, tmp_pat
     watermark = run.metrics[0].late_watermark_ms
     assert watermark is not None
     # The copy is as of the micro-batch before the last.
-    assert watermark >= (old.metrics[-2].late_watermark_ms or 0)
-    emitted = [row for row in old.all_rows() if row["verdict"] != "duplicate"]
+    assert watermark >= (before.metrics[-2].late_watermark_ms or 0)
+    emitted = [row for row in before.all_rows() if row["verdict"] != "duplicate"]
     known = {row["id"] for row in emitted}
-    unknown = newest_ids(old, tails=sum(len(state.tail) for state in held.states.values()))
+    unknown = newest_ids(before, tails=sum(len(state.tail) for state in held.states.values()))
     for number in (0, 1):
         rows = run.rows[number]
         assert len(rows) == 800
@@ -127,9 +148,8 @@ def test_a_micro_batch_that_was_never_committed_is_not_adopted(
     monkeypatch.undo()
     assert [*made.catalog.rglob("000000000004-*.sst")], "the attempt wrote segments"
     assert command("adopt", str(made.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
-    again = Query(spark, tmp_path / "new", OPTIONS | {"catalog": str(made.catalog)})
+    again = successor(made, tmp_path / "new", given[4:])
     shutil.move(tmp_path / "c", again.checkpoint)
-    again.add_table(given[4])
     run = again.run()
     known = {row["id"] for row in old.all_rows()}
     new = {row["id"] for row in run.rows[0]} - known
@@ -139,17 +159,15 @@ def test_a_micro_batch_that_was_never_committed_is_not_adopted(
     nothing_lost([row for row in old.all_rows() if row["verdict"] != "duplicate"], run)
 
 
-def test_what_adopt_refuses(spark: SparkSession, tmp_path: Path) -> None:
-    made = query(spark, tmp_path / "old", tables(4))
-    made.run()
-    root, name = str(made.catalog), query_id(made)
-    code, body = command("adopt", root, "--checkpoint", str(made.checkpoint))
+def test_what_adopt_refuses(old: Query, tmp_path: Path) -> None:
+    root, name = str(old.catalog), query_id(old)
+    code, body = command("adopt", root, "--checkpoint", str(old.checkpoint))
     assert code == USAGE
     assert "is not empty" in body["message"]
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"), "--query", "other")
     assert code == USAGE
     assert "no catalog of query other" in body["message"]
-    segments = sorted(made.catalog.rglob("*.sst"))
+    segments = sorted(old.catalog.rglob("*.sst"))
     for path in segments:
         path.rename(path.with_suffix(".away"))
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
@@ -158,12 +176,12 @@ def test_what_adopt_refuses(spark: SparkSession, tmp_path: Path) -> None:
     for path in segments:
         path.with_suffix(".away").rename(path)
     assert not (tmp_path / "a").exists()
-    for path in made.catalog.rglob("manifest.json"):
+    for path in old.catalog.rglob("manifest.json"):
         path.write_bytes(b"damage")
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
     assert code == DAMAGE
     assert "manifest backup of shard 0 is missing or damaged" in body["message"]
-    for path in (*made.catalog.rglob("manifest.json"), *segments):
+    for path in (*old.catalog.rglob("manifest.json"), *segments):
         path.unlink()
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
     assert code == USAGE
@@ -171,42 +189,36 @@ def test_what_adopt_refuses(spark: SparkSession, tmp_path: Path) -> None:
     assert read_adopted(Root(root), name, 0) is None
 
 
-def test_damage_to_what_was_adopted_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    given = tables(5)
-    made = query(spark, tmp_path / "old", given[:4])
-    made.run()
+def test_damage_to_what_was_adopted_stops_the_query(old: Query, tmp_path: Path) -> None:
     new = tmp_path / "new"
-    command("adopt", str(made.catalog), "--checkpoint", str(new / "checkpoint"))
-    path = next(made.catalog.rglob("adopted.json"))
+    command("adopt", str(old.catalog), "--checkpoint", str(new / "checkpoint"))
+    path = next(old.catalog.rglob("adopted.json"))
     path.write_bytes(path.read_bytes().replace(b'"epoch":-1', b'"epoch":-2'))
-    again = query(spark, new, given[4:], catalog=str(made.catalog))
     with pytest.raises(Exception, match="Run dedup catalog adopt again"):
-        again.run()
+        successor(old, new, GIVEN[8:9]).run()
 
 
 # --- vacuum
 
 
-def test_vacuum(spark: SparkSession, tmp_path: Path) -> None:
-    made = query(spark, tmp_path, tables(6))
-    made.run()
-    root, name = Root(made.catalog), query_id(made)
-    failed = segment_name(6, "failed-start", 3, 0)
+def test_vacuum(old: Query) -> None:
+    root, name = Root(old.catalog), query_id(old)
+    failed = segment_name(8, "failed-start", 3, 0)
     orphans = [shard_path(name, shard, failed + ".sst") for shard in (0, 1)]
     half = shard_path(name, 0, f".{failed}.sst.1-ab.tmp")
     foreign = shard_path(name, 1, "notes.txt")
     for path in (*orphans, half, foreign):
         root.put_bytes(path, b"bytes")
     before = {found.name for found in root.list()}
-    young = vacuum(made, older_than="24 hours")
+    young = vacuum(old, older_than="24 hours")
     assert (young["files"], young["young"]) == ([], 3)
-    shown = vacuum(made, dry_run=True)
+    shown = vacuum(old, dry_run=True)
     assert sorted(shown["files"]) == sorted([*orphans, half])
     assert (shown["bytes"], shown["foreign"], shown["young"]) == (15, [foreign], 0)
     assert {found.name for found in root.list()} == before
-    assert vacuum(made)["files"] == shown["files"]
+    assert vacuum(old)["files"] == shown["files"]
     assert {found.name for found in root.list()} == before - {*orphans, half}
-    assert vacuum(made)["files"] == []
+    assert vacuum(old)["files"] == []
 
 
 def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path) -> None:
@@ -239,25 +251,22 @@ def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path)
 
 
 def test_an_adopted_query_may_begin_with_a_micro_batch_without_rows(
-    spark: SparkSession, tmp_path: Path
+    ran: tuple[Query, Run], old: Query, tmp_path: Path
 ) -> None:
     """An empty file, Kafka read from its end: Spark asks no task, so there is no state after it."""
-    given = tables(6)
-    old = query(spark, tmp_path / "old", given[:5])
-    before = old.run()
     assert command("adopt", str(old.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
-    again = Query(spark, tmp_path / "new", OPTIONS | {"catalog": str(old.catalog)})
+    again = successor(old, tmp_path / "new", [])
     shutil.move(tmp_path / "c", again.checkpoint)
     (again.input / "00000.parquet").touch()
     again._stamp(again.input / "00000.parquet")
-    again.add_table(given[5])
+    again.add_table(GIVEN[8])
     run = again.run()
-    assert [len(run.rows[batch]) for batch in (0, 1)] == [0, given[5].num_rows]
-    known = {row["id"] for row in before.all_rows()}
+    assert [len(run.rows[batch]) for batch in (0, 1)] == [0, GIVEN[8].num_rows]
+    known = {row["id"] for row in ran[1].all_rows()}
     verdicts = {row["verdict"] for row in run.rows[1] if row["id"] in known}
     assert "duplicate" in verdicts, "the adopted memory is there"
     # State that is lost later is missed as before.
     shutil.rmtree(again.checkpoint / "state")
-    again.add_table(given[5])
+    again.add_table(GIVEN[8])
     with pytest.raises(StreamingQueryException):
         again.run()
