@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
@@ -29,9 +28,7 @@ def lines(job: Job, batch: int) -> set[str]:
 
 
 def parquet(job: Job, name: str, **columns: Any) -> Path:
-    path = job.files.folder / name
-    pq.write_table(pa.table(columns), path)
-    return job.files.stamp(path)
+    return job.files.table(name, pa.table(columns))
 
 
 def test_json(job: Job) -> None:
@@ -91,10 +88,8 @@ def test_parquet(job: Job) -> None:
     wide.with_suffix(".away").rename(wide)
     job(new_columns="add")
     frame = job.spark.read.option("mergeSchema", "true").parquet(str(job.output / "batch=[12]"))
-    assert sorted(tuple(row) for row in frame.select("id", "n", "extra").collect()) == [
-        ("b", 2, "q"),
-        ("c", 1 << 40, None),
-    ]
+    rows = sorted(tuple(row) for row in frame.select("id", "n", "extra").collect())
+    assert rows == [("b", 2, "q"), ("c", 1 << 40, None)]
     other = parquet(job, "4.parquet", id=["d"], n=["text"])
     failure = job.fails(new_columns="ignore")
     assert f"{other}: the column 'n' is string there, and bigint in the output" in failure.message
@@ -104,6 +99,7 @@ def test_parquet(job: Job) -> None:
     key.write_bytes(b"PAR1 nonsense PAR1")
     failure = job.fails()
     assert failure.message.startswith(f"{key} cannot be read: ")
+    assert job.visible() == ["batch=0", "batch=1", "batch=2"]
     # It was not planned, so that it can go.
     key.unlink()
     job()
