@@ -67,6 +67,10 @@ class OneObject:
         return f"/root/{name}"
 
 
+def _root(data: bytes) -> Any:
+    return OneObject(data)
+
+
 def targets() -> list[Target]:
     """All of them; their valid inputs come from a catalog that is made for it."""
     with tempfile.TemporaryDirectory(prefix="dedup-fuzz-") as folder:
@@ -242,10 +246,10 @@ def _json(world: World) -> list[Target]:
         assert SegmentMeta.from_bytes(data).to_bytes() == data
 
     def checked_list(data: bytes) -> None:
-        check_pending_list(OneObject(data), query, 0, pending_list)
+        check_pending_list(_root(data), query, 0, pending_list)
 
     def checked_lineage(data: bytes) -> None:
-        check_lineage(OneObject(data), query, run)
+        check_lineage(_root(data), query, run)
 
     segment = world.segment(0)
     text_meta = SegmentMeta(
@@ -266,7 +270,7 @@ def _json(world: World) -> list[Target]:
         ("lineage of format 1", _earlier(world.run_path(RUN)), checked_lineage,
          lambda fields: _digest(json.dumps(fields.get("runs")).encode())),
         ("manifest backup", world.file(f"{query}/shard=00000/manifest.json").read_bytes(),
-         lambda data: check_backup(OneObject(data), query, 0), _blake),
+         lambda data: check_backup(_root(data), query, 0), _blake),
         ("segment metadata", text_meta, meta, lambda fields: None),
     ]  # fmt: skip
     made = []
