@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,29 +21,38 @@ from dedup.errors import ConfigError
 from dedup.monitor.endpoint import Endpoint
 from dedup.monitor.health import Status
 from dedup.monitor.log_folder import read_logs
-from dedup.monitor.query_log import QueryLog
+from dedup.monitor.watched import Watched
 from dedup.spark.observations import from_progress
-from tests.support.spark_query import Query, finish, trace
+from tests.support.spark_query import Query, finish, listening
+from tests.support.waiting import wait_until
 
 HOUR = 3_600_000
 
 
-def test_metrics_reach_a_listener(spark: SparkSession, tmp_path: Path) -> None:
+def test_metrics_reach_listeners(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback that fails is logged and harms nothing; without one, there is a line of log."""
     seen: list[BatchMetrics] = []
-    listener = DedupListener(seen.append, metrics="orders")
-    other = DedupListener(lambda _: seen.append(None), metrics="another")  # type: ignore[arg-type]
-    spark.streams.addListener(listener)
-    spark.streams.addListener(other)
-    try:
+    called = []
+
+    def fail(metrics: BatchMetrics) -> None:
+        called.append(metrics.batch_id)
+        raise RuntimeError("the dashboard is down")
+
+    caplog.set_level(logging.INFO, "dedup")
+    listeners = (
+        DedupListener(seen.append, metrics="orders"),
+        DedupListener(lambda _: seen.append(None), metrics="another"),  # type: ignore[arg-type]
+        DedupListener(fail, metrics="orders"),
+        DedupListener(metrics="orders"),
+    )
+    with listening(spark, *listeners):
         query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day", "metrics": "orders"})
         query.add("a@0", "b@0", "a@1").add("b@5", "c@5")
         run = query.run()
-        deadline = time.monotonic() + 30
-        while len(seen) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        spark.streams.removeListener(listener)
-        spark.streams.removeListener(other)
+        wait_until(lambda: len(seen) == len(called) == 2 and "batch 1: " in caplog.text)
+    assert run.told() == [["a@0", "b@0"], ["c@5"]]
     assert [(m.batch_id, m.records_in, m.unique, m.duplicate) for m in seen] == [
         (0, 3, 2, 1), (1, 2, 1, 1),
     ]  # fmt: skip
@@ -53,43 +61,15 @@ def test_metrics_reach_a_listener(spark: SparkSession, tmp_path: Path) -> None:
     assert all(batch.stage_us["pack"] > 0 for batch in seen)
     assert seen[1].live_ids == 3
     assert seen[1].gc_lag_newest_ms == 86_400_000 + 3_600_000
-
-
-def test_a_callback_that_fails_is_logged_and_harms_nothing(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    called = []
-
-    def fail(metrics: BatchMetrics) -> None:
-        called.append(metrics.batch_id)
-        raise RuntimeError("the dashboard is down")
-
-    caplog.set_level(logging.INFO, "dedup")
-    listener, plain = DedupListener(fail), DedupListener()
-    spark.streams.addListener(listener)
-    spark.streams.addListener(plain)
-    try:
-        run = trace(spark, tmp_path, [["a@0"], ["a@0"]], horizon="1 day")
-        deadline = time.monotonic() + 30
-        while len(called) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        while "batch 1: " not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        spark.streams.removeListener(listener)
-        spark.streams.removeListener(plain)
-    assert run.told() == [["a@0 unique"], ["a@0 duplicate"]]
     assert called == [0, 1]
     assert "the dashboard is down" in caplog.text
-    # Without a callback, a line per micro-batch.
-    assert "batch 0: 1 in, 1 unique, 0 duplicate, 0 late" in caplog.text
-    assert "batch 1: 1 in, 0 unique, 1 duplicate, 0 late" in caplog.text
+    assert "batch 0: 3 in, 2 unique, 1 duplicate, 0 late" in caplog.text
+    assert "batch 1: 2 in, 1 unique, 1 duplicate, 0 late" in caplog.text
 
 
 def test_metrics_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"}).add("a@0", "a@1")
-    writer = query.result().writeStream.format("noop").trigger(availableNow=True)
-    running = writer.option("checkpointLocation", str(query.checkpoint)).start()
+    running = query.writer().format("noop").start()
     (metrics,) = finish(running)
     (progress,) = running.recentProgress
     assert from_progress(json.loads(progress.json)) == metrics
@@ -119,21 +99,14 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
-    spark.streams.addListener(listener)
-    try:
+    with listening(spark, listener):
         query = Query(
             spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "bucket_length": "1 hour",
                               "fpr": 0.003, "lateness": "2 hours", "state_budget_bytes": 1 << 19},
         )  # fmt: skip
         run = query.add("a@0", "b@1", "c@1", "a@1").add("d@2").run()
-        deadline = time.monotonic() + 30
-        logs: list[QueryLog] = []
-        while not (logs and logs[0].ended) and time.monotonic() < deadline:
-            time.sleep(0.05)
-            logs = read_logs(tmp_path / "metrics")
-    finally:
-        spark.streams.removeListener(listener)
-    (log,) = logs
+        wait_until(lambda: any(log.ended for log in read_logs(tmp_path / "metrics")))
+    (log,) = read_logs(tmp_path / "metrics")
     assert [batch for _, batch in log.batches] == run.metrics
     assert log.ended == "the run has ended"
     (watched,) = listener.watched()
@@ -150,53 +123,33 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     assert last.slowest_sources == (("", last.newest_ms, False),)
 
 
-def test_a_job_that_was_run_again_is_between_two_runs(spark: SparkSession, tmp_path: Path) -> None:
-    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
-    spark.streams.addListener(listener)
-    try:
+def test_a_job_that_is_run_again_and_fails_in_the_end(spark: SparkSession, tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics"
+    with listening(spark, DedupListener(lambda _: None, log=metrics)):
         query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"})
         query.add("a@0").run()
         query.add("b@1").run()
-        deadline = time.monotonic() + 30
-        ends = 0
-        while ends < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-            ends = sum(f.read_text().count('"ended"') for f in (tmp_path / "metrics").iterdir())
-    finally:
-        spark.streams.removeListener(listener)
-    (log,) = read_logs(tmp_path / "metrics")
+        wait_until(lambda: sum(f.read_text().count('"ended"') for f in metrics.iterdir()) == 2)
+        (log,) = read_logs(metrics)
+        shutil.rmtree(tmp_path / "catalog")
+        with pytest.raises(StreamingQueryException):
+            query.add("b@0").run()
+        ended = _ended(metrics, "CatalogError")
     assert (log.ended, len(log.batches)) == ("the run has ended", 2)
     health = log.watched(log.heard_ms or 0).health
     assert (health.status, health.reason) == (
         Status.OK,
         "between two runs; no fault so far; its lag is judged from five micro-batches on",
     )  # fmt: skip
+    assert ended is not None
+    assert "CatalogError" in ended, ended
 
 
 def _ended(folder: Path, why: str) -> str | None:
     """What the log says of the run's end, once that is so."""
-    deadline = time.monotonic() + 30
-    while True:
-        (log,) = read_logs(folder)
-        if (log.ended and why in log.ended) or time.monotonic() > deadline:
-            return log.ended
-        time.sleep(0.05)
-
-
-def test_the_log_tells_why_a_query_failed(spark: SparkSession, tmp_path: Path) -> None:
-    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
-    spark.streams.addListener(listener)
-    try:
-        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"}).add("a@0")
-        query.run()
-        shutil.rmtree(tmp_path / "catalog")
-        with pytest.raises(StreamingQueryException):
-            query.add("b@0").run()
-        ended = _ended(tmp_path / "metrics", "CatalogError")
-    finally:
-        spark.streams.removeListener(listener)
-    assert ended is not None
-    assert "CatalogError" in ended, ended
+    wait_until(lambda: any(why in (log.ended or "") for log in read_logs(folder)))
+    (log,) = read_logs(folder)
+    return log.ended
 
 
 @pytest.mark.parametrize("sink", ["foreachBatch", "noop"])
@@ -209,49 +162,40 @@ def test_the_log_tells_what_the_users_python_raised(
                 raise KeyError("region")
             yield batch
 
-    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
-    spark.streams.addListener(listener)
-    try:
+    with listening(spark, DedupListener(lambda _: None, log=tmp_path / "metrics")):
         query = Query(
             spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"},
             then=lambda df: df.mapInArrow(fail_at_b, df.schema),
-        ).add("a@0")  # fmt: skip
-        query.run()
-        query.add("b@0")
-        writer = query.result().writeStream.option("checkpointLocation", str(query.checkpoint))
+        ).add("a@0").add("b@0")  # fmt: skip
         ways = {
             "foreachBatch": query.run,
-            "noop": lambda: finish(writer.format("noop").trigger(availableNow=True).start()),
+            "noop": lambda: finish(query.writer().format("noop").start()),
         }
         with pytest.raises(StreamingQueryException):
             ways[sink]()
         ended = _ended(tmp_path / "metrics", "KeyError")
-    finally:
-        spark.streams.removeListener(listener)
     assert ended == "KeyError: 'region'"
 
 
 def test_the_endpoint_serves_what_a_real_query_did(spark: SparkSession, tmp_path: Path) -> None:
     listener = DedupListener(lambda _: None, prometheus_port=0)
     url = f"http://127.0.0.1:{listener.prometheus_port}"
-    spark.streams.addListener(listener)
-    try:
+    looked: list[Watched] = []
+
+    def stopped() -> bool:
+        with suppress(ConfigError):
+            looked[:] = Endpoint(url).look(0)
+        return [one.health.status for one in looked] == [Status.STOPPED]
+
+    with listening(spark, listener):
         query = Query(
             spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "source_partition": "src"}
         )
         run = query.add("a@0/slow", "b@1/slow", "a@1/slow").add("d@2/fast", "d@2/fast").run()
-        deadline = time.monotonic() + 30
-        status = None
-        while status is not Status.STOPPED and time.monotonic() < deadline:
-            time.sleep(0.05)
-            with suppress(ConfigError):
-                (watched,) = Endpoint(url).look(0)
-                status = watched.health.status
+        assert wait_until(stopped), "it says that the query is over"
         with urllib.request.urlopen(f"{url}/metrics") as answer:
             text = answer.read().decode()
-    finally:
-        spark.streams.removeListener(listener)
-    assert status is Status.STOPPED, "it says that the query is over"
+    (watched,) = looked
     told, last = watched.batches[-1][1], run.metrics[-1]
     (name,) = {metrics.query_name or metrics.query_id for metrics in run.metrics}
     for verdict, count in (("unique", 3), ("duplicate", 2), ("late", 0)):

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dedup import BatchMetrics, dedup_by_id
 from dedup.spark.observations import from_progress
@@ -179,14 +182,14 @@ class Query:
         def sink(df: DataFrame, batch: int) -> None:
             run.rows[batch] = read(df) if read else df.toArrow().to_pylist()
 
-        writer = self.result().writeStream.foreachBatch(sink)
-        query = (
-            writer.option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
+        query = self.writer().foreachBatch(sink).start()
         run.metrics = finish(query, self.options.get("metrics", "dedup"))
         return run
+
+    def writer(self) -> DataStreamWriter:
+        """What takes everything that is there, into a sink yet to be named."""
+        writer = self.result().writeStream.trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(self.checkpoint))
 
     def copy(self, folder: Path) -> Query:
         """The query with everything it has on disk, elsewhere (input stays where it is)."""
@@ -226,6 +229,17 @@ def trace(
     for texts in batches:
         query.add(*texts)
     return query.run()
+
+
+@contextmanager
+def listening(spark: SparkSession, *listeners: StreamingQueryListener) -> Iterator[None]:
+    for listener in listeners:
+        spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        for listener in listeners:
+            spark.streams.removeListener(listener)
 
 
 # --- the checkpoint's logs
