@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -30,10 +29,11 @@ from dedup.monitor.health import Status
 from tests.damage.harm import Harm, some
 from tests.damage.judge import Outcomes
 from tests.spark import conftest as spark_conftest
-from tests.spark.test_operator_replay import STORES
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
-from tests.support.spark_query import Query, Run
+from tests.support.spark_query import Query, Run, listening
+from tests.support.state_stores import STORES
+from tests.support.waiting import wait_until
 
 _session, spark = spark_conftest._session, spark_conftest.spark
 
@@ -71,7 +71,6 @@ def finished(
     class Made(dict[str, Query]):
         def __missing__(self, store: str) -> Query:
             session = _session.newSession()
-            session.conf.set("spark.sql.shuffle.partitions", "2")
             for name, value in STORES.get(store, {}).items():
                 session.conf.set(name, value)
             folder = tmp_path_factory.mktemp("done")
@@ -130,14 +129,9 @@ def test_another_partitions_state_is_told(
     finished[store].added = again.added
     observed: list[BatchMetrics] = []
     listener = DedupListener(observed.append)
-    again.spark.streams.addListener(listener)
-    try:
+    with listening(again.spark, listener):
         replayed = again.run()
-        deadline = time.monotonic() + 30
-        while not observed and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        again.spark.streams.removeListener(listener)
+        wait_until(lambda: observed)
     assert replayed.metrics[0].epochs_apart == 1
     with pytest.raises(StateError, match="was 1 micro-batches older"):
         check_together(replayed.metrics[0])

@@ -10,20 +10,9 @@ from typing import Any
 from dedup import faults
 from tests.support.quick_spark import QUICK_JAVA
 from tests.support.small_state import OPTIONS
+from tests.support.state_stores import CHANGELOG, CHANGELOG_V2
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-STORES: dict[str, dict[str, str]] = {
-    "hdfs": {},
-    "rocksdb": {
-        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    },
-    "rocksdb, checkpoint v2": {
-        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    },
-}
+STORES = {"hdfs": {}, "rocksdb": CHANGELOG, "rocksdb, checkpoint v2": CHANGELOG_V2}
 #: Points of the driver alone, where an exception is no better than a kill.
 _DRIVER = ("sink.",)
 #: Points that some campaigns never come by.
@@ -153,14 +142,9 @@ class Campaign:
 
 MIXED = ("kill", "raise", "enospc", "eacces", "freeze", "slow")
 MANY_PENDING_LISTS = Campaign(
-    0,
-    batches=32,
-    pending_lists=True,
-    points=_PENDING_LISTS_ONLY,
-    per_point=3,
-    visits_between=0,
+    0, batches=32, pending_lists=True, points=_PENDING_LISTS_ONLY, per_point=3, visits_between=0,
     random_kill_s=0,
-)
+)  # fmt: skip
 #: So many IDs that their filters leave the state; the lost cache makes it fetch them.
 FETCHES = Campaign(
     0, batches=12, rows=8000, s3=True, cold=True, per_point=10, visits_between=1, random_kill_s=0,

@@ -15,13 +15,14 @@ from dedup.checks.findings import Finding, Level
 from dedup.cli.check.command import check
 from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
+from tests.support import state_stores
 from tests.support.cli_job import Job
-from tests.support.spark_query import Query, trace
+from tests.support.spark_query import Query, listening, trace
 
 app = typer.Typer()
 app.command()(check)
 STATE = "spark.sql.streaming.stateStore."
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+((PROVIDER, ROCKSDB),) = state_stores.ROCKSDB.items()
 
 
 def told(*arguments: object) -> tuple[int, dict[str, Any]]:
@@ -40,27 +41,25 @@ def sources_of(query: Query) -> set[str]:
 
 
 def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path) -> None:
-    listener = DedupListener(log=tmp_path / "log")
-    spark.streams.addListener(listener)
     query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"})
-    query.add("a@1", "b@2").add("a@3").add("c@4")
-    # Both stay as they were at the first start.
-    assert query.run().metrics
-    query.add("d@5")
-    spark.conf.set("spark.sql.shuffle.partitions", "8")
-    spark.conf.set(STATE + "providerClass", ROCKSDB)
-    metrics = query.run().metrics
-    spark.streams.removeListener(listener)
-    assert (metrics[-1].batch_id, metrics[-1].shards) == (3, 2)
+    with listening(spark, DedupListener(log=tmp_path / "log")):
+        query.add("a@1", "b@2").add("a@3")
+        # Both stay as they were at the first start.
+        assert query.run().metrics
+        query.add("d@5")
+        spark.conf.set("spark.sql.shuffle.partitions", "8")
+        spark.conf.set(PROVIDER, ROCKSDB)
+        metrics = query.run().metrics
+    assert (metrics[-1].batch_id, metrics[-1].shards) == (2, 2)
 
     log = read_checkpoint(str(query.checkpoint))
-    assert (log.query_id, log.batch_id) == (metrics[-1].query_id, 3)
+    assert (log.query_id, log.batch_id) == (metrics[-1].query_id, 2)
     assert (log.state_partitions, log.checkpoint_format) == (2, 1)
     assert [(s.kind, s.batch_max) for s in log.sources or ()] == [("file", 1)]
 
     settings = (
         "--conf", "spark.master=local[2]", "--conf", "spark.sql.shuffle.partitions=8",
-        "--conf", f"{STATE}providerClass={ROCKSDB}",
+        "--conf", f"{PROVIDER}={ROCKSDB}",
     )  # fmt: skip
     code, found = told(
         query.checkpoint, "--catalog", query.catalog, "--log", tmp_path / "log", *settings
@@ -77,8 +76,8 @@ def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path)
 def test_a_checkpoint_whose_state_files_have_unique_names(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for name, value in {"providerClass": ROCKSDB, "checkpointFormatVersion": "2"}.items():
-        spark.conf.set(STATE + name, value)
+    for name, value in {PROVIDER: ROCKSDB, STATE + "checkpointFormatVersion": "2"}.items():
+        spark.conf.set(name, value)
     query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"}).add("a@1")
     query.run()
     assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2

@@ -18,6 +18,7 @@ from tests.spark.faults import POINTS, failing
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
 from tests.support.spark_query import Query, Run, finish, forget_commits, roll_back, row_set
+from tests.support.state_stores import STORES
 
 BATCHES = 14
 
@@ -145,19 +146,6 @@ def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
     assert total(run, "segments_written") > 0
 
 
-SETTINGS = "spark.sql.streaming.stateStore."
-ROCKSDB = {
-    SETTINGS + "providerClass":
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-}  # fmt: skip
-CHANGELOG = ROCKSDB | {SETTINGS + "rocksdb.changelogCheckpointing.enabled": "true"}
-STORES = {
-    "rocksdb v1": ROCKSDB,
-    "rocksdb v1 changelog": CHANGELOG,
-    "rocksdb v2 changelog": CHANGELOG | {SETTINGS + "checkpointFormatVersion": "2"},
-}
-
-
 @pytest.mark.parametrize("store", list(STORES))
 def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> None:
     """A run, and a restart from two micro-batches before; HDFS-backed state is all other tests."""
@@ -191,15 +179,11 @@ def test_a_stop_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
         rows = df.toArrow().to_pylist()
         assert row_set(emitted.rows.setdefault(batch, rows)) == row_set(rows)
 
-    def start() -> Any:
-        writer = made.result().writeStream.foreachBatch(sink)
-        return writer.option("checkpointLocation", str(made.checkpoint)).trigger(availableNow=True)
-
     for _ in range(3):
-        running = start().start()
+        running = made.writer().foreachBatch(sink).start()
         running.awaitTermination(1)
         running.stop()
-    finish(start().start())
+    finish(made.writer().foreachBatch(sink).start())
     # Stopped between its own log and the query's, Spark's file source gives two files at once.
     files = iter(given)
     batches = [
