@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
@@ -39,38 +40,30 @@ class MortalRoot(Root):
         self.died = False
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        fatal = self._begin()
-        super().put_bytes(name, data)
-        self._end(fatal)
+        with self._mortal():
+            super().put_bytes(name, data)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        fatal = self._begin()
-        created = super().create_bytes(name, data)
-        self._end(fatal)
-        return created
+        with self._mortal():
+            return super().create_bytes(name, data)
 
     def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
-        fatal = self._begin()
-        super().put_file(name, local_path)
-        self._end(fatal)
+        with self._mortal():
+            super().put_file(name, local_path)
 
     def delete(self, names: Iterable[str]) -> int:
         deleted = 0
         for name in names:
-            fatal = self._begin()
-            deleted += super().delete([name])
-            self._end(fatal)
+            with self._mortal():
+                deleted += super().delete([name])
         return deleted
 
-    def _begin(self) -> bool:
+    @contextmanager
+    def _mortal(self) -> Iterator[None]:
         self.calls_left -= 1
-        fatal = self.calls_left < 0
-        if fatal and not self.takes_effect:
-            self.died = True
+        self.died = self.calls_left < 0
+        if self.died and not self.takes_effect:
             raise Crash
-        return fatal
-
-    def _end(self, fatal: bool) -> None:
-        if fatal:
-            self.died = True
+        yield
+        if self.died:
             raise Crash
