@@ -46,7 +46,7 @@ def missing(made: Query, *, live: bool = False) -> list[str]:
 def test_two_clones_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     """Each answers right, neither deletes what the other needs, and both report it."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
-    given = tables(14, rows=600)
+    given = tables(11, rows=600)
     made = query(
         spark, tmp_path / "original", given[:5], horizon="100 seconds",
         bucket_length="50 seconds", lateness="20 seconds",
@@ -66,7 +66,7 @@ def test_two_clones_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> No
     theirs.rows |= other.rows
     Oracle(100, 20).check(given, theirs)
     assert {m.branches for m in other.metrics} == {1}
-    # Nine micro-batches expired segments that the original may still need.
+    # Six micro-batches expired segments that the original may still need.
     assert total(other, "segments_expired") > 10
     assert total(other, "segments_deleted") == total(other, "orphans_deleted") == 0
     # The original went on first, and deleted what had expired before the copy was made.

@@ -24,13 +24,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_query_stops_and_goes_on(
     spark: SparkSession, tmp_path: Path, disk: Path, where: str
 ) -> None:
-    given = tables(7, rows=1200)
-    made = query(spark, tmp_path / "query", given[:3], **{where: str(disk / "here")})
+    given = tables(5, rows=1200)
+    made = query(spark, tmp_path / "query", given[:2], **{where: str(disk / "here")})
     if where == "catalog":
         made.catalog = disk / "here"
     run = made.run()
     ballast = fill(disk)
-    for table in given[3:]:
+    for table in given[2:]:
         made.add_table(table)
     with pytest.raises(StreamingQueryException, match=r"CatalogError.*No space left on device"):
         made.run()
