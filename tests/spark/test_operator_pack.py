@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import numpy as np
@@ -33,6 +34,8 @@ from tests.support.processes import run_python
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 SHARDS = 3
+#: Of rows that are compressed: all of these, none.
+WIDTHS = (0, 1 << 20)
 EVENT = Policy(horizon_ms=86_400_000, bucket_ms=3_600_000, event_time=True)
 SOURCED = replace(EVENT, source_columns=("source",))
 
@@ -106,6 +109,13 @@ def packed(batches: list[pa.RecordBatch], made: Plan | None = None) -> list[dict
     return [row for batch in sent for row in batch.to_pylist()]
 
 
+def heads(sent: list[dict[str, Any]], column: str, *, with_sources: bool = False) -> list[int]:
+    """What the heads of all blobs hold in a column, sorted."""
+    schema = wire.head_schema(with_sources=with_sources)
+    blobs = (wire.read_batch(row["head"], schema) for row in sent if row["rows"] != wire.CONTROL)
+    return sorted(value for head in blobs for value in head[column].to_pylist())
+
+
 def unpacked(row: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     """The rows of a blob, given their schema."""
     in_keys = key_column(plan(), schema)
@@ -152,7 +162,7 @@ def garbled(column: pa.Array, rng: np.random.Generator) -> pa.Array:
     )
 
 
-@pytest.mark.parametrize("wide", [0, 1 << 20], ids=["compressed", "plain"])
+@pytest.mark.parametrize("wide", WIDTHS, ids=["compressed", "plain"])
 def test_the_same_rows_give_the_same_bytes(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "WIDE_ROW_BYTES", wide)
     batch = rows(1001)
@@ -186,16 +196,22 @@ def test_other_rows_give_other_bytes() -> None:
     assert packed([batch.take(pa.array(order))]) != packed([batch])
 
 
-@pytest.mark.parametrize("wide", [0, 1 << 20], ids=["compressed", "plain"])
-def test_no_uninitialised_memory_is_sent(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def digests() -> list[str]:
+    """Of the same rows, compressed and plain."""
+    found = []
+    for width in WIDTHS:
+        with patch.object(wire, "WIDE_ROW_BYTES", width):
+            found.append(hashlib.sha256(repr(packed([rows(777)])).encode()).hexdigest())
+    return found
+
+
+def test_no_uninitialised_memory_is_sent() -> None:
     """The C library fills fresh memory with another byte in each process; the bytes agree."""
-    monkeypatch.setattr(wire, "WIDE_ROW_BYTES", wide)
-    code = f"""
+    code = """
 import hashlib, json, pyarrow as pa
-from tests.spark.test_operator_pack import digest, packed, rows, wire
-wire.WIDE_ROW_BYTES = {wide}
+from tests.spark.test_operator_pack import digests
 canary = pa.allocate_buffer(4096).to_pybytes()
-print(json.dumps([pa.default_memory_pool().backend_name, digest(packed([rows(777)])),
+print(json.dumps([pa.default_memory_pool().backend_name, digests(),
                   hashlib.sha256(canary).hexdigest()]))
 """
     told = [
@@ -205,11 +221,7 @@ print(json.dumps([pa.default_memory_pool().backend_name, digest(packed([rows(777
     assert {backend for backend, _, _ in told} == {"system"}
     if len({canary for _, _, canary in told}) < 3:
         pytest.skip("this C library does not fill fresh memory (MALLOC_PERTURB_ is glibc's)")
-    assert {found for _, found, _ in told} == {digest(packed([rows(777)]))}
-
-
-def digest(sent: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(repr(sent).encode()).hexdigest()
+    assert [found for _, found, _ in told] == [digests()] * 3
 
 
 def test_every_row_is_sent_once_and_comes_back() -> None:
@@ -323,17 +335,12 @@ def test_who_needs_a_timestamp(policy: str) -> None:
             packed([batch], made)
         batch = batch.take(pa.array([0, 2, 3]))
     sent = packed([batch], made)
-    heads = [
-        wire.read_batch(row["head"], wire.head_schema(with_sources=True))["flags"].to_pylist()
-        for row in sent
-        if row["rows"] != wire.CONTROL
-    ]
     neither = FLAG_NULL_ID | FLAG_NULL_TIME | FLAG_UNTIMED
     timeless = FLAG_NULL_TIME | (FLAG_UNTIMED if policy != "now" else 0)
     expected = [0, timeless, FLAG_NULL_ID, neither]
     if policy == "error":
         expected.remove(timeless)
-    assert sorted(flag for head in heads for flag in head) == sorted(expected)
+    assert heads(sent, "flags", with_sources=True) == sorted(expected)
     observed = wire.read_observed(sent[-1]["head"])
     assert observed['"p"'][0].records == 2
     assert observed.keys() - {'"p"'} == ({'"q"'} if policy == "now" else set())
@@ -349,16 +356,8 @@ def test_a_broken_uuid7_and_a_null_one() -> None:
     for policy in ("emit", "now"):
         batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
         sent = packed([batch], plan(null_timestamps=policy, **times))
-        flags = [
-            flag
-            for row in sent
-            if row["rows"] != wire.CONTROL
-            for flag in wire.read_batch(row["head"], wire.head_schema(with_sources=False))[
-                "flags"
-            ].to_pylist()
-        ]
         broken = FLAG_NULL_TIME | (FLAG_UNTIMED if policy == "emit" else 0)
-        assert sorted(flags) == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
+        assert heads(sent, "flags") == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
         assert wire.read_observed(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
 
 
@@ -447,13 +446,9 @@ def test_times_are_floored_to_milliseconds() -> None:
             }
         )
         made = plan(user_columns=2, body_columns=2)
-        heads = [
-            wire.read_batch(row["head"], wire.head_schema(with_sources=False))
-            for row in packed([batch], made)
-            if row["rows"] != wire.CONTROL
-        ]
-        times = sorted(t for head in heads for t in head["time_ms"].to_pylist())
-        assert times == sorted([-1, -1, -2, 0, 1, -62_135_596_800_000, 253_402_300_799_999])
+        assert heads(packed([batch], made), "time_ms") == sorted(
+            [-1, -1, -2, 0, 1, -62_135_596_800_000, 253_402_300_799_999]
+        )
 
 
 def test_time_spent_in_pack_leaves_before_the_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
