@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -18,16 +17,8 @@ from tests.support.spark_query import BASE, Query, seeded, trace
 
 def test_a_seeded_stream_against_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
     tables = seeded(batches=5, rows=300, ids=250, step_s=40, spread_s=120)
-    query = Query(
-        spark,
-        tmp_path,
-        {
-            "timestamp": "ts",
-            "horizon": "100 seconds",
-            "lateness": "50 seconds",
-            "verdict": "verdict",
-        },
-    )
+    options = {"timestamp": "ts", "horizon": "100 seconds", "lateness": "50 seconds"}
+    query = Query(spark, tmp_path, options | {"verdict": "verdict"})
     for table in tables:
         query.add_table(table)
     run = query.run()
@@ -43,11 +34,8 @@ def test_a_seeded_stream_against_the_oracle(spark: SparkSession, tmp_path: Path)
 def test_without_a_verdict_column_only_what_goes_on_leaves(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    query = Query(
-        spark,
-        tmp_path,
-        {"timestamp": "ts", "horizon": "60 seconds", "lateness": "0 seconds", "null_ids": "drop"},
-    )
+    options = {"timestamp": "ts", "horizon": "60 seconds", "lateness": "0 seconds"}
+    query = Query(spark, tmp_path, options | {"null_ids": "drop"})
     query.add("a@100", "a@100", "b@100", "-@100").add("a@150", "c@20", "-@150", "a@90")
     run = query.run()
     assert run.told() == [["a@100", "b@100"], ["c@20"]]
@@ -59,8 +47,11 @@ def test_without_a_verdict_column_only_what_goes_on_leaves(
 def test_the_horizon_is_inclusive_and_duplicates_do_not_prolong_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    batches = [["x@0"], ["x@60"], ["x@61", "y@61"], ["x@121"]]
-    run = trace(spark, tmp_path, batches, horizon="60 seconds", lateness="60 seconds")
+    """Also with durations as timedelta."""
+    run = trace(
+        spark, tmp_path, [["x@0"], ["x@60"], ["x@61", "y@61"], ["x@121"]],
+        horizon=timedelta(minutes=1), lateness=timedelta(minutes=1), idle_timeout=None,
+    )  # fmt: skip
     assert run.told() == [
         ["x@0 unique"], ["x@60 duplicate"], ["x@61 unique", "y@61 unique"], ["x@121 duplicate"],
     ]  # fmt: skip
@@ -89,14 +80,8 @@ def test_a_backfill_of_ten_horizons_in_one_batch(spark: SparkSession, tmp_path: 
 @pytest.mark.parametrize("late", ["emit", "drop"])
 def test_late_records(spark: SparkSession, tmp_path: Path, late: str) -> None:
     batches = [["a@0", "b@100"], ["a@20", "c@10", "c@12"], ["c@10", "d@100"], ["b@30"]]
-    query = Query(
-        spark, tmp_path,
-        {"timestamp": "ts", "horizon": "60 seconds", "lateness": "10 seconds", "late": late},
-    )  # fmt: skip
-    told = trace(
-        spark, tmp_path / "marked", batches,
-        horizon="60 seconds", lateness="10 seconds", late=late,
-    ).told()  # fmt: skip
+    options = {"horizon": "60 seconds", "lateness": "10 seconds", "late": late}
+    told = trace(spark, tmp_path / "marked", batches, **options).told()
     # The late watermark is 90 from the second micro-batch on: late records count as @90.
     assert told[0] == ["a@0 unique", "b@100 unique"]
     assert "a@20 late" in told[1]
@@ -108,9 +93,7 @@ def test_late_records(spark: SparkSession, tmp_path: Path, late: str) -> None:
         # Not remembered, so never a reason to call a copy a duplicate; a known ID is one.
         assert c_told == {"late": 2}
         assert told[2:] == [["c@10 late", "d@100 unique"], ["b@30 duplicate"]]
-    for texts in batches:
-        query.add(*texts)
-    run = query.run()
+    run = trace(spark, tmp_path, batches, verdict=None, **options)
     marked = [[t.split()[0] for t in batch if _goes_on(t, late)] for batch in told]
     assert [len(batch) for batch in run.told()] == [len(batch) for batch in marked]
     assert [{t[0] for t in batch} for batch in run.told()] == [{t[0] for t in b} for b in marked]
@@ -248,19 +231,18 @@ def test_a_clamp_at_a_bucket_edge_with_stable_times(spark: SparkSession, tmp_pat
     assert told.metrics[3].filter_true_positive == 1500
 
 
-def test_binary_columns_as_bytearray(spark: SparkSession, tmp_path: Path) -> None:
-    """A setting of Spark's for how Python sees binary values; ours are no business of it."""
-    spark.conf.set("spark.sql.execution.pyspark.binaryAsBytes", "false")
-    run = trace(spark, tmp_path, [["a@0", "a@1"], ["a@2"]], horizon="1 day")
-    assert run.told() == [["a@0 unique", "a@1 duplicate"], ["a@2 duplicate"]]
-
-
 def test_an_empty_file_and_an_empty_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """A micro-batch without rows is no gap in memory, not even the first one."""
+    """A micro-batch without rows is no gap in memory, not even the first one.
+
+    Nor does it matter how Spark is told to hand binary values, such as the state, to Python.
+    """
+    spark.conf.set("spark.sql.execution.pyspark.binaryAsBytes", "false")
     query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict"})
-    query.add().add("a@0").add().add("a@5", "b@5")
+    query.add().add("a@0", "a@1").add().add("a@5", "b@5")
     run = query.run()
-    assert run.told() == [[], ["a@0 unique"], [], ["a@5 duplicate", "b@5 unique"]]
+    assert run.told() == [
+        [], ["a@0 unique", "a@1 duplicate"], [], ["a@5 duplicate", "b@5 unique"],
+    ]  # fmt: skip
 
 
 def test_one_shard_and_more_shards_than_partitions(spark: SparkSession, tmp_path: Path) -> None:
@@ -281,21 +263,7 @@ def test_one_shard_and_more_shards_than_partitions(spark: SparkSession, tmp_path
 def test_a_share_too_large_for_a_worker_is_refused_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        StreamingQueryException,
-        match=re.compile(
-            "more than 1,000 bytes.*maxOffsetsPerTrigger.*max_shard_batch_bytes", re.S
-        ),
-    ):
-        trace(
-            spark, tmp_path, [[f"i{n}@0" for n in range(200)]],
-            horizon="1 day", max_shard_batch_bytes=1000,
-        )  # fmt: skip
-
-
-def test_durations_as_timedelta(spark: SparkSession, tmp_path: Path) -> None:
-    run = trace(
-        spark, tmp_path, [["x@0"], ["x@60", "x@61"]],
-        horizon=timedelta(minutes=1), lateness=timedelta(minutes=1), idle_timeout=None,
-    )  # fmt: skip
-    assert run.told() == [["x@0 unique"], ["x@60 duplicate", "x@61 unique"]]
+    told = r"(?s)more than 1,000 bytes.*maxOffsetsPerTrigger.*max_shard_batch_bytes"
+    records = [f"i{n}@0" for n in range(200)]
+    with pytest.raises(StreamingQueryException, match=told):
+        trace(spark, tmp_path, [records], horizon="1 day", max_shard_batch_bytes=1000)
