@@ -15,7 +15,6 @@ import pytest
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run.input.source import InputFiles
 from dedup.cli.run.work import plan
-from tests.spark.test_cli_unfinished import lose_last_commit
 from tests.support.cli_job import Job
 
 
@@ -178,7 +177,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
     def path(self, job: Job) -> Path:
         path = job.files.text("1.csv", "id,x\na,1\nb,1\n")
         job()
-        lose_last_commit(job)
+        job.lose_last_commit()
         return path
 
     def finish(self, job: Job, path: Path) -> None:
@@ -229,7 +228,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         job()
         path = job.files.text("2.csv", "id,x\nc,2\n")
         job()
-        lose_last_commit(job)
+        job.lose_last_commit()
         shutil.rmtree(job.output / "batch=1")
         path.unlink()
         failure = job.fails()
@@ -240,8 +239,3 @@ class TestFilesOfAnUnfinishedMicroBatch:
         job.files.text("3.csv", "id,x\na,3\nc,3\n")
         job()
         assert job.rows() == [("a", "1"), ("b", "1"), ("c", "3")]
-
-    def test_another_policy_for_new_columns(self, job: Job, path: Path) -> None:
-        failure = job.fails(new_columns="ignore")
-        assert "--new-columns is ignore now and was error" in failure.message
-        self.finish(job, path)

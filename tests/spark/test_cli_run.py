@@ -21,7 +21,6 @@ from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.watch.work import looker
 from dedup.sinks.staged import StagedFiles, published_batches
-from tests.spark.test_cli_unfinished import lose_last_commit
 from tests.support.cli_job import Job
 
 
@@ -225,7 +224,7 @@ def test_a_crash_before_the_commit_repeats_nothing(job: Job) -> None:
         job.files.text(f"{number}.csv", f"id,x\na,{number}\nk{number},0\n")
     job(duplicates=job.duplicates)
     before = job.rows(), job.rows(folder=job.duplicates)
-    lose_last_commit(job)
+    job.lose_last_commit()
     again = job(duplicates=job.duplicates)
     assert again.figures.batches == 1
     assert (job.rows(), job.rows(folder=job.duplicates)) == before

@@ -4,40 +4,26 @@ from __future__ import annotations
 
 import shutil
 
-import pytest
-
 from dedup.cli.failures import DAMAGE, FAILED
 from tests.support.cli_job import Job
 
 
-def lose_last_commit(job: Job) -> None:
-    """As if the process had been killed between the rename and Spark's commit."""
-    commits = job.output / "_checkpoint" / "commits"
-    last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    (commits / f".{last.name}.crc").unlink()
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"horizon": "2 days"}, "--horizon is 2 days now and was 1 day"),
-        ({"null_ids": "drop"}, "--null-ids is drop now and was emit"),
-    ],
-)
-def test_other_rules_wait_until_it_is_finished(
-    job: Job, options: dict[str, str], text: str
-) -> None:
+def test_other_rules_wait_until_it_is_finished(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\nb,1\n")
     job(horizon="1 day")
-    lose_last_commit(job)
-    failure = job.fails(**({"horizon": "1 day"} | options))
-    assert text in failure.message
-    assert "ended inside micro-batch 0" in failure.message
+    job.lose_last_commit()
+    for option, text in (
+        ({"horizon": "2 days"}, "--horizon is 2 days now and was 1 day"),
+        ({"null_ids": "drop"}, "--null-ids is drop now and was emit"),
+        ({"new_columns": "ignore"}, "--new-columns is ignore now and was error"),
+    ):
+        failure = job.fails(**option)
+        assert text in failure.message
+        assert "ended inside micro-batch 0" in failure.message
     again = job(horizon="1 day")
     assert again.figures.batches == 1
     job.files.text("2.csv", "id,x\na,2\nc,2\n")
-    job(**({"horizon": "1 day"} | options))
+    job(horizon="2 days", null_ids="drop", new_columns="ignore")
     assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
 
 
@@ -46,7 +32,7 @@ def test_a_side_output_that_is_published_alone_counts_as_well(job: Job) -> None:
     duplicates = job.output.with_name("duplicates")
     job.files.text("1.csv", "id,x\na,1\na,2\n,3\n,4\n")
     job(horizon="1 day", duplicates=duplicates)
-    lose_last_commit(job)
+    job.lose_last_commit()
     shutil.rmtree(job.output / "batch=0")
     failure = job.fails(horizon="1 day", duplicates=duplicates, null_ids="drop")
     assert "--null-ids is drop now and was emit" in failure.message

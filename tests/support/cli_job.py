@@ -101,6 +101,13 @@ class Job:
         frame = reader.load(str(folder or self.output)).drop("batch")
         return sorted((tuple(row) for row in frame.collect()), key=repr)
 
+    def lose_last_commit(self) -> None:
+        """As if the process had been killed between the rename and Spark's commit."""
+        commits = self.output / "_checkpoint" / "commits"
+        last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink()
+
     def visible(self) -> list[str]:
         return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("_"))
 
