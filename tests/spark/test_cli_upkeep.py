@@ -223,16 +223,16 @@ def test_vacuum(old: Query) -> None:
 
 def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path) -> None:
     """After a checkpoint was put back, nothing is deleted until the user says which one is used."""
-    given = tables(10)
-    made = query(spark, tmp_path, given[:3])
+    given = tables(7)
+    made = query(spark, tmp_path, given[:2])
     made.run()
     shutil.copytree(made.checkpoint, tmp_path / "backup")
-    for table in given[3:6]:
+    for table in given[2:4]:
         made.add_table(table)
     made.run()
     shutil.rmtree(made.checkpoint)
     shutil.copytree(tmp_path / "backup", made.checkpoint)
-    for table in given[6:8]:
+    for table in given[4:6]:
         made.add_table(table)
     put_back = made.run()
     assert {m.branches for m in put_back.metrics} == {1}
@@ -243,7 +243,7 @@ def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path)
     assert done["files"]
     assert len(done["runs"]) == 1
     assert len(list_runs(Root(made.catalog), query_id(made))) == len(runs) - 1 == 2
-    for table in given[8:]:
+    for table in given[6:]:
         made.add_table(table)
     on = made.run()
     assert {m.branches for m in on.metrics} == {0}
