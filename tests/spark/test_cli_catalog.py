@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import tools
-from dedup.catalog.repair.inspection import Snapshot, open_root
+from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.catalog.work import snapshot
