@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from dedup import BatchMetrics, dedup_by_id
 from tests.support.object_store import s3_factory
 from tests.support.quick_spark import QUICK_JAVA, QUICK_SESSION
 from tests.support.spark_query import Query
+from tests.support.waiting import wait_until
 
 PAUSE_TIMEOUT_S = 60.0
 _METRICS = [name for name in BatchMetrics.__slots__ if name != "stage_us"]
@@ -98,10 +98,8 @@ class Driver:
         """De-duplicate a small batch DataFrame; the number of rows that go on."""
         spark = self.session(settings)
         try:
-            unique = (
-                spark.range(10).selectExpr("id % 3 AS id").transform(dedup_by_id("id", **options))
-            )
-            return {"unique": unique.count()}
+            frame = spark.range(10).selectExpr("id % 3 AS id")
+            return {"unique": frame.transform(dedup_by_id("id", **options)).count()}
         except Exception as error:
             return {"error": str(error), "kind": type(error).__name__}
 
@@ -113,11 +111,8 @@ def root(path: str | None = None, s3: dict[str, Any] | None = None) -> Any:
 def pause(folder: Path, number: int) -> None:
     """Tell the test that this point is reached, and wait until it has done what it wants."""
     (folder / f"paused {number}").touch()
-    deadline_s = time.monotonic() + PAUSE_TIMEOUT_S
-    while not (folder / f"go on {number}").exists():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("the test does not go on")
-        time.sleep(0.02)
+    if not wait_until((folder / f"go on {number}").exists, PAUSE_TIMEOUT_S):
+        raise TimeoutError("the test does not go on")
 
 
 def tasks_done(spark: SparkSession) -> dict[str, int]:

@@ -129,15 +129,9 @@ def through(flaky: FlakyStore, folder: str) -> Root:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "slow down",
-        "error",
-        "reset",
-        "cut",
-        "truncate",
-        pytest.param("hang", marks=pytest.mark.slow),
-    ],
-)
+    ["slow down", "error", "reset", "cut", "truncate",
+     pytest.param("hang", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_the_client_tries_again_by_itself(store: ObjectStore, kind: Kind, tmp_path: Path) -> None:
     """One fault is over before the catalog learns of it, also where nothing comes at all."""
     with FlakyStore(store.endpoint).running() as flaky:

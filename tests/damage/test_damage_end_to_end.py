@@ -198,8 +198,7 @@ def newest_state(again: Query) -> list[Path]:
 
 def do(path: Path, harm: Harm) -> None:
     before = path.read_bytes()
-    for crc in (path.with_name(f".{path.name}.crc"),):
-        crc.unlink(missing_ok=True)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     path.unlink()
     if harm.data is not None:
         path.write_bytes(harm.data)
@@ -230,9 +229,7 @@ def rest_is_right(given: list[pa.Table], replayed: Run) -> bool:
         oracle.verdicts(table)
     for batch in (BATCHES, BATCHES + 1):
         wanted = oracle.verdicts(given[batch])
-        told: Counter[tuple[str, bool]] = Counter()
-        for row in replayed.rows[batch]:
-            told[row["id"], row["verdict"] != "duplicate"] += 1
+        told = Counter((row["id"], row["verdict"] != "duplicate") for row in replayed.rows[batch])
         by_id: Counter[tuple[str, bool]] = Counter()
         for (name, _, goes_on), count in wanted.items():
             by_id[name, goes_on] += count

@@ -17,7 +17,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.cli_job import FileDrop
-from tests.support.processes import dedup
+from tests.support.processes import dedup, python
+from tests.support.waiting import wait_until
 
 #: In this locale Java does not find files whose names are not ASCII, unless it is told otherwise.
 POSIX = {**os.environ, "LC_ALL": "POSIX"}
@@ -46,10 +47,7 @@ def end_whole_group(running: subprocess.Popen[str]) -> None:
     """What a service manager does; Spark's Java is gone before the run hears of it."""
     running.send_signal(signal.SIGSTOP)
     os.killpg(running.pid, signal.SIGTERM)
-    deadline = time.monotonic() + 120
-    while "java" in commands_of_session(running.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "java" not in commands_of_session(running.pid)
+    assert wait_until(lambda: "java" not in commands_of_session(running.pid), 120)
     running.send_signal(signal.SIGCONT)
 
 
@@ -101,9 +99,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
         # The last one may be seen before Spark has noted it.
         assert seen - begun - int(told[1].replace("none", "0")) in (0, 1)
 
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=240, env=POSIX
-    )
+    done = python(*command[1:], env=POSIX)
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1

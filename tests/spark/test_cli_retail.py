@@ -14,15 +14,9 @@ from tests.support.cli_job import Job
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "online-retail"
 COLUMNS = (
-    "InvoiceNo",
-    "StockCode",
-    "Description",
-    "Quantity",
-    "InvoiceDate",
-    "UnitPrice",
-    "CustomerID",
+    "InvoiceNo", "StockCode", "Description", "Quantity", "InvoiceDate", "UnitPrice", "CustomerID",
     "Country",
-)
+)  # fmt: skip
 DAILY = {"timestamp": "InvoiceDate", "timestamp_format": "yyyy-MM-dd HH:mm:ss"}
 
 pytestmark = pytest.mark.skipif(
@@ -51,18 +45,15 @@ def link(job: Job, count: int | None = None) -> None:
         job.files.stamp(copy)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("files_per_trigger", "options"),
     [
-        pytest.param(1000, {"horizon": "400 days"}, marks=pytest.mark.slow),
-        pytest.param(
-            10,
-            {"horizon": "1 day", **DAILY, "state_budget_bytes": 128 << 10},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(10, {"horizon": "400 days", **DAILY}, marks=pytest.mark.slow),
-        pytest.param(1, {"horizon": "1 day", **DAILY}, marks=pytest.mark.slow),
+        (1000, {"horizon": "400 days"}),
+        (10, {"horizon": "1 day", **DAILY, "state_budget_bytes": 128 << 10}),
+        (10, {"horizon": "400 days", **DAILY}),
+        (1, {"horizon": "1 day", **DAILY}),
     ],
 )
 def test_every_batching_leaves_the_same_rows(
@@ -85,10 +76,9 @@ def test_every_batching_leaves_the_same_rows(
     monkeypatch.setattr(StagedFiles, "__call__", crash)
     assert "pulled the plug" in job.fails().message
     monkeypatch.undo()
-    rest = job().figures
-    assert rest.counts["records_in"] == sum(
-        rest.counts[name] for name in ("unique", "duplicate", "late", "null_id")
-    )
+    counts = job().figures.counts
+    verdicts = ("unique", "duplicate", "late", "null_id")
+    assert counts["records_in"] == sum(counts[name] for name in verdicts)
     check(job)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyspark
 
 from tests.support.quick_spark import QUICK_JAVA
+from tests.support.waiting import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_TIMEOUT_S = 60.0
@@ -72,10 +73,8 @@ class Worker(Daemon):
 
     def wait_for_executor(self) -> None:
         """Until an executor of this worker has made its folder for blocks."""
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not any(self.local_dir.glob("*/*/blockmgr-*")):
-            assert time.monotonic() < deadline_s, f"no executor: {self.log.read_text()[-3000:]}"
-            time.sleep(0.05)
+        made = wait_until(lambda: any(self.local_dir.glob("*/*/blockmgr-*")), START_TIMEOUT_S)
+        assert made, f"no executor: {self.log.read_text()[-3000:]}"
 
     def cached(self) -> list[Path]:
         """Views and sidecars that executors of this worker keep on their disk."""
