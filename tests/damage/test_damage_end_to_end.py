@@ -44,7 +44,7 @@ _SPARK_SAYS = re.compile(
     r"CANNOT_LOAD_STATE_STORE|FAILED_READ|CHECKPOINT_|STATE_STORE|Error reading delta file|"
     r"Error reading snapshot file|does not exist|doesn't exist|checksum|Corrupt|corrupt|"
     r"Stream is corrupted|EOFException|key length|value length|ZipException|RocksDB|\.zip|"
-    r"\.changelog|\.delta",
+    r"\.changelog|\.delta"
 )
 ROOT_KINDS = ("segment", "sidecar", "certificate", "manifest", "run")
 CACHE = "local cache"

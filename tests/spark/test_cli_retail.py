@@ -57,10 +57,7 @@ def link(job: Job, count: int | None = None) -> None:
     ],
 )
 def test_every_batching_leaves_the_same_rows(
-    job: Job,
-    monkeypatch: pytest.MonkeyPatch,
-    files_per_trigger: int,
-    options: dict[str, Any],
+    job: Job, monkeypatch: pytest.MonkeyPatch, files_per_trigger: int, options: dict[str, Any]
 ) -> None:
     link(job)
     job.options |= {"id": COLUMNS, "files_per_trigger": files_per_trigger, **options}
