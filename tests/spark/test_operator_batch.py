@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
-from tests.support.spark_query import ARROW, SCHEMA, Query, finish, records, row_set, seeded
+from tests.support.spark_query import ARROW, SCHEMA, Query, daily, finish, records, row_set, seeded
 
 
 def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
@@ -24,10 +24,8 @@ def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
     ).withColumn("ts", F.timestamp_seconds("at"))
     seen = []
     for order in (frame.repartition(5), frame.coalesce(1), frame.orderBy(F.desc("n"))):
-        by_hash = order.transform(dedup_by_id("id", horizon="1 day", timestamp="ts"))
-        by_column = order.transform(
-            dedup_by_id("id", horizon="1 day", timestamp="ts", order_by=[F.col("n") % 7, "n"])
-        )
+        by_hash = order.transform(daily("id", timestamp="ts"))
+        by_column = order.transform(daily("id", timestamp="ts", order_by=[F.col("n") % 7, "n"]))
         seen.append(
             (
                 sorted(r.n for r in by_hash.collect()),
@@ -56,9 +54,7 @@ def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
         "date_add(date'2024-01-01', n)", "make_dt_interval(n)", "make_time(n, 0, 0)",
         "cast(timestamp_seconds(n) as timestamp_ntz)",
     ):  # fmt: skip
-        (kept,) = frame.transform(
-            dedup_by_id("id", horizon="1 day", order_by=F.expr(order))
-        ).collect()
+        (kept,) = frame.transform(daily("id", order_by=F.expr(order))).collect()
         wanted = {"-n": 3, "n = 1": None}.get(order, 1)
         assert kept.n == wanted or (wanted is None and kept.n in (2, 3)), order
 
@@ -72,10 +68,7 @@ def test_equal_rows_win_whatever_their_nested_times(spark: SparkSession) -> None
                   struct(interval 1 day AS d, time'12:00:00' AS t) AS others
            FROM VALUES (1), (2), (3) AS t(n)"""
     )
-    winners = {
-        frame.repartition(n).transform(dedup_by_id("id", horizon="1 day")).select("n").first().n
-        for n in (1, 3)
-    }
+    winners = {frame.repartition(n).transform(daily("id")).select("n").first().n for n in (1, 3)}
     assert len(winners) == 1
 
 
@@ -100,7 +93,7 @@ def test_a_batch_is_one_micro_batch(spark: SparkSession, tmp_path: Path) -> None
 
 def test_an_empty_batch(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], SCHEMA)
-    kept = frame.transform(dedup_by_id("id", horizon="1 day", timestamp="ts", verdict="v"))
+    kept = frame.transform(daily("id", timestamp="ts", verdict="v"))
     assert kept.collect() == []
     assert kept.columns == [*frame.columns, "v"]
 
@@ -127,7 +120,7 @@ def test_a_batch_inside_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
 def test_many_rows(spark: SparkSession) -> None:
     """More than the buffers of pack and the blobs of a shard take at once."""
     frame = spark.range(200_000, numPartitions=2).selectExpr("id % 150000 AS id", "id AS n")
-    kept = frame.transform(dedup_by_id("id", horizon="1 day", order_by="n"))
+    kept = frame.transform(daily("id", order_by="n"))
     assert kept.agg(F.count("*"), F.countDistinct("id"), F.max("n")).first() == (
         150_000, 150_000, 149_999,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from dedup import dedup_by_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
 from tests.support.processes import run_python
-from tests.support.spark_query import SCHEMA, Query, trace
+from tests.support.spark_query import SCHEMA, Query, daily, trace
 
 
 @pytest.fixture
@@ -49,23 +49,21 @@ def test_a_missing_column_is_answered_with_the_nearest_names(spark: SparkSession
         "id='evnt_id': there is no such column. Did you mean 'event_id'.*"
         "Columns: event_id, event_time, kind"
     ):
-        frame.transform(dedup_by_id("evnt_id", horizon="1 day"))
+        frame.transform(daily("evnt_id"))
     with refused("timestamp='event_tme': there is no such column. Did you mean 'event_time'"):
-        frame.transform(dedup_by_id("event_id", horizon="1 day", timestamp="event_tme"))
+        frame.transform(daily("event_id", timestamp="event_tme"))
     with refused("order_by='zzz': there is no such column. Columns: event_id, event_time, kind"):
-        frame.transform(dedup_by_id("event_id", horizon="1 day", order_by=["kind", "zzz"]))
+        frame.transform(daily("event_id", order_by=["kind", "zzz"]))
     with refused("source_partition='knd'.*Did you mean 'kind'"):
-        frame.transform(
-            dedup_by_id("event_id", horizon="1 day", timestamp="event_time", source_partition="knd")
-        )
+        frame.transform(daily("event_id", timestamp="event_time", source_partition="knd"))
     for missing in (F.col("nope"), "kind.nope", F.lower("nope")):
         with refused(r"id cannot be resolved against the columns \['event_id', .*"):
-            frame.transform(dedup_by_id(missing, horizon="1 day"))
+            frame.transform(daily(missing))
 
 
 def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
-    batch.transform(dedup_by_id("ID", horizon="1 day", timestamp="Ts"))
-    batch.transform(dedup_by_id("`id`", horizon="1 day"))
+    batch.transform(daily("ID", timestamp="Ts"))
+    batch.transform(daily("`id`"))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
 )  # fmt: skip
 def test_columns_of_the_wrong_kind(batch: DataFrame, options: Any, message: str) -> None:
     with refused(message):
-        batch.transform(dedup_by_id("id", horizon="1 day", **made(options)))
+        batch.transform(daily("id", **made(options)))
 
 
 ONE_VALUE_OF_EACH_ROW = [
@@ -117,7 +115,7 @@ def test_an_expression_is_one_lasting_value_of_each_row(
         with refused(f"{option}='.*{message}"):
             batch.transform(dedup_by_id(horizon="1 day", **options))
     with refused(f"order_by='.*{message}"):
-        operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", order_by=given())
+        operator = daily("id", catalog=tmp_path / "c", order_by=given())
         stream.transform(operator)
 
 
@@ -137,49 +135,49 @@ def test_what_lasts_is_not_mistaken_for_chance(batch: DataFrame) -> None:
 def test_columns_of_an_iterator_are_kept(spark: SparkSession) -> None:
     """They are read more than once: for each DataFrame that the operator is applied to."""
     frame = spark.createDataFrame([("a", 0, None, "s", n) for n in (3, 1, 2)], SCHEMA)
-    first = dedup_by_id((c for c in ["id"]), horizon="1 day", order_by=(c for c in ["n"]))
+    first = daily((c for c in ["id"]), order_by=(c for c in ["n"]))
     assert [row["n"] for _ in range(2) for row in frame.transform(first).collect()] == [1, 1]
 
 
 def test_strange_names(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1, 2), ("a", 1, 2)], "id string, `*` int, `a.b` int")
-    (row,) = frame.transform(dedup_by_id(F.lower("id"), horizon="1 day")).collect()
+    (row,) = frame.transform(daily(F.lower("id"))).collect()
     assert row.asDict() == {"id": "a", "*": 1, "a.b": 2}
     with refused("Column '__DEDUP_0': names beginning '__dedup_' are reserved"):
-        frame.withColumnRenamed("*", "__DEDUP_0").transform(dedup_by_id("id", horizon="1 day"))
+        frame.withColumnRenamed("*", "__DEDUP_0").transform(daily("id"))
 
 
 def test_lateness_beyond_the_horizon_is_worth_a_word() -> None:
     with pytest.warns(DedupWarning, match="'3 days' is longer than the horizon .1 day.") as told:
-        dedup_by_id("id", horizon="1 day", timestamp="ts", lateness="3 days")
+        daily("id", timestamp="ts", lateness="3 days")
     assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dedup_by_id("id", horizon="1 day", timestamp="ts", lateness="1 day")
-        dedup_by_id("id", horizon="1 day", timestamp="ts", stable_timestamps=True)
+        daily("id", timestamp="ts", lateness="1 day")
+        daily("id", timestamp="ts", stable_timestamps=True)
 
 
 def test_a_time_in_the_id_needs_an_id_that_can_hold_it(batch: DataFrame) -> None:
     uuid7 = time_from_id("uuid7")
     for given in (["id", "src"], "n"):
         with refused("time_from_id.'uuid7'. needs an ID of one string column"):
-            batch.transform(dedup_by_id(given, horizon="1 day", timestamp=uuid7))
+            batch.transform(daily(given, timestamp=uuid7))
     with refused("time_from_id.'uuid8'.: the known scheme is 'uuid7'"):
         time_from_id("uuid8")
 
 
 def test_no_id_at_all(batch: DataFrame) -> None:
     with refused(r"id=\[\] names no column"):
-        dedup_by_id([], horizon="1 day")
+        daily([])
     with refused('ID column "id" reads no column of the record, so all records would be copies'):
-        batch.transform(dedup_by_id(F.lit("id"), horizon="1 day"))
+        batch.transform(daily(F.lit("id")))
     with refused("id makes 2 columns of one"):
-        batch.transform(dedup_by_id(F.json_tuple("id", "a", "b"), horizon="1 day"))
+        batch.transform(daily(F.json_tuple("id", "a", "b")))
     with refused("id='k' is a sort order"):
-        batch.transform(dedup_by_id(F.col("id").desc().alias("k"), horizon="1 day"))
-    batch.transform(dedup_by_id(F.concat("id", F.expr("true")), horizon="1 day"))
+        batch.transform(daily(F.col("id").desc().alias("k")))
+    batch.transform(daily(F.concat("id", F.expr("true"))))
     with refused("id=5 is neither a column name nor a Column"):
-        batch.transform(dedup_by_id(5, horizon="1 day"))  # type: ignore[arg-type]
+        batch.transform(daily(5))  # type: ignore[arg-type]
 
 
 # --- options
@@ -253,7 +251,7 @@ def test_options_that_cannot_work(spark: SparkSession, options: Any, message: st
 
 def test_a_stream_needs_a_catalog(stream: DataFrame) -> None:
     with refused("A stream needs catalog=: a path or URI.*such as"):
-        stream.transform(dedup_by_id("id", horizon="1 day"))
+        stream.transform(daily("id"))
 
 
 def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> None:
@@ -262,25 +260,25 @@ def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> 
     with refused(
         f"catalog={file}/catalog cannot be written: .*check that the catalog root", CatalogError
     ):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog=file / "catalog"))
+        stream.transform(daily("id", catalog=file / "catalog"))
     with refused("cannot be written", CatalogError):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog=str(file)))
+        stream.transform(daily("id", catalog=str(file)))
     assert file.read_text() == "in the way"
     with refused("cannot be written: cannot write /proc/none/probe.*has free space", CatalogError):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog="/proc/none"))
+        stream.transform(daily("id", catalog="/proc/none"))
 
 
 def test_a_uri_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with refused("'s3a://bucket/x' cannot be used: write 's3://bucket/x'"):
-        dedup_by_id("id", horizon="1 day", catalog="s3a://bucket/x")
+        daily("id", catalog="s3a://bucket/x")
     with refused("cache_dir='dbfs:/x' is a URI"):
-        dedup_by_id("id", horizon="1 day", catalog="c", cache_dir="dbfs:/x")
+        daily("id", catalog="c", cache_dir="dbfs:/x")
     assert os.listdir() == []
 
 
 def test_the_check_leaves_nothing_behind(stream: DataFrame, tmp_path: Path) -> None:
-    stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "catalog"))
+    stream.transform(daily("id", catalog=tmp_path / "catalog"))
     assert list((tmp_path / "catalog").rglob("*")) == []
 
 
@@ -292,16 +290,12 @@ def test_a_local_catalog_on_a_cluster(
     with refused(
         f"catalog={tmp_path}/c is a local path, but Spark runs on yarn: .*shared_local=True"
     ):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+        stream.transform(daily("id", catalog=tmp_path / "c"))
     with refused("is a local path"):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog=f"file://{tmp_path}/c"))
+        stream.transform(daily("id", catalog=f"file://{tmp_path}/c"))
     with refused("is a local path"):
-        stream.transform(
-            dedup_by_id(
-                "id", horizon="1 day", catalog=lambda: (pafs.LocalFileSystem(), str(tmp_path))
-            )
-        )
-    stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", shared_local=True))
+        stream.transform(daily("id", catalog=lambda: (pafs.LocalFileSystem(), str(tmp_path))))
+    stream.transform(daily("id", catalog=tmp_path / "c", shared_local=True))
 
 
 @pytest.mark.slow
@@ -361,9 +355,9 @@ def test_releases_that_do_not_work_together(
     monkeypatch.setattr("pyspark.__version__", "4.1.3")
     monkeypatch.setattr("pyarrow.__version__", "26.0.1")
     with refused("PySpark 4.1.3 does not work with pyarrow 26.0.1.*pip install 'pyarrow<26'"):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog")))
+        stream.transform(daily("id", catalog=str(tmp_path / "catalog")))
     # Without state nothing fails.
-    spark.range(1).transform(dedup_by_id("id", horizon="1 day"))
+    spark.range(1).transform(daily("id"))
 
 
 @pytest.mark.parametrize(
@@ -379,9 +373,9 @@ def test_settings_that_break_the_guarantee(
 ) -> None:
     spark.conf.set(name, "false")
     with refused(f"{name}=false: .* Set it to true"):
-        stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+        stream.transform(daily("id", catalog=tmp_path / "c"))
     spark.conf.set(name, "true")
-    stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    stream.transform(daily("id", catalog=tmp_path / "c"))
 
 
 def test_an_arrow_compression_that_python_cannot_read(
@@ -390,7 +384,7 @@ def test_an_arrow_compression_that_python_cannot_read(
     """Spark's lz4 fails on a column of which every string is empty, on streams and batches."""
     name = "spark.sql.execution.arrow.compression.codec"
     spark.conf.set(name, "LZ4")
-    operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c")
+    operator = daily("id", catalog=tmp_path / "c")
     frames = (stream, spark.range(1).select(F.lit("").alias("id")))
     for frame in frames:
         with refused(f"{name}=LZ4: .* every value is null or empty .* Set it to zstd or none"):
@@ -406,7 +400,7 @@ def test_too_many_partitions_for_a_local_master(
     def warned(**options: Any) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c", **options))
+            stream.transform(daily("id", catalog=tmp_path / "c", **options))
         return [str(w.message) for w in caught if issubclass(w.category, DedupWarning)]
 
     assert warned() == []
@@ -423,18 +417,16 @@ def test_too_many_partitions_for_a_local_master(
 
 
 def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> None:
-    first = stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    first = stream.transform(daily("id", catalog=tmp_path / "c"))
     with refused("This query already has a dedup_by_id or another applyInPandasWithState.*"
                  "Give one composite ID"):  # fmt: skip
-        first.transform(dedup_by_id("n", horizon="1 day", catalog=tmp_path / "d", metrics="b"))
+        first.transform(daily("n", catalog=tmp_path / "d", metrics="b"))
     with refused("already has"):
         first.where("n > 5").withColumn("m", F.lit(1)).transform(
-            dedup_by_id("n", horizon="1 day", catalog=tmp_path / "d", metrics="b")
+            daily("n", catalog=tmp_path / "d", metrics="b")
         )
     # Spark itself sees the two of a union, when the query starts.
-    second = stream.transform(
-        dedup_by_id("id", horizon="1 day", catalog=tmp_path / "d", metrics="b")
-    )
+    second = stream.transform(daily("id", catalog=tmp_path / "d", metrics="b"))
     with pytest.raises(
         Exception, match="Multiple applyInPandasWithStates are not supported"
     ) as refusal:
@@ -451,7 +443,7 @@ def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> No
 
 
 def test_update_mode_is_explained(stream: DataFrame, tmp_path: Path) -> None:
-    unique = stream.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+    unique = stream.transform(daily("id", catalog=tmp_path / "c"))
     writer = unique.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
     with pytest.raises(Exception, match="applyInPandasWithState in append mode") as refusal:
         writer.outputMode("update").start()
@@ -468,11 +460,11 @@ def test_after_an_operator_of_the_users_own(stream: DataFrame, tmp_path: Path) -
         own, SCHEMA, "n long", "append", GroupStateTimeout.NoTimeout
     )
     with refused("already has a dedup_by_id or another applyInPandasWithState"):
-        stateful.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c"))
+        stateful.transform(daily("id", catalog=tmp_path / "c"))
 
 
 def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
-    operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "c")
+    operator = daily("id", catalog=tmp_path / "c")
     marked = stream.withWatermark("ts", "1 hour")
     with refused(
         r"withWatermark\('ts', ...\) is declared before dedup_by_id.* Declare it after: .*"
@@ -496,12 +488,12 @@ def test_batches_are_spared_the_checks_of_streams(
 ) -> None:
     """No catalog, no state: nothing there can be missing or in the way."""
     spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-    once = batch.transform(dedup_by_id("id", horizon="1 day", catalog=tmp_path / "no"))
-    assert once.transform(dedup_by_id("n", horizon="1 day", metrics="b")).count() == 0
+    once = batch.transform(daily("id", catalog=tmp_path / "no"))
+    assert once.transform(daily("n", metrics="b")).count() == 0
     assert not os.path.exists(tmp_path / "no")
 
 
 def test_errors_are_of_few_kinds(batch: DataFrame) -> None:
     with pytest.raises(ValueError, match="must lie between") as caught:
-        dedup_by_id("id", horizon="1 day", fpr=2)
+        daily("id", fpr=2)
     assert isinstance(caught.value, DedupError)

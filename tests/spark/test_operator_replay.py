@@ -127,7 +127,7 @@ def test_a_task_that_fails_for_good_stops_the_query(
 
 def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> None:
     """The function runs twice from the same state and answers the same, row by row."""
-    given = tables(2)
+    given = tables(3)
     made = query(spark, tmp_path, given)
     seen: list[tuple[Counter[str], Counter[str]]] = []
 
@@ -137,12 +137,12 @@ def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
         return second
 
     run = made.run(twice)
-    assert len(seen) == 2
+    assert len(seen) == 3
     assert all(first == second for first, second in seen)
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
     # Spark before 4.3 adds up what was observed in each action.
     counted = 2 if spark.version < "4.3" else 1
-    assert [m.records_in for m in run.metrics] == [800 * counted] * 2
+    assert [m.records_in for m in run.metrics] == [800 * counted] * 3
     assert total(run, "segments_written") > 0
 
 

@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id
 from dedup.errors import ConfigError
-from tests.support.spark_query import Query, shown
+from tests.support.spark_query import Query, daily, shown
 
 #: Two values per type, SQL; a null comes on top.
 VALUES = {
@@ -85,7 +84,7 @@ def kept_unharmed(before: DataFrame, after: DataFrame) -> None:
 
 def test_every_type_in_a_batch(typed: DataFrame) -> None:
     twice = typed.unionAll(typed)
-    kept_unharmed(typed, twice.transform(dedup_by_id("id", horizon="1 day")))
+    kept_unharmed(typed, twice.transform(daily("id")))
 
 
 def test_every_type_in_a_stream(spark: SparkSession, typed: DataFrame, tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_every_type_in_a_stream(spark: SparkSession, typed: DataFrame, tmp_path:
 def test_large_types_of_arrow(spark: SparkSession, typed: DataFrame) -> None:
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     twice = typed.unionAll(typed)
-    kept_unharmed(typed, twice.transform(dedup_by_id(["text", "bytes", "id"], horizon="1 day")))
+    kept_unharmed(typed, twice.transform(daily(["text", "bytes", "id"])))
 
 
 @pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Kolkata"])
@@ -117,7 +116,7 @@ def test_times_in_another_session_time_zone(
         "cast(ntz AS string) AS ntz",
         "unix_micros(ts_old) AS old",
     ]
-    after = typed.unionAll(typed).transform(dedup_by_id(["id", "ts", "ntz"], horizon="1 day"))
+    after = typed.unionAll(typed).transform(daily(["id", "ts", "ntz"]))
     assert sorted(map(str, after.selectExpr(*columns).collect())) == sorted(
         map(str, typed.selectExpr(*columns).collect())
     )
@@ -131,7 +130,7 @@ def test_no_column_besides_the_id(spark: SparkSession, tmp_path: Path) -> None:
         [0, 1, 2, 3, 4], [5, 6, 7],
     ]  # fmt: skip
     twice = spark.range(5).unionAll(spark.range(5))
-    assert twice.transform(dedup_by_id("id", horizon="1 day")).count() == 5
+    assert twice.transform(daily("id")).count() == 5
 
 
 def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -148,11 +147,9 @@ def test_awkward_column_names(spark: SparkSession, tmp_path: Path) -> None:
     names = ["user.id", "a b", 'qu"ote', "back`tick", "ünï", "verdict?", "1", "__x"]
     frame = spark.createDataFrame([(n % 3, *range(len(names) - 1)) for n in range(9)]).toDF(*names)
     for given in ("user.id", "`user.id`", F.col("`user.id`")):
-        kept = frame.transform(
-            dedup_by_id(given, horizon="1 day", order_by=["a b", "back`tick"], verdict="v.")
-        )
+        kept = frame.transform(daily(given, order_by=["a b", "back`tick"], verdict="v."))
         assert kept.columns == [*names, "v."]
-        kept = frame.transform(dedup_by_id(given, horizon="1 day"))
+        kept = frame.transform(daily(given))
         assert kept.columns == names
         assert sorted(tuple(row) for row in kept.collect()) == [
             (n, *range(len(names) - 1)) for n in range(3)
@@ -170,20 +167,20 @@ def test_fields_of_structs_and_expressions_as_id(spark: SparkSession) -> None:
         ("e.name", 2), ("e.n", 2), (["e.name", "e.n"], 3), (F.lower("e.name"), 1),
         ([F.lower("e.name"), "e.n"], 2), (F.col("e").getField("n") % 1, 1),
     ):  # fmt: skip
-        assert frame.transform(dedup_by_id(given, horizon="1 day")).count() == count, given
-        assert frame.transform(dedup_by_id(given, horizon="1 day")).columns == ["e"]
+        assert frame.transform(daily(given)).count() == count, given
+        assert frame.transform(daily(given)).columns == ["e"]
 
 
 def test_names_differing_in_case_only(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     frame = spark.createDataFrame([(1, 1), (1, 2), (2, 2)], ["id", "ID"])
-    assert frame.transform(dedup_by_id("id", horizon="1 day")).count() == 2
-    assert frame.transform(dedup_by_id(["ID", "id"], horizon="1 day")).count() == 3
+    assert frame.transform(daily("id")).count() == 2
+    assert frame.transform(daily(["ID", "id"])).count() == 3
     with pytest.raises(ConfigError, match=r"id='Id': there is no such column\. Did you mean"):
-        frame.transform(dedup_by_id("Id", horizon="1 day"))
+        frame.transform(daily("Id"))
     spark.conf.set("spark.sql.caseSensitive", "false")
     with pytest.raises(ConfigError, match="Two columns are named 'id'"):
-        frame.transform(dedup_by_id("id", horizon="1 day"))
+        frame.transform(daily("id"))
 
 
 # --- IDs
@@ -215,7 +212,7 @@ def test_ids_of_every_hashable_type(spark: SparkSession, kind: str) -> None:
     """Each value three times and three nulls: each value once, and every null, goes on."""
     values = ", ".join(f"({value})" for value in IDS[kind] * 3)
     frame = spark.sql(f"SELECT id FROM VALUES {values}, (null), (null), (null) AS t(id)")
-    kept = frame.repartition(2).transform(dedup_by_id("id", horizon="1 day"))
+    kept = frame.repartition(2).transform(daily("id"))
     told = [repr(row["id"]) for row in kept.toArrow().to_pylist()]
     assert told.count("None") == 3
     assert sorted(told) == sorted(
@@ -234,7 +231,7 @@ def test_composite_ids_with_nulls(spark: SparkSession) -> None:
         ("x\x01\x00\x00\x00\x00\x00y", "z", 0), ("x", "y\x01\x00\x00\x00\x00\x00z", 0),
     ]  # fmt: skip
     frame = spark.createDataFrame([*ids * 2, (None,) * 3, (None,) * 3], "a string, b string, c int")
-    kept = frame.transform(dedup_by_id(["a", "b", "c"], horizon="1 day", verdict="v"))
+    kept = frame.transform(daily(["a", "b", "c"], verdict="v"))
     told = [(*row[:3], row.v) for row in kept.collect()]
     assert sorted(told, key=repr) == sorted(
         [(*i, v) for i in ids for v in ("unique", "duplicate")]
@@ -261,15 +258,13 @@ def test_uuids_and_what_looks_like_them(spark: SparkSession) -> None:
     sixteen = "\x01" + "z" * 16
     texts = [UUID_A, UUID_A.upper(), UUID_A.replace("-", ""), "{" + UUID_A + "}", "z" * 16, sixteen]
     frame = spark.createDataFrame([(t,) for t in texts * 2], "id string")
-    assert sorted(r.id for r in frame.transform(dedup_by_id("id", horizon="1 day")).collect()) == (
-        sorted(texts)
-    )
+    assert sorted(r.id for r in frame.transform(daily("id")).collect()) == (sorted(texts))
     # One tag byte tells the two apart even where their 16 bytes are equal.
     ascii_uuid = str(uuid.UUID(bytes=b"zzzzzzzzzzzzzzzz"))
     both = spark.createDataFrame([("z" * 16,), (ascii_uuid,), ("\x01" + "z" * 16,)], "id string")
-    assert both.transform(dedup_by_id("id", horizon="1 day")).count() == 3
+    assert both.transform(daily("id")).count() == 3
     binary = spark.createDataFrame([(raw,), (b"\x01" + raw,), (raw,)], "id binary")
-    assert binary.transform(dedup_by_id("id", horizon="1 day")).count() == 2
+    assert binary.transform(daily("id")).count() == 2
 
 
 @pytest.mark.parametrize(
@@ -288,10 +283,10 @@ def test_uuids_and_what_looks_like_them(spark: SparkSession) -> None:
 def test_ids_without_byte_identity_are_refused(spark: SparkSession, sql: str, message: str) -> None:
     frame = spark.sql(f"SELECT {sql} AS id, 1 AS x")
     with pytest.raises(ConfigError) as caught:
-        frame.transform(dedup_by_id(["x", "id"], horizon="1 day"))
+        frame.transform(daily(["x", "id"]))
     assert str(caught.value).startswith(message) or message in str(caught.value)
     with pytest.raises(ConfigError, match="ID column"):
-        frame.transform(dedup_by_id(F.col("id"), horizon="1 day"))
+        frame.transform(daily(F.col("id")))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +309,7 @@ def test_columns_that_spark_cannot_carry_are_refused_by_name(
 ) -> None:
     frame = spark.sql(f"SELECT 1 AS id, {sql}")
     with pytest.raises(ConfigError, match=message):
-        frame.transform(dedup_by_id("id", horizon="1 day"))
+        frame.transform(daily("id"))
 
 
 def test_the_advice_of_a_refusal_works(spark: SparkSession) -> None:
@@ -327,10 +322,10 @@ def test_the_advice_of_a_refusal_works(spark: SparkSession) -> None:
         (bytes_of_a, 2), (F.lower(bytes_of_a), 1), (F.col("b").cast("string"), 1),
         (F.col("b").cast("decimal(5,2)"), 1), (["c.x", "c.y"], 1), (F.to_json("c"), 1),
     ):  # fmt: skip
-        assert frame.transform(dedup_by_id(given, horizon="1 day")).count() == count
+        assert frame.transform(daily(given)).count() == count
     odd = spark.sql("SELECT 1 AS id, make_interval(1, 2) AS i, interval 1 year AS y, null AS n")
     cast = odd.select("id", *(F.col(c).cast("string") for c in ("i", "y", "n")))
-    assert cast.transform(dedup_by_id("id", horizon="1 day")).count() == 1
+    assert cast.transform(daily("id")).count() == 1
 
 
 def test_what_is_refused_spark_cannot_carry_either(spark: SparkSession) -> None:

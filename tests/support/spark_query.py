@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ ARROW = pa.schema(
         ("n", pa.int64()),
     ]
 )
+#: The operator with a horizon, for tests that are about something else.
+daily = partial(dedup_by_id, horizon="1 day")
 _RECORD = re.compile(r"(?P<id>[^@]+)@(?P<at>-|-?\d+)(?:/(?P<src>\w+))?")
 
 
