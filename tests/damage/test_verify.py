@@ -25,11 +25,16 @@ from dedup.cli.app import app
 from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK
 from tests.damage.cases import Case, SegmentReader, harmed, object_cases, segment_cases, worlds
-from tests.damage.harm import Harm, harms, some
+from tests.damage.harm import Harm, some
 from tests.damage.judge import Outcomes, Wrong
 from tests.damage.world import RUN, World
 
-MAY_BE_GONE = ("accepted_loss", "run lineage")
+
+def may_be_gone_if(known: bool) -> tuple[str, ...]:
+    always = ("accepted_loss", "run lineage")
+    return always if known else (*always, "pending_list", "manifest backup")
+
+
 SIZES = [
     pytest.param(2, id="few"),
     pytest.param(250, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
@@ -40,17 +45,12 @@ def judged(
     case: Case,
     outcomes: Outcomes,
     rng: random.Random,
-    per_kind: int | None,
+    per_kind: int,
     read: Callable[[Harm, bytes], str],
 ) -> None:
     """Do harm after harm to a file, and count what verify says."""
     data = case.path.read_bytes()
-    chosen = (
-        harms(data, case.others, rng)
-        if per_kind is None
-        else some(data, case.others, rng, per_kind)
-    )
-    for harm in chosen:
+    for harm in some(data, case.others, rng, per_kind):
         with harmed(case.path, harm):
             outcomes.judge(f"verify: {case.kind}", harm, harm.kind, lambda h=harm: read(h, data))
 
@@ -65,9 +65,7 @@ def test_small_objects(
     assert verify_objects(world.root, world.query_id, states) == []
     for case in object_cases(world, stranger):
         name = case.path.relative_to(world.folder).as_posix()
-        may_be_gone = case.kind in MAY_BE_GONE or (
-            not known and case.kind in ("pending_list", "manifest backup")
-        )
+        may_be_gone = case.kind in may_be_gone_if(known)
 
         def read(harm: Harm, data: bytes, name: str = name, may_be_gone: bool = may_be_gone) -> str:
             found = verify_objects(world.root, world.query_id, states)
@@ -140,10 +138,7 @@ def test_the_command_reports_a_damage_of_every_file(
         data = case.path.read_bytes()
         chosen = list(some(data, case.others, rng, 4))
         for harm in rng.sample(chosen, 2) if per_kind == 2 else chosen:
-            gone_unseen = harm.data is None and (
-                case.kind in MAY_BE_GONE
-                or (not known and case.kind in ("pending_list", "manifest backup"))
-            )
+            gone_unseen = harm.data is None and case.kind in may_be_gone_if(known)
             with harmed(case.path, harm):
                 code, body = command(arguments)
             said = json.dumps(body)
