@@ -44,28 +44,14 @@ def plan(**changes: Any) -> Plan:
     given: dict[str, Any] = {
         "id_columns": (("id", "id", "string"),),
         "id_definitions": (Definition(expression="id", kind="string"),),
-        "time_column": "ts",
-        "time_source": "column ts timestamp",
+        "time_column": "ts", "time_source": "column ts timestamp",
         "time_definition": Definition(expression="ts", kind="timestamp"),
-        "accepted": Accepted(),
-        "id_time": None,
-        "now_column": "now",
-        "source_columns": (),
-        "order_columns": (),
-        "user_columns": 10,
-        "body_columns": 10,
-        "null_ids": "emit",
-        "null_timestamps": "now",
-        "max_future_ms": 600_000,
-        "shards": SHARDS,
-        "verdict_column": None,
-        "policy": EVENT,
-        "root": None,
-        "cache_dir": None,
-        "cache_bytes": 1,
-        "max_shard_batch_bytes": 1 << 30,
-        "start_id": str(UUID(int=0)),
-    }
+        "accepted": Accepted(), "id_time": None, "now_column": "now", "source_columns": (),
+        "order_columns": (), "user_columns": 10, "body_columns": 10, "null_ids": "emit",
+        "null_timestamps": "now", "max_future_ms": 600_000, "shards": SHARDS,
+        "verdict_column": None, "policy": EVENT, "root": None, "cache_dir": None,
+        "cache_bytes": 1, "max_shard_batch_bytes": 1 << 30, "start_id": str(UUID(int=0)),
+    }  # fmt: skip
     return Plan(**(given | changes))
 
 
@@ -373,22 +359,14 @@ def refusal(batch: pa.RecordBatch, **changes: Any) -> str:
 
 def test_an_error_shows_where_the_first_bad_record_is() -> None:
     when = pa.timestamp("us", "GMT+8")
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "id": pa.array(["good", "bad", "bad too"]),
-            "ts": pa.array([0, None, None], when),
-            "note": ["n", "x" * 200 + ".json", None],
-            "fields": [{"a": 1}] * 3,
-            "born": pa.array([253_402_300_800_000_000] * 3, when),
-            "site": ["berlin"] * 3,
-            "topic": ["clicks"] * 3,
-            "partition": [3] * 3,
-            "offset": [17, 18, 19],
-            "more": ["m" * 100] * 3,
-            "last": ["never shown"] * 3,
-            "now": pa.array([0] * 3, when),
-        }
-    )
+    columns: dict[str, Any] = {
+        "id": ["good", "bad", "bad too"], "ts": pa.array([0, None, None], when),
+        "note": ["n", "x" * 200 + ".json", None], "fields": [{"a": 1}] * 3,
+        "born": pa.array([253_402_300_800_000_000] * 3, when), "site": ["berlin"] * 3,
+        "topic": ["clicks"] * 3, "partition": [3] * 3, "offset": [17, 18, 19],
+        "more": ["m" * 100] * 3, "last": ["never shown"] * 3, "now": pa.array([0] * 3, when),
+    }  # fmt: skip
+    batch = pa.RecordBatch.from_pydict(columns)
     text = refusal(batch, source_columns=("site",), policy=SOURCED)
     assert text.startswith(
         '2 records have no timestamp (column ts timestamp) and null_timestamps="error" is set. '
