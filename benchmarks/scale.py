@@ -57,10 +57,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_event_ms": events.batch_ms,
         "batches": {pipeline.name: [] for pipeline in wanted},
     }
-    with (
-        session(driver_memory=arguments.driver_memory) as spark,
-        side_by_side(spark, wanted, work),
-    ):
+    with session(driver_memory=arguments.driver_memory) as spark, side_by_side(spark, wanted, work):
         marks = {at for at in _marks(new) if at <= batches}
         for number in range(batches + 2 + AROUND):
             files = events.write(data, number)

@@ -31,13 +31,7 @@ def blocks_find(
     data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64, out: I64, /
 ) -> None: ...
 def blocks_encode(
-    data: U8,
-    offsets: I64,
-    times_ms: I64,
-    starts: I64,
-    wide_times: bool,
-    out_offsets: I64,
-    /,
+    data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool, out_offsets: I64, /
 ) -> bytearray: ...
 def blocks_decode(data: U8, block_offsets: I64, /) -> tuple[bytearray, bytearray, bytearray]: ...
 def take_keys(data: U8, offsets: I64, index: I64, out_offsets: I64, /) -> bytearray: ...

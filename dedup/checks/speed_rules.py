@@ -14,10 +14,7 @@ _MIB = 1 << 20
 #: Records in a micro-batch that a core is through with in about a second.
 _RECORDS_PER_CORE = 500_000
 #: Options that bound a micro-batch, by kind of source; any one of them does.
-_LIMITS = {
-    "kafka": ("maxOffsetsPerTrigger",),
-    "file": ("maxFilesPerTrigger", "maxBytesPerTrigger"),
-}
+_LIMITS = {"kafka": ("maxOffsetsPerTrigger",), "file": ("maxFilesPerTrigger", "maxBytesPerTrigger")}
 _BOUNDED = ("rate", "rate-micro-batch")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"

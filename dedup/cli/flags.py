@@ -122,8 +122,5 @@ def _parameters(flags: type[Flags]) -> Iterator[Parameter]:
             (shown.rich_help_panel,) = panel
         default = Parameter.empty if field.default is MISSING else field.default
         yield Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=Annotated[kind, shown],
+            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown]
         )

@@ -15,12 +15,7 @@ from dedup.spark.id_encoding import encode_ids
 
 #: How a null component of a composite ID is written.
 NULL = "NULL"
-_INTEGERS = {
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-}
+_INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 

@@ -17,15 +17,7 @@ from dedup.catalog.database import View
 from dedup.catalog.open_views import OpenViews
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
-from tests.support.catalog import (
-    QUERY,
-    Bench,
-    check_answers,
-    fixed,
-    knows,
-    write,
-    written,
-)
+from tests.support.catalog import QUERY, Bench, check_answers, fixed, knows, write, written
 
 
 def open_files() -> list[str]:

@@ -15,17 +15,7 @@ from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
-from tests.support.catalog import (
-    END_MS,
-    QUERY,
-    RUN,
-    START_MS,
-    Bench,
-    fixed,
-    flip,
-    varied,
-    write,
-)
+from tests.support.catalog import END_MS, QUERY, RUN, START_MS, Bench, fixed, flip, varied, write
 
 
 def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:

@@ -348,8 +348,7 @@ def test_watermarks_that_have_not_begun(first: int | None) -> None:
 
 
 @given(
-    st.lists(st.integers(0, 10**9), min_size=LEAST_EVIDENCE, max_size=30),
-    st.integers(0, 10**10),
+    st.lists(st.integers(0, 10**9), min_size=LEAST_EVIDENCE, max_size=30), st.integers(0, 10**10)
 )
 def test_a_lag_larger_by_a_constant_gets_the_same_verdict(lags_ms: list[int], more_ms: int) -> None:
     """Behaviour counts, not size."""

@@ -57,11 +57,7 @@ class Adoption:
 
 
 def adopt(
-    root: Where,
-    checkpoint: str | os.PathLike[str],
-    query: str | None = None,
-    *,
-    sole: bool = False,
+    root: Where, checkpoint: str | os.PathLike[str], query: str | None = None, *, sole: bool = False
 ) -> Adoption:
     """Make a new checkpoint that goes on with a catalog whose own is lost.
 

@@ -75,8 +75,7 @@ class AdoptFlags(Flags):
     checkpoint: Annotated[str, option("DIR", "Where the new checkpoint is to be.")]
     query: shared.OnlyQuery = None
     sole: Annotated[
-        bool,
-        switch("The sink holds all that is told of, though history branched.", "--sole"),
+        bool, switch("The sink holds all that is told of, though history branched.", "--sole")
     ] = False
 
 

@@ -111,9 +111,7 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
     copied = rng.choice(np.flatnonzero(delivered < SPAN_MS - 11 * HOUR_MS), copies, replace=False)
     soon = rng.random(copies) < 0.7
     delay = np.where(
-        soon,
-        rng.integers(1_000, HOUR_MS, copies),
-        rng.integers(HOUR_MS, 11 * HOUR_MS, copies),
+        soon, rng.integers(1_000, HOUR_MS, copies), rng.integers(HOUR_MS, 11 * HOUR_MS, copies)
     )
     again = rng.choice(np.flatnonzero(times < SPAN_MS - 20 * HOUR_MS), reused, replace=False)
     # Not one that was copied: a copy may be remembered under a later time than its own.

@@ -85,12 +85,7 @@ def demo(
 
 
 def _demo(
-    folder: Path,
-    events: int,
-    seed: int,
-    talk: Reporter,
-    show: Console | None,
-    stop: StopRequest,
+    folder: Path, events: int, seed: int, talk: Reporter, show: Console | None, stop: StopRequest
 ) -> dict[str, Any]:
     begin_s = time.monotonic()
     stream, truth = made.make_stream(events, seed)

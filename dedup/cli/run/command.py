@@ -72,8 +72,7 @@ class RunFlags(TalkingFlags):
     idle_timeout: Annotated[
         str | None,
         option(
-            "DURATION",
-            "After it nobody waits for a silent clock, or never. Default: 10 minutes.",
+            "DURATION", "After it nobody waits for a silent clock, or never. Default: 10 minutes."
         ),
         _TIME,
     ] = None

@@ -57,11 +57,7 @@ def resolve(options: RunOptions) -> Job:
     if record is not None:
         check_same(options, record)
         check_unfinished(options, record)
-        files = replace(
-            files,
-            partitioned=record.partitioned,
-            compressed=record.compressed,
-        )
+        files = replace(files, partitioned=record.partitioned, compressed=record.compressed)
     check_in_folders(files)
     output_format = options.output_format or files.file_format
     options = replace(options, file_format=files.file_format, output_format=output_format)

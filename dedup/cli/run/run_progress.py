@@ -22,11 +22,7 @@ class RunProgress:
     """Collects a query's micro-batches and reports them."""
 
     def __init__(
-        self,
-        checkpoint: Path,
-        listed: Iterable[str],
-        goes_on: frozenset[str],
-        reporter: Reporter,
+        self, checkpoint: Path, listed: Iterable[str], goes_on: frozenset[str], reporter: Reporter
     ) -> None:
         self.reporter = reporter
         self._goes_on = goes_on

@@ -18,14 +18,7 @@ from dedup.cli.run.input.new_columns import Note, agree_on_columns
 from dedup.cli.run.input.own_clock import own_clock
 from dedup.cli.run.input.rewritten import FilesAsRead, warning
 from dedup.cli.run.input.source import InputColumns, writer_options
-from dedup.cli.run.job import (
-    Job,
-    check_names,
-    check_output_format,
-    resolve,
-    schema_of,
-    transform,
-)
+from dedup.cli.run.job import Job, check_names, check_output_format, resolve, schema_of, transform
 from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished_batch
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session

@@ -80,8 +80,7 @@ def shipped(value: T) -> Callable[[], T]:
             import dedup
         except ImportError as error:
             raise refusal(
-                f"it cannot import the package ({error})",
-                f"Install rolling-dedup=={wanted} there",
+                f"it cannot import the package ({error})", f"Install rolling-dedup=={wanted} there"
             ) from error
         found = getattr(dedup, "__version__", "without a version")
         if found != wanted:

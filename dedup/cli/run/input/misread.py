@@ -37,10 +37,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def refuse_misread(
-    path: Path,
-    file_format: str,
-    settings: Mapping[str, str],
-    stop: StopRequest | None = None,
+    path: Path, file_format: str, settings: Mapping[str, str], stop: StopRequest | None = None
 ) -> None:
     """Refuse a file of which Spark would pass over a part, or cut it in two; see `misread`.
 
@@ -68,10 +65,7 @@ def refuse_misread(
 
 
 def misread(
-    path: Path,
-    file_format: str,
-    settings: Mapping[str, str],
-    stop: StopRequest | None = None,
+    path: Path, file_format: str, settings: Mapping[str, str], stop: StopRequest | None = None
 ) -> str | None:
     """Say what of a file Spark would pass over or cut in two, None where that is nothing.
 

@@ -12,10 +12,7 @@ from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 
 #: Each holds every value of those before it.
-_LADDERS = (
-    (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
-    (T.FloatType, T.DoubleType),
-)
+_LADDERS = ((T.ByteType, T.ShortType, T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
 
 
 @dataclass(frozen=True, slots=True)
