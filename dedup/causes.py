@@ -124,8 +124,8 @@ def spark_cause(text: str) -> str:
         return _raised(*raised[-1])
     classed = [m for m in _CLASSED.finditer(text) if m.group(1) not in _WRAPPERS]
     if classed:
-        said = _tidy(classed[-1].group(2))
-        return said if not causes or causes[-1] in said else f"{said} ({causes[-1]})"
+        message = _tidy(classed[-1].group(2))
+        return message if not causes or causes[-1] in message else f"{message} ({causes[-1]})"
     if causes:
         return causes[-1]
     text = text.partition(" terminated with exception: ")[2] or text
@@ -159,10 +159,10 @@ def cause_of(text: str) -> str:
         What Spark tells, with all its traces.
     """
     ours = own_error(text)
-    told = (
+    line = (
         f"{ours.kind}: {_tidy(ours.message)}" if ours else out_of_memory(text) or spark_cause(text)
     )
-    return told[:LINE_CHARS]
+    return line[:LINE_CHARS]
 
 
 def _raised(kind: str, said: str) -> str:

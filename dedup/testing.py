@@ -157,12 +157,12 @@ class Oracle:
         found = Counter(emitted)
         wrong = []
         for records, became in ((expected - found, "lost"), (found - expected, "emitted twice")):
-            some = ", ".join(
+            examples = ", ".join(
                 f"{name!r} ({found[name]} came out, {expected[name]} should)"
                 for name in list(records)[:_EXAMPLES]
             )
             if records:
-                wrong.append(f"{records.total()} {became}: {some}")
+                wrong.append(f"{records.total()} {became}: {examples}")
         if wrong:
             raise AssertionError("; ".join(wrong))
 

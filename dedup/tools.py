@@ -101,8 +101,8 @@ def vacuum(
     """
     older_than_ms = duration_ms(older_than, option="--older-than")
     place = open_root(root)
-    known = read_checkpoint(place, checkpoint)
-    return cleaning.vacuum(place, known, older_than_ms=older_than_ms, sole=sole, dry_run=dry_run)
+    snapshot = read_checkpoint(place, checkpoint)
+    return cleaning.vacuum(place, snapshot, older_than_ms=older_than_ms, sole=sole, dry_run=dry_run)
 
 
 def explain(
@@ -132,9 +132,9 @@ def explain(
         If a segment that may hold the ID is missing or damaged.
     """
     place = open_root(root)
-    known = _known(place, checkpoint)
-    asked = explaining.query_to_explain(place, known, query)
-    return explaining.explain(place, asked, id, id_key(asked.id_columns, id), known)
+    snapshot = _known(place, checkpoint)
+    asked = explaining.query_to_explain(place, snapshot, query)
+    return explaining.explain(place, asked, id, id_key(asked.id_columns, id), snapshot)
 
 
 def _known(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:

@@ -74,9 +74,9 @@ def spark_session(
             with _children_print_to(log), _own_interrupt():
                 session = builder.getOrCreate()
         except Exception as error:
-            said = _last_line(log) or str(error)
-            raise DedupError(f"Spark does not start: {said}{_java_hint(log)}") from None
-        told = AccumulatorTCPServer.handle_error
+            reason = _last_line(log) or str(error)
+            raise DedupError(f"Spark does not start: {reason}{_java_hint(log)}") from None
+        handle_error = AccumulatorTCPServer.handle_error
         AccumulatorTCPServer.handle_error = _tell_unless_ended  # type: ignore[method-assign,assignment]
         # Without a handler Py4J would install one that prints every stack of its own.
         handler = logging.StreamHandler()
@@ -89,7 +89,7 @@ def spark_session(
             with unless_java_ended():
                 session.stop()
             logging.getLogger().removeHandler(handler)
-            AccumulatorTCPServer.handle_error = told  # type: ignore[method-assign]
+            AccumulatorTCPServer.handle_error = handle_error  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -159,20 +159,20 @@ def _found(base: Demand, asked: TuneOptions) -> Demand:
         logs = read_logs(asked.log)
         chosen = [log for log in logs if asked.query in (None, log.query_id, log.name)]
         if len(chosen) != 1:
-            told = ", ".join(sorted(log.name or log.query_id for log in logs)) or "no query"
+            names = ", ".join(sorted(log.name or log.query_id for log in logs)) or "no query"
             which = f"not of {asked.query}" if asked.query and not chosen else "say which: --query"
-            raise ConfigError(f"--log {asked.log} tells of {told}; {which}.")
+            raise ConfigError(f"--log {asked.log} tells of {names}; {which}.")
         return of_batches(base, chosen[0].name or chosen[0].query_id, chosen[0].batches)
     if asked.catalog is not None and asked.checkpoint is not None:
         root = open_root(asked.catalog)
-        known = read_checkpoint(root, asked.checkpoint)
-        fixed = certificate_of(root, known.query_id)
+        snapshot = read_checkpoint(root, asked.checkpoint)
+        fixed = certificate_of(root, snapshot.query_id)
         base = replace(
             base,
             event_time=fixed.timestamp_source != "processing time",
             stable_timestamps=fixed.stable_timestamps,
         )
-        return of_states(base, known.query_id, known.states)
+        return of_states(base, snapshot.query_id, snapshot.states)
     return base
 
 

@@ -364,8 +364,8 @@ MUTANTS = (
     _mutant(
         "an adopted query begins with clocks of long ago",
         "catalog/repair/adopt.py",
-        "newest = max(known.values(), key=_how_far)",
-        "newest = min(known.values(), key=_how_far)",
+        "newest = max(states.values(), key=_how_far)",
+        "newest = min(states.values(), key=_how_far)",
         ADOPT,
     ),
     _mutant(

@@ -49,7 +49,7 @@ def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: 
     assert json.loads(certificate.read_text())["shards"] == 2
 
 
-def test_a_restart_with_another_core_count(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_that_cuts_the_files_otherwise(spark: SparkSession, tmp_path: Path) -> None:
     """Other cores, other splits of the files: the same copies win."""
     made = Query(spark, tmp_path / "here", OPTIONS, files_per_batch=3)
     for table in tables(4, rows=300):

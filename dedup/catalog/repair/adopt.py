@@ -95,23 +95,23 @@ def _adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool) -> Adopti
             f"{checkpoint.url()} is not empty: adopt needs the place of a new checkpoint, and "
             "leaves the old one alone."
         )
-    told = {shard: read_backup(root, query_id, shard) for shard in range(certificate.shards)}
-    known = {shard: state for shard, state in told.items() if state is not None}
+    backups = {shard: read_backup(root, query_id, shard) for shard in range(certificate.shards)}
+    states = {shard: state for shard, state in backups.items() if state is not None}
     files = list_catalog(root, query_id)
-    _check_told(root, query_id, files, set(told) - set(known))
-    if not known:
+    _check_told(root, query_id, files, set(backups) - set(states))
+    if not states:
         raise ConfigError(
             f"no shard of query {query_id} has a manifest backup at {root.url()}: all its IDs "
             "were in the lost checkpoint. Begin anew with another checkpoint.",
             remedy="lost-checkpoint",
         )
-    _check_complete(root, query_id, files, known)
+    _check_complete(root, query_id, files, states)
     if not sole:
-        _check_one_line(root, query_id, files, known)
+        _check_one_line(root, query_id, files, states)
     # Every shard hears every clock, and clocks only advance; micro-batches may have begun anew.
-    newest = max(known.values(), key=_how_far)
+    newest = max(states.values(), key=_how_far)
     there = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
-    for shard, state in told.items():
+    for shard, state in backups.items():
         begin = _reborn(state or ShardState(), newest, there)
         write_adopted(root, query_id, shard, begin)
         if state is not None:
@@ -123,11 +123,11 @@ def _adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool) -> Adopti
         root.url(),
         checkpoint.url(),
         query_id,
-        max(state.epoch for state in known.values()),
-        sum(state.manifest.ids for state in known.values()),
-        sum(1 for state in known.values() for _ in state.manifest.segments()),
-        len(told),
-        len(told) - len(known),
+        max(state.epoch for state in states.values()),
+        sum(state.manifest.ids for state in states.values()),
+        sum(1 for state in states.values() for _ in state.manifest.segments()),
+        len(backups),
+        len(backups) - len(states),
     )
 
 
@@ -195,8 +195,10 @@ def _check_one_line(
         if line is None:
             unread.append(run.run_id)
             continue
-        told = all(s.epoch < 0 or line.contains(s.clocks.run_id, s.epoch) for s in known.values())
-        if told and not line.branches(runs) and not _tried(line, began_ms):
+        covered = all(
+            s.epoch < 0 or line.contains(s.clocks.run_id, s.epoch) for s in known.values()
+        )
+        if covered and not line.branches(runs) and not _tried(line, began_ms):
             return
     if unread:
         raise ConfigError(

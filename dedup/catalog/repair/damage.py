@@ -138,7 +138,11 @@ def accept_loss(
             remedy="damaged-segment",
         )
     query, number = places.pop()
-    told = write_accepted_loss(place, query, number, segment)
+    accepted = write_accepted_loss(place, query, number, segment)
     return LossAccepted(
-        query_id=query, shard=number, segment=segment, start_ms=told.start_ms, end_ms=told.end_ms
+        query_id=query,
+        shard=number,
+        segment=segment,
+        start_ms=accepted.start_ms,
+        end_ms=accepted.end_ms,
     )

@@ -85,8 +85,8 @@ def inspect(flags: InspectFlags) -> Done:
     from dedup import tools
     from dedup.cli.catalog.work import opened
 
-    root, known = opened(flags.root, flags.checkpoint)
-    body = tools.inspect(root, known, flags.query).to_json()
+    root, snapshot = opened(flags.root, flags.checkpoint)
+    body = tools.inspect(root, snapshot, flags.query).to_json()
     return Done(OK, body, inspection_lines(body, list_segments=flags.list_segments))
 
 
@@ -96,8 +96,8 @@ def verify(flags: CatalogFlags) -> Done:
     from dedup import tools
     from dedup.cli.catalog.work import opened
 
-    root, known = opened(flags.root, flags.checkpoint)
-    found = tools.verify(root, known, flags.query)
+    root, snapshot = opened(flags.root, flags.checkpoint)
+    found = tools.verify(root, snapshot, flags.query)
     body = found.to_json()
     return Done(OK if found.ok else DAMAGE, body, verification_lines(body))
 

@@ -64,8 +64,8 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     log = read_checkpoint(checkpoint)
     name = None
     if given.log is not None:
-        told = _told(given.log, log.query_id)
-        name, facts = told.name, _of_log(facts, told)
+        logged = _told(given.log, log.query_id)
+        name, facts = logged.name, _of_log(facts, logged)
     if given.query not in (None, log.query_id, name):
         raise ConfigError(
             f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {given.query}."

@@ -34,8 +34,8 @@ def explain(flags: ExplainFlags) -> Done:
     from dedup.cli.catalog.work import opened
     from dedup.cli.explain.screen import sentences
 
-    root, known = opened(flags.root, flags.checkpoint)
-    found = tools.explain(root, flags.id, known, flags.query)
+    root, snapshot = opened(flags.root, flags.checkpoint)
+    found = tools.explain(root, flags.id, snapshot, flags.query)
     code = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}[found.status]
     body = found.to_json()
     return Done(code, body, sentences(body))

@@ -38,8 +38,8 @@ def section(page: Mapping[str, Section], topic: str) -> Section:
     """
     if topic not in page:
         near = difflib.get_close_matches(topic, page)
-        known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(page)}."
-        raise ConfigError(f"There is no topic {topic!r}; {known}")
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(page)}."
+        raise ConfigError(f"There is no topic {topic!r}; {hint}")
     return page[topic]
 
 

@@ -85,18 +85,18 @@ def schema_of(spark: SparkSession, job: Job) -> StructType:
 
     record, options = job.record, job.options
     if record is not None:
-        known = StructType.fromJson(record.schema)
+        recorded = StructType.fromJson(record.schema)
         if options.schema in (None, record.options["schema"]):
             for flag, name in _named_columns(options):
-                _check_column(flag, name, known.names)
-            return known
+                _check_column(flag, name, recorded.names)
+            return recorded
         # Later files may have added to it since, so it is the DDL that is compared.
         check_finished(options, "--schema", options.schema, record.options["schema"], record)
     schema = read_schema(spark, job.options, job.files)
     for flag, name in _named_columns(options):
         _check_column(flag, name, schema.names)
     if record is not None:
-        check_new_schema(known, schema, options)
+        check_new_schema(recorded, schema, options)
     return schema
 
 
@@ -160,13 +160,13 @@ def _check_column(flag: str, name: str, columns: list[str]) -> None:
     # One that a longer name begins with is like it, however much follows.
     near = near or [c for c in columns if _begins(name, c) or _begins(c, name)][:3]
     if near:
-        told = f"did you mean {', '.join(map(repr, near))}?"
+        hint = f"did you mean {', '.join(map(repr, near))}?"
     elif columns:
         more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
-        told = f"it has {', '.join(map(repr, columns[:8]))}{more}."
+        hint = f"it has {', '.join(map(repr, columns[:8]))}{more}."
     else:
-        told = "it has none at all."
-    raise ConfigError(f"{flag} {name}: INPUT has no such column; {told}")
+        hint = "it has none at all."
+    raise ConfigError(f"{flag} {name}: INPUT has no such column; {hint}")
 
 
 def _begins(name: str, beginning: str) -> bool:

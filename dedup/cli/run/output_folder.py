@@ -187,16 +187,16 @@ def check_query(options: RunOptions, record: Record | None) -> None:
         Naming both, and what to restore or move.
     """
     query_id = checkpoint_query_id(options.checkpoint)
-    known = record.query_id if record else None
-    if known is None and query_id is not None and record is None:
+    made_by = record.query_id if record else None
+    if made_by is None and query_id is not None and record is None:
         raise ConfigError(
             f"--checkpoint {options.checkpoint} belongs to another run; give a new folder.",
             remedy="output-folder",
         )
-    if known is not None and query_id != known:
+    if made_by is not None and query_id != made_by:
         found = f"holds query {query_id}" if query_id else "is empty"
         raise ConfigError(
-            f"--output {options.output} was made by query {known}, but --checkpoint "
+            f"--output {options.output} was made by query {made_by}, but --checkpoint "
             f"{options.checkpoint} {found}: restore that checkpoint, or give a new --output.",
             remedy="lost-checkpoint",
         )

@@ -129,7 +129,7 @@ class RunOptions:
     ) -> RunOptions:
         """Options with absolute paths and the default folders below the output, checked."""
         out = local_folder("--output", output)
-        made = cls(
+        checked = cls(
             input=local_folder("INPUT", input),
             output=out,
             catalog=local_folder("--catalog", catalog or out / "_catalog"),
@@ -141,8 +141,8 @@ class RunOptions:
             log=local_folder("--log", log or out / METRICS),
             **options,
         )
-        made.check()
-        return made
+        checked.check()
+        return checked
 
     @property
     def aside(self) -> Path | None:
@@ -251,13 +251,13 @@ class RunOptions:
 
     def fixed(self) -> dict[str, Any]:
         """Return what a later run into the same output must repeat."""
-        whole = self.to_json()
-        return {name: whole[name] for name in FIXED}
+        values = self.to_json()
+        return {name: values[name] for name in FIXED}
 
     def rules(self) -> dict[str, Any]:
         """Return what a later run may change, but not between a micro-batch and its replay."""
-        whole = self.to_json()
-        return {name: whole[name] for name in RULES}
+        values = self.to_json()
+        return {name: values[name] for name in RULES}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -87,7 +87,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
     Nothing is taken; an output folder that is absent stays so.
     """
     job = resolve(options)
-    made = _missing_parents([options.output, options.catalog, options.checkpoint])
+    created = _missing_parents([options.output, options.catalog, options.checkpoint])
     with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:
         try:
             with _session(job, spark, Path(scratch) / LOG) as session:
@@ -114,7 +114,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                     "notes": notes,
                 }
         finally:
-            _remove_empty(made)
+            _remove_empty(created)
 
 
 def _columns(
@@ -126,15 +126,15 @@ def _columns(
     check_names(job.options, schema)
     check_output_format(job.options, schema)
     check_time_format(spark, job.options)
-    known = InputColumns(schema, schema)
-    check = ColumnCheck(spark, job, known, stop=stop, published=published)
+    current = InputColumns(schema, schema)
+    check = ColumnCheck(spark, job, current, stop=stop, published=published)
     new = {path: job.files.stamps[path] for path in taken.ahead(job.files.stamps)}
     _tell_size(job, new, note)
     if job.record is None and _all_told(job):
         check.check_text(map(Path, new))
-        check.settled(known, job.files.stamps)
-        return known, check
-    columns = agree_on_columns(check, job, known, new, note)
+        check.settled(current, job.files.stamps)
+        return current, check
+    columns = agree_on_columns(check, job, current, new, note)
     check_names(job.options, columns.schema)
     check_output_format(job.options, columns.schema)
     return columns, check

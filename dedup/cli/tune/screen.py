@@ -72,12 +72,12 @@ def progress(*, quiet: bool) -> Iterator[Progress]:
             task = bar.add_task("", total=1.0)
             yield lambda done, what: bar.update(task, completed=done, description=what)
         return
-    said = ""
+    last = ""
 
     def tell(done: float, what: str) -> None:
-        nonlocal said
-        if what != said:
-            said = what
+        nonlocal last
+        if what != last:
+            last = what
             console.print(f"{done:4.0%} {what}", markup=False, highlight=False)
 
     yield tell

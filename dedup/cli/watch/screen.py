@@ -183,13 +183,13 @@ def _pace(one: Watched, last: BatchMetrics) -> Text:
 def _stages(one: Watched) -> Text:
     """Time of tasks in a micro-batch, and the stages that take most of it."""
     stages = one.stage_ms()
-    told = ""
+    slowest = ""
     for stage in sorted(stages, key=lambda stage: -stages[stage]):
-        more = f"{', ' if told else ''}{stage} {took(stages[stage])}"
-        if _LABEL + _VALUE + len(told + more) > WIDTH:
+        more = f"{', ' if slowest else ''}{stage} {took(stages[stage])}"
+        if _LABEL + _VALUE + len(slowest + more) > WIDTH:
             break
-        told += more
-    return _line("time of tasks", f"{took(sum(stages.values()))} in all", told)
+        slowest += more
+    return _line("time of tasks", f"{took(sum(stages.values()))} in all", slowest)
 
 
 def _holder(last: BatchMetrics, taken: int) -> str:

@@ -45,9 +45,9 @@ def looker(where: str, query: str | None) -> Look:
         watched, trouble = look_at_all(wall_clock_ms())
         found = [one for one in watched if query is None or query in (one.query_id, one.name)]
         if not found:
-            told = f"nothing of query {query}" if query else "of no query yet"
+            subject = f"nothing of query {query}" if query else "of no query yet"
             raise ConfigError(
-                f"{where} tells {told}: a query appears with its first micro-batch after "
+                f"{where} tells {subject}: a query appears with its first micro-batch after "
                 "spark.streams.addListener(DedupListener(...)); one that failed before that is "
                 f"in the driver's log alone{f'. {trouble}' if trouble else ''}"
             )

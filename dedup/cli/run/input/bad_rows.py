@@ -111,16 +111,16 @@ class BadRows:
         rows = reader.load([literal(str(path)) for path in paths])
         bad = rows.where(_is_bad(self._options, self._columns))
         own = [named_column(name) for name in self._columns.read.names]
-        whole = fn.to_json(fn.struct(*own))
-        told = bad.select(
+        record = fn.to_json(fn.struct(*own))
+        described = bad.select(
             _plain_path(fn.col("_metadata.file_path")).alias("file"),
             self._reason().alias("reason"),
-            fn.coalesce(named_column(CORRUPT), whole).alias("record"),
+            fn.coalesce(named_column(CORRUPT), record).alias("record"),
         )
         # Each row of an array has the text of the whole file.
         given = {name.lower(): value for name, value in self._options.read_options}
         is_whole_file = self._files.file_format == "json" and is_true(given, "multiline")
-        return told.dropDuplicates() if is_whole_file else told
+        return described.dropDuplicates() if is_whole_file else described
 
     def _counted(self) -> int | None:
         """Bad rows that the running micro-batch has met so far, None where Spark does not tell.
@@ -159,14 +159,14 @@ class BadRows:
             )
             for f in own
         ]
-        told = fn.concat_ws(" ", *misfits)
+        reasons = fn.concat_ws(" ", *misfits)
         timeless = is_no_time(self._options, self._columns.schema)
         why = f"{self._options.timestamp} is no time."
         no_time = fn.when(fn.lit(False) if timeless is None else timeless, why)
         return fn.coalesce(
             fn.when(text.isNull(), no_time),
             fn.when(parsed.getField(CORRUPT).isNotNull() | parsed.isNull(), fn.lit(broken)),
-            fn.when(told != "", told),
+            fn.when(reasons != "", reasons),
             fn.lit("A value does not fit its column."),
         )
 
@@ -184,19 +184,19 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
     way = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
     if file is not None:
         path, reason = file
-        told = f"{path} cannot be read: {_JACKSON.sub('', reason).rstrip('.')}."
+        fault = f"{path} cannot be read: {_JACKSON.sub('', reason).rstrip('.')}."
         if "MALFORMED" in text or _MISFIT.search(reason):
             place = _place(Path(path), file_format, reason)
-            return DataError(f"{told}{place} M{way[1:]}, and run again.", remedy="bad-records")
+            return DataError(f"{fault}{place} M{way[1:]}, and run again.", remedy="bad-records")
         if "CSV header" in reason:
-            told = re.sub(r";? *CSV file: \S+", "", told)
+            fault = re.sub(r";? *CSV file: \S+", "", fault)
             return DataError(
-                f"{told} The first line of every CSV file must name the columns of the first, in "
+                f"{fault} The first line of every CSV file must name the columns of the first, in "
                 "their order. Mend the file under its name, and run again.",
                 remedy="bad-records",
             )
         return DataError(
-            f"{told} Mend the file under its name, or put an empty file in its place to leave it "
+            f"{fault} Mend the file under its name, or put an empty file in its place to leave it "
             "out, and run again.",
             remedy="bad-records",
         )

@@ -163,11 +163,11 @@ class ColumnCheck:
         return first
 
     def _look_folders(self, paths: Sequence[Path]) -> list[Unlike]:
-        known = {name.lower() for name in self._columns.schema.names}
+        names = {name.lower() for name in self._columns.schema.names}
         first: dict[str, Path] = {}
         for path in paths:
             for name in folder_names(path, self._job.files.root):
-                if name.lower() not in known:
+                if name.lower() not in names:
                     first.setdefault(name, path)
         return [
             Unlike(path, None, (Change(name, "added", None, T.StringType()),))
@@ -244,8 +244,8 @@ class ColumnCheck:
                     columns_of[header] = self._inferred([path])
                 columns = columns_of[header]
                 # What the types are is not found, but given.
-                told = [] if columns is None else changes(own, columns)
-                differ = [c for c in told if c.kind in ("added", "removed")]
+                differences = [] if columns is None else changes(own, columns)
+                differ = [c for c in differences if c.kind in ("added", "removed")]
                 if differ:
                     found.append(Unlike(path, columns, tuple(differ)))
                     continue

@@ -262,14 +262,14 @@ def _format_of(name: str) -> str | None:
 
 
 def _guess(root: Path, kinds: Counter[str | None]) -> str:
-    known = {kind: count for kind, count in kinds.items() if kind is not None}
-    if len(known) == 1:
-        return next(iter(known))
-    if not known:
+    formats = {kind: count for kind, count in kinds.items() if kind is not None}
+    if len(formats) == 1:
+        return next(iter(formats))
+    if not formats:
         raise ConfigError(
             f"INPUT {root} holds no file named as csv, json or parquet; give --format."
         )
-    found = " and ".join(f"{count} {kind}" for kind, count in sorted(known.items()))
+    found = " and ".join(f"{count} {kind}" for kind, count in sorted(formats.items()))
     raise ConfigError(f"INPUT {root} holds {found} files; give --format, or a folder of one kind.")
 
 

@@ -49,13 +49,15 @@ def refuse_misread(
     wrong = misread(path, file_format, settings, stop)
     if wrong is None:
         return
-    whole = is_true(settings, "multiline")
+    multiline = is_true(settings, "multiline")
     if file_format == "json":
-        many = "with one value, such as an array of all" if whole else "with one JSON value a line"
+        many = (
+            "with one value, such as an array of all" if multiline else "with one JSON value a line"
+        )
         way = f"Write the file again under its name, {many}"
     else:
         way = "Mend the file under its name: within a value in quotes, a quote is doubled"
-        if not whole:
+        if not multiline:
             way += (
                 ". Or give, with a new --output, --read-option multiLine=true where values have "
                 "line ends"
@@ -96,8 +98,10 @@ def misread(
 def _json(path: Path, settings: Mapping[str, str], stop: StopRequest | None) -> str | None:
     comments = any(name.endswith("comments") for name in settings)
     if is_true(settings, "multiline"):
-        whole = b"".join(block for _, block in blocks(path, settings, stop))
-        if _may_go_on(whole.replace(b"\n", b" ")) and _goes_on(as_text(whole), comments=comments):
+        content = b"".join(block for _, block in blocks(path, settings, stop))
+        if _may_go_on(content.replace(b"\n", b" ")) and _goes_on(
+            as_text(content), comments=comments
+        ):
             return "has more behind its first JSON value, which Spark would pass over"
         return None
     for first, block in blocks(path, settings, stop):
@@ -187,8 +191,8 @@ def _csv(path: Path, settings: Mapping[str, str], stop: StopRequest | None) -> s
     if quotes is None:
         return None
     if is_true(settings, "multiline"):
-        whole = as_text(b"".join(block for _, block in blocks(path, settings, stop)))
-        begun = quotes.unclosed(whole)
+        content = as_text(b"".join(block for _, block in blocks(path, settings, stop)))
+        begun = quotes.unclosed(content)
         return None if begun is None else f"has a value in quotes without an end in line {begun}"
     for first, block in blocks(path, settings, stop):
         if not quotes.may_be_unclosed(block):

@@ -115,10 +115,10 @@ def _one_header(
             "same one. Move those of one kind elsewhere, run, put them back, and run again.",
             remedy="new-columns",
         )
-    known = {field.name.lower(): field for field in columns.schema.fields}
-    own = [known.pop(field.name.lower(), field) for field in header.fields]
+    fields = {field.name.lower(): field for field in columns.schema.fields}
+    own = [fields.pop(field.name.lower(), field) for field in header.fields]
     # What is left is named by folders.
-    read = T.StructType([*own, *known.values()])
+    read = T.StructType([*own, *fields.values()])
     return InputColumns(read if job.options.new_columns == "add" else columns.schema, read)
 
 
@@ -182,15 +182,15 @@ def _refusal(added: Sequence[Unlike], job: Job) -> ConfigError:
 
 
 def _told(unlike: Sequence[Unlike]) -> str:
-    told = "; ".join(f"{one.path} has {_named(one.changes)}" for one in unlike[:_NAMED])
+    examples = "; ".join(f"{one.path} has {_named(one.changes)}" for one in unlike[:_NAMED])
     more = len(unlike) - _NAMED
-    return f"{told}; and {more:,} more files" if more > 0 else told
+    return f"{examples}; and {more:,} more files" if more > 0 else examples
 
 
 def _named(differ: Sequence[Change]) -> str:
-    told = ", ".join(
+    examples = ", ".join(
         f"{c.column!r} ({type_text(c.now)})" if c.now is not None else repr(c.column)
         for c in differ[:_NAMED]
     )
     more = len(differ) - _NAMED
-    return f"{told} and {more:,} more" if more > 0 else told
+    return f"{examples} and {more:,} more" if more > 0 else examples

@@ -43,16 +43,16 @@ def own_clock(options: RunOptions, schema: StructType) -> str | None:
     """Say how the horizon is measured without `--timestamp`, None where one is given."""
     if options.timestamp is not None:
         return None
-    told = (
+    explanation = (
         "The horizon is measured by this run's own clock, because no --timestamp is given: all "
         "files of one run are de-duplicated as if they had come at once, however old their records "
         "are, and an ID passes again in a run that comes later than the horizon."
     )
     found = time_columns(schema, options.id)
     if not found:
-        return told
+        return explanation
     verb = "looks" if len(found) == 1 else "look"
     return (
-        f"{told} {', '.join(map(repr, found[:3]))} {verb} like the time of an event: "
+        f"{explanation} {', '.join(map(repr, found[:3]))} {verb} like the time of an event: "
         f"--timestamp {found[0]} would measure by it."
     )

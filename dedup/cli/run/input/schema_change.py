@@ -111,8 +111,8 @@ def joined(known: T.DataType, found: T.DataType, *, widen: bool) -> T.DataType:
 def widens(narrow: T.DataType, wide: T.DataType) -> bool:
     """Whether every value of one type is one of the other, which is a larger type of its kind."""
     if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
-        whole = wide.precision - wide.scale >= narrow.precision - narrow.scale
-        return narrow != wide and whole and wide.scale >= narrow.scale
+        digits_fit = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return narrow != wide and digits_fit and wide.scale >= narrow.scale
     for ladder in _LADDERS:
         if type(narrow) in ladder and type(wide) in ladder:
             return ladder.index(type(narrow)) < ladder.index(type(wide))
