@@ -8,7 +8,7 @@ out of it. Nothing here needs a test framework.
 >>> oracle.check(batches, ["a", "b", "a"])
 >>> Oracle(horizon="1 hour").check(batches, ["a", "a", "a"])
 Traceback (most recent call last):
-AssertionError: 1 lost: 'b' (0 came out, 1 should); 1 emitted twice: 'a' (3 came out, 2 should)
+AssertionError: 1 lost: 'b' (0 came out, 1 should); 1 too many: 'a' (3 came out, 2 should)
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Oracle:
                 expected[name] += count * goes_on
         found = Counter(emitted)
         wrong = []
-        for records, became in ((expected - found, "lost"), (found - expected, "emitted twice")):
+        for records, became in ((expected - found, "lost"), (found - expected, "too many")):
             examples = ", ".join(
                 f"{name!r} ({found[name]} came out, {expected[name]} should)"
                 for name in list(records)[:_EXAMPLES]

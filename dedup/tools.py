@@ -107,7 +107,7 @@ def vacuum(
 
 def explain(
     root: Where,
-    id: Sequence[str],  # noqa: A002
+    id: str | Sequence[str],  # noqa: A002
     checkpoint: Checkpoint | None = None,
     query: str | None = None,
 ) -> Explanation:
@@ -117,8 +117,8 @@ def explain(
     ----------
     root
         The catalog.
-    id : sequence of str
-        The value of each ID column, in order, as text.
+    id : str, or sequence of str
+        The value of the ID column as text, or of each ID column, in order.
     checkpoint : optional
         Of the query: only it knows the newest IDs.
     query : str, optional
@@ -134,7 +134,8 @@ def explain(
     place = open_root(root)
     snapshot = _known(place, checkpoint)
     asked = explaining.query_to_explain(place, snapshot, query)
-    return explaining.explain(place, asked, id, id_key(asked.id_columns, id), snapshot)
+    values = [id] if isinstance(id, str) else id
+    return explaining.explain(place, asked, values, id_key(asked.id_columns, values), snapshot)
 
 
 def _known(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:

@@ -42,9 +42,9 @@ def check_buckets(option: str, value: int) -> None:
         raise refused(option, value, f"be 1 to {MAX_BUCKETS}; 8 is best.")
 
 
-def check_fpr(option: str, value: float | None) -> None:
+def check_fpr(option: str, value: float) -> None:
     """Refuse what is no rate of false positives."""
-    if value is None or (isinstance(value, (int, float)) and MIN_FPR <= value < 1):
+    if isinstance(value, (int, float)) and MIN_FPR <= value < 1:
         return
     rule = f"lie between 0 and 1, from {MIN_FPR:g} on; 0.01 is usual, and a false positive only "
     raise refused(option, value, f"{rule}costs a read.")

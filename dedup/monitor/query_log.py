@@ -78,7 +78,8 @@ class QueryLog:
 
     def idle(self, at_ms: int) -> None:
         """Take in that the query works, or waits for input."""
-        self.heard_ms, self.running, self.ended, self.failures = at_ms, True, None, 0
+        # Failures first: who reads in between must not see a failure without its reason.
+        self.failures, self.heard_ms, self.running, self.ended = 0, at_ms, True, None
 
     def over(self, run_id: str | None, error: str | None, at_ms: int) -> None:
         """Take in the end of a run, and why it failed if it did."""

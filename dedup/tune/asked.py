@@ -104,7 +104,8 @@ class TuneOptions:
         for option in ("shards", "cores", "buckets"):
             check_least(f"--{option}", getattr(self, option))
         check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
-        check_fpr("--fpr", self.fpr)
+        if self.fpr is not None:
+            check_fpr("--fpr", self.fpr)
 
     def sizing(self) -> dict[str, Any]:
         """Options of `Sizing` that were given."""

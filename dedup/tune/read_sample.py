@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from dedup.errors import ConfigError
 from dedup.tune.sample import Sample, without_future
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ MAX_RECORDS = 2_000_000
 
 def read_sample(
     frame: DataFrame,
-    id: Sequence[Column | str],  # noqa: A002
+    id: str | Sequence[Column | str],  # noqa: A002
     timestamp: Column | str | None = None,
     *,
     where: str = "the sample",
@@ -33,8 +34,8 @@ def read_sample(
     ----------
     frame : DataFrame
         Files are taken in the order in which they were written, as the query would.
-    id : sequence of Column or str
-        ID columns.
+    id : str, or sequence of Column or str
+        The ID column, or several.
     timestamp : Column or str, optional
         Event time; records without one are left out.
     where : str
@@ -51,15 +52,18 @@ def read_sample(
     from dedup.spark.executor.pack import millis
     from dedup.spark.id_encoding import encode_ids
 
-    known = Columns(frame, case_sensitive=False)
-    names = [f"id{i}" for i in range(len(id))]
+    ids = [id] if isinstance(id, str) else list(id)
+    if not ids:
+        raise ConfigError("A sample needs the columns of the ID: give one or more names.")
+    columns = Columns(frame, case_sensitive=False)
+    names = [f"id{i}" for i in range(len(ids))]
     wanted = []
-    for name, column in zip(names, id, strict=True):
-        resolved = known.resolve(column, "--id")
+    for name, column in zip(names, ids, strict=True):
+        resolved = columns.resolve(column, "--id")
         check_id_type(resolved)
         wanted.append(fn.col(column).alias(name) if isinstance(column, str) else column.alias(name))
     if timestamp is not None:
-        check_time_type(known.resolve(timestamp, "--timestamp"))
+        check_time_type(columns.resolve(timestamp, "--timestamp"))
         moment = fn.col(timestamp) if isinstance(timestamp, str) else timestamp
         wanted.append(moment.alias("time"))
     # Sorts by the time of the last change, then by name.

@@ -124,7 +124,7 @@ def test_the_command_reports_a_damage_of_every_file(
 ) -> None:
     """Without a checkpoint by the manifest backups; exit code 3 and the name of what is bad."""
     world, stranger = worlds(tmp_path)
-    snapshot = Snapshot(world.query_id, world.states) if known else None
+    snapshot = Snapshot(world.query_id, world.states, 0) if known else None
     monkeypatch.setattr(catalog, "snapshot", lambda *_: snapshot)
     arguments = [str(world.folder), *(["--checkpoint", "there"] if known else [])]
     assert command(arguments)[0] == OK

@@ -18,6 +18,7 @@ from dedup.catalog.repair import inspect as files
 from dedup.catalog.repair.backup import read_backup
 from dedup.catalog.repair.contents import Snapshot
 from dedup.cli.app import app
+from dedup.cli.catalog import work as catalog_work
 from dedup.cli.catalog.screen import inspection_lines
 from dedup.cli.explain.screen import sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
@@ -34,8 +35,8 @@ def encoded(text: str) -> bytes:
     return bytes(id_key((("id", "string"),), [text])[0])
 
 
-def run(query: QueryDriver, batches: int) -> None:
-    for number in range(batches):
+def run(query: QueryDriver, batches: int, first: int = 0) -> None:
+    for number in range(first, first + batches):
         query.now_ms += 60_000
         query.batch([(encoded(name.decode()), at_ms) for name, at_ms in records(number)])
 
@@ -48,7 +49,7 @@ def query(tmp_path: Path) -> QueryDriver:
 
 
 def known(query: QueryDriver) -> Snapshot:
-    return Snapshot(QUERY, query.states())
+    return Snapshot(QUERY, query.states(), wall_clock_ms())
 
 
 def in_a_segment(query: QueryDriver) -> str:
@@ -84,6 +85,22 @@ def test_stable_timestamps_may_be_forgotten_earlier(tmp_path: Path, stable: bool
     assert ("with late='drop': the late watermark" in text) == stable
 
 
+def test_vacuum_spares_what_came_after_the_checkpoint_was_read(query: QueryDriver) -> None:
+    """A snapshot that is kept for two days does not name what the query wrote since."""
+    before = replace(known(query), read_ms=wall_clock_ms() - 2 * DAY_MS)
+    root = query.folder / "root"
+    named = set(root.rglob("*.sst"))
+    day_ago_ns = (wall_clock_ms() - DAY_MS * 3 // 2) * 1_000_000
+    run(query, 20, first=20)
+    since = {path for path in root.rglob("*.sst") if path not in named}
+    assert since
+    for path in since:
+        os.utime(path, ns=(day_ago_ns, day_ago_ns))
+    found = tools.vacuum(query.root, before, older_than="1 day", sole=True).plan
+    assert not {Path(file.name).name for file in found.files} & {path.name for path in since}
+    assert all(path.exists() for path in since)
+
+
 def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> None:
     """Each has its own headline and status."""
     newest = next(name for name, _ in reversed(records(19))).decode()
@@ -96,7 +113,8 @@ def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> No
         (newest, None, "cannot tell", "not known from the catalog alone"),
         (newest, forgotten, "cannot tell", "unknown: the checkpoint holds no state of its shard"),
     ):
-        found = explain(query.root, [name], states)
+        found = explain(query.root, name, states)
+        assert found == explain(query.root, [name], states)
         headline, *rest = sentences(found.to_json())
         assert headline.startswith(f"id={name}: {parsed}")
         assert any("--checkpoint DIR" in line for line in rest) == (states is None)
@@ -112,6 +130,14 @@ def test_explain_without_a_checkpoint_says_that_it_cannot_tell(query: QueryDrive
     found = CliRunner().invoke(app, ["explain", query.root.url(), in_a_segment(query)])
     assert found.exit_code == OK
     assert ": remembered\n" in found.stdout
+
+
+def test_explain_says_by_its_exit_code_that_an_id_is_not_remembered(
+    query: QueryDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_work, "snapshot", lambda *_: known(query))
+    arguments = ["explain", query.root.url(), "never seen", "--checkpoint", "there"]
+    assert CliRunner().invoke(app, arguments).exit_code == NOT_FOUND == 5
 
 
 def test_an_inspection_fits_80_columns(tmp_path: Path) -> None:

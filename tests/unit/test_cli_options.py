@@ -74,6 +74,8 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"bad_records": "drop"}, "--bad-records drop is not one of error, skip"),
         ({"bad_records": "skip", "read_options": (("mode", "x"),)}, "contradict each other"),
         ({"files_per_trigger": 0}, "--files-per-trigger 0 must be at least 1"),
+        ({"file_format": ""}, "--format  must be one of csv, json, parquet"),
+        ({"output_format": ""}, "--output-format  must be one of csv, json, parquet"),
         ({"shards": 0}, "--shards 0 must be at least 1"),
         ({"buckets": 1001}, "--buckets 1001 must be 1 to 1000; 8 is best."),
         ({"state_budget_bytes": 1000}, "--state-budget-bytes 1000 must be at least 16384"),

@@ -21,6 +21,7 @@ from dedup.errors import ConfigError
         ({"cache_bytes": "1g"}, "cache_bytes='1g' must be a whole number"),
         ({"state_budget_bytes": 10}, "state_budget_bytes=10 must be at least"),
         ({"fpr": "0.01"}, "fpr='0.01' must lie between 0 and 1"),
+        ({"fpr": None}, "fpr=None must lie between 0 and 1"),
         ({"fpr": 1e-20}, "fpr=1e-20 must lie between 0 and 1"),
         ({"stable_timestamps": "false", "timestamp": "ts"}, "must be True or False"),
         ({"late": "maybe"}, "late='maybe' must be one of"),

@@ -85,12 +85,17 @@ class Vacuumed:
 def vacuum(
     root: Root, known: Snapshot, *, older_than_ms: int, sole: bool, dry_run: bool
 ) -> Vacuumed:
-    """Delete what the manifests of a checkpoint do not name; errors as `plan_vacuum`."""
+    """Delete what the manifests of a checkpoint do not name; errors as `plan_vacuum`.
+
+    The age of a file is counted up to when the checkpoint was read: whatever came later is young.
+    """
+    since_read_ms = max(0, wall_clock_ms() - known.read_ms)
+    storage_ms = wall_clock_ms() if dry_run else _storage_now_ms(root)
     plan = plan_vacuum(
         root,
         known.query_id,
         known.states,
-        now_ms=wall_clock_ms() if dry_run else _storage_now_ms(root),
+        now_ms=storage_ms - since_read_ms,
         older_than_ms=older_than_ms,
         sole=sole,
     )

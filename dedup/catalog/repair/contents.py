@@ -33,10 +33,13 @@ class Snapshot:
     ----------
     query_id : str
     states : dict of shard to ShardState
+    read_ms : int
+        When it was read, by this machine's clock: what it does not name may be newer.
     """
 
     query_id: str
     states: dict[int, ShardState]
+    read_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dedup.catalog.repair.contents import GIVEN_UP
 from dedup.cli.figures import size
 
 WIDTH = 80
@@ -18,6 +17,8 @@ _LABEL = 20
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
     """Put what `inspect` returns into lines."""
+    from dedup.catalog.repair.contents import GIVEN_UP  # `dedup --help` needs no RocksDB
+
     for number, query in enumerate(body["queries"]):
         if number:
             yield ""
@@ -39,6 +40,8 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
 
 def verification_lines(body: dict[str, Any]) -> Iterator[str]:
     """Put what `verify` returns into lines."""
+    from dedup.catalog.repair.contents import GIVEN_UP
+
     for bad in body["damaged"]:
         note = f" ({GIVEN_UP})" if bad["loss_accepted"] else ""
         for problem in bad["problems"]:

@@ -58,7 +58,7 @@ def demo(
     folder : Path or None
         New or empty folder that keeps input and output; None: a temporary one.
     events, seed : int
-        See `demo_events.make_stream`.
+        See `made_events.make_stream`.
     talk : Reporter
         Hears of the progress.
     show : rich.console.Console or None

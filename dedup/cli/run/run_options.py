@@ -181,8 +181,12 @@ class RunOptions:
         check_folders(self.input, self.output, others)
 
     def _check_choices(self) -> None:
-        choice("--format", self.file_format or "csv", FORMATS)
-        choice("--output-format", self.output_format or "csv", FORMATS)
+        for option, given in (
+            ("--format", self.file_format),
+            ("--output-format", self.output_format),
+        ):
+            if given is not None:
+                choice(option, given, FORMATS)
         choice("--late", self.late, LATE)
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
@@ -247,7 +251,8 @@ class RunOptions:
         if self.buckets is not None:
             check_buckets("--buckets", self.buckets)
         check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
-        check_fpr("--fpr", self.fpr)
+        if self.fpr is not None:
+            check_fpr("--fpr", self.fpr)
 
     def fixed(self) -> dict[str, Any]:
         """Return what a later run into the same output must repeat."""

@@ -1,4 +1,4 @@
-"""KeyPresses that are pressed while a screen is shown."""
+"""Keys that are pressed while a screen is shown."""
 
 from __future__ import annotations
 

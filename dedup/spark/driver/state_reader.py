@@ -14,6 +14,7 @@ from dedup.catalog.root import Root
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.machine import wall_clock_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
     StateError
         If a state row is damaged.
     """
+    read_ms = wall_clock_ms()
     try:
         text = spark.read.text(f"{checkpoint}/metadata", wholetext=True).first()
         query_id: str = json.loads(text[0])["id"] if text else ""
@@ -107,4 +109,4 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
         )
         for row in rows
     }
-    return Snapshot(query_id, dict(sorted(states.items())))
+    return Snapshot(query_id, dict(sorted(states.items())), read_ms)
