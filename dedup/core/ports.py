@@ -27,7 +27,7 @@ class SegmentStore(Protocol):
     Raises
     ------
     SegmentDamaged
-        Where a segment is asked that is missing or damaged at the root.
+        Where a segment that is read is missing or damaged at the root.
     CatalogError
         Where the root cannot be reached, or the local disk fails.
     """

@@ -20,6 +20,8 @@ from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
 from dedup.machine import wall_clock_ms
 
+_SAY_SO = "other checkpoint of this query is in use, say so with --sole."
+
 
 @dataclass(frozen=True, slots=True)
 class VacuumPlan:
@@ -156,7 +158,7 @@ def plan_vacuum(
         names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in overrun)
         raise _branched(
             f"query {query_id} went on behind the state of this checkpoint: {names}. It is a copy, "
-            "or was put back; what is an orphan here may be alive there. If no"
+            f"or was put back; what is an orphan here may be alive there. If no {_SAY_SO}"
         )
     files = list_catalog(root, query_id)
     orphans += [file for file in files if file.parsed.kind == "temp"]
@@ -176,21 +178,19 @@ def _check_runs(query_id: str, lineage: Lineage, runs: list[Run]) -> None:
         raise _branched(
             f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
             f"micro-batch of query {query_id}: other runs from its history would be missed as "
-            "well. List again; if the trace is lost, and no"
+            f"well. List again; if the trace is lost, and no {_SAY_SO}"
         )
     if branches := lineage.branches(runs):
         names = ", ".join(f"{run.run_id} (from micro-batch {run.began_epoch})" for run in branches)
         raise _branched(
             f"query {query_id} was also started from another state of its history: {names}. A "
-            "checkpoint was copied or put back; what is an orphan here may be alive there. If no"
+            "checkpoint was copied or put back; what is an orphan here may be alive there. If no "
+            f"{_SAY_SO}"
         )
 
 
-def _branched(begins: str) -> ConfigError:
-    return ConfigError(
-        f"{begins} other checkpoint of this query is in use, say so with --sole.",
-        remedy="branched-history",
-    )
+def _branched(text: str) -> ConfigError:
+    return ConfigError(text, remedy="branched-history")
 
 
 def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[CatalogFile]:

@@ -73,7 +73,7 @@ def adopt(
     query : str, optional
         Its ID, where the catalog holds several.
     sole : bool
-        The sink holds all that is told of, though history branched.
+        The sink holds all that the backups tell of, though the query's history has branched.
 
     Raises
     ------

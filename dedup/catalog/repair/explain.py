@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,10 +23,11 @@ from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
 from dedup.core.keys import Keys
+from dedup.core.lookup import read_unless_lost
 from dedup.core.ports import ABSENT_MS
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
-from dedup.errors import ConfigError, SegmentDamaged
+from dedup.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +216,12 @@ def _in_segments(
         for segment in state.manifest.segments():
             if segment.within(hashes) != slice(0, 1):
                 continue
-            try:
-                time_ms = int(store.lookup(segment, keys, hashes)[0])
-            except SegmentDamaged:
-                if not store.loss_accepted(segment):
-                    raise
+            times_ms = read_unless_lost(
+                store, segment, partial(store.lookup, segment, keys, hashes)
+            )
+            if times_ms is None:
                 continue
+            time_ms = int(times_ms[0])
             # A merge under way keeps an ID in an input and in an output.
             if time_ms != ABSENT_MS and (segment.start_ms, time_ms) not in found:
                 found.add((segment.start_ms, time_ms))
