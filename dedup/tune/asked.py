@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.repair.inspection import Where, open_root
@@ -106,6 +106,7 @@ class TuneOptions:
         check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
         if self.fpr is not None:
             check_fpr("--fpr", self.fpr)
+        _load(self)
 
     def sizing(self) -> dict[str, Any]:
         """Options of `Sizing` that were given."""
@@ -113,16 +114,30 @@ class TuneOptions:
         return {name: value for name, value in given.items() if value is not None}
 
 
+class _Load(NamedTuple):
+    """What was given as text, as numbers; None where it was not."""
+
+    ids_per_day: float | None
+    horizon_ms: int | None
+    lateness_ms: int | None
+    batch_ms: int | None
+
+
+def _load(asked: TuneOptions) -> _Load:
+    return _Load(
+        None if asked.ids_per_day is None else count(asked.ids_per_day, "--ids-per-day"),
+        None if asked.horizon is None else positive_ms("--horizon", asked.horizon),
+        None if asked.lateness is None else duration_ms(asked.lateness, option="--lateness"),
+        None if asked.batch is None else positive_ms("--batch", asked.batch),
+    )
+
+
 def demand_of(asked: TuneOptions) -> Demand:
     """What the query is asked for: from where the user said, overruled by what they gave."""
-    horizon_ms = None if asked.horizon is None else positive_ms("--horizon", asked.horizon)
-    lateness_ms = (
-        None if asked.lateness is None else duration_ms(asked.lateness, option="--lateness")
-    )
-    batch_ms = None if asked.batch is None else positive_ms("--batch", asked.batch)
+    ids_per_day, horizon_ms, lateness_ms, batch_ms = _load(asked)
     base = Demand(
         origin="as given",
-        ids_per_day=0.0 if asked.ids_per_day is None else count(asked.ids_per_day, "--ids-per-day"),
+        ids_per_day=ids_per_day or 0.0,
         horizon_ms=horizon_ms or 1,
         lateness_ms=0,
         shards=asked.shards or asked.cores or machine_cores(),

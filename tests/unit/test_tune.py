@@ -207,6 +207,9 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log tells"),
      (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog tells the shards"),
      ([*ASKED, "--late", "never"], "--late never must be"),
+     # Before the catalog and its checkpoint are read.
+     (["--catalog", "x", "--checkpoint", "y", "--horizon", "soon"], "'soon' is not a duration"),
+     (["--catalog", "x", "--checkpoint", "y", "--ids-per-day", "many"], "many is not a number"),
      # As the operator has it.
      ([*ASKED, "--state-budget-bytes", "16383"],
       "--state-budget-bytes 16383 must be at least 16384"),

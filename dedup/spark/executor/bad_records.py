@@ -17,10 +17,8 @@ _ORIGIN = ("topic", "partition", "offset", "file_path", "_corrupt_record")
 #: Characters of one value, and of the whole record.
 _VALUE_CHARS, _RECORD_CHARS = 120, 300
 
-Bools = BOOL
 
-
-def null_ids(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
+def null_ids(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
     """Return the error for the marked records, which have no ID."""
     names = ", ".join(name for _, name, _ in plan.id_columns)
     return DataError(
@@ -31,7 +29,7 @@ def null_ids(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
     )
 
 
-def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
+def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
     """Return the error for the marked records, which have an ID and no timestamp."""
     return DataError(
         f"{int(bad.sum())} records have no timestamp ({plan.time_source}) and "
@@ -42,7 +40,7 @@ def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> DataError:
     )
 
 
-def _first(plan: Plan, batch: pa.RecordBatch, bad: Bools) -> str:
+def _first(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
     """Return a sentence that tells the first marked record from all others, as far as it can."""
     row = int(np.flatnonzero(bad)[0])
     parts: list[str] = []

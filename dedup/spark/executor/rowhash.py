@@ -14,19 +14,17 @@ from dedup import kernel
 from dedup.core.arrays import I64, U64
 from dedup.spark.id_encoding import encode_ids
 
-UInt64s = U64
-
 #: Hash of a null; values reach it with probability 2^-64.
 _NULL = np.uint64(0)
 
 
-def hash_rows(table: pa.Table, key: bytes) -> UInt64s:
+def hash_rows(table: pa.Table, key: bytes) -> U64:
     """Return the SipHash-1-3 of each row's canonical encoding under a 16-byte key."""
     columns = [hash_values(_one_chunk(column), key) for column in table.columns]
     return _hash_together(columns, table.num_rows, key)
 
 
-def hash_values(values: pa.Array, key: bytes) -> UInt64s:
+def hash_values(values: pa.Array, key: bytes) -> U64:
     """Return the hash of each value of an array of any type, uint64, shape (n,)."""
     kind = values.type
     if pa.types.is_null(kind):
@@ -67,7 +65,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _hash_together(columns: list[UInt64s], rows: int, key: bytes) -> UInt64s:
+def _hash_together(columns: list[U64], rows: int, key: bytes) -> U64:
     """Return the hash of each row of hashes."""
     if not columns:
         return np.zeros(rows, np.uint64)
@@ -75,7 +73,7 @@ def _hash_together(columns: list[UInt64s], rows: int, key: bytes) -> UInt64s:
     return _hash_runs(matrix.reshape(-1), np.full(rows, len(columns), np.int64), key)
 
 
-def _hash_runs(hashes: UInt64s, lengths: I64, key: bytes) -> UInt64s:
+def _hash_runs(hashes: U64, lengths: I64, key: bytes) -> U64:
     """Return the hash of each run of hashes, the runs one after another."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths * 8, out=offsets[1:])
