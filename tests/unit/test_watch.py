@@ -346,6 +346,7 @@ class Watching:
         where: Path | str,
         *more: str,
         terminal: bool = True,
+        keys: bool = True,
         term: str = "xterm",
         size: tuple[int, int] = (24, 80),
     ) -> None:
@@ -355,13 +356,15 @@ class Watching:
         if terminal:
             fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
             self.before = termios.tcgetattr(self.theirs)
+        foreground = terminal and keys
+        if foreground:
             # In the foreground of a session of its own, as from a shell.
             command = [sys.executable, "-c", FOREGROUND, *command]
         # The size of the terminal counts, not that of whoever runs the tests.
         own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            command, stdin=self.theirs if terminal else subprocess.DEVNULL, stdout=self.theirs,
-            stderr=None if terminal else subprocess.PIPE, start_new_session=terminal,
+            command, stdin=self.theirs if foreground else subprocess.DEVNULL, stdout=self.theirs,
+            stderr=None if terminal else subprocess.PIPE, start_new_session=foreground,
             env={**own, "TERM": term},
         )  # fmt: skip
         if not terminal:
@@ -392,9 +395,9 @@ class Watching:
 def follow(folder: Path, *, terminal: bool) -> tuple[bytes, int]:
     """What the live command writes within a second or so, and its exit code after Ctrl-C.
 
-    It begins before there is a log.
+    It begins before there is a log, and nothing can be typed, as under a service manager.
     """
-    live = Watching(folder, "--every", "0.1", terminal=terminal)
+    live = Watching(folder, "--every", "0.1", terminal=terminal, keys=False)
     live.until(b" WAITING " if terminal else b" waiting: ")
     log(folder.with_name("made"), batches())
     folder.with_name("made").rename(folder)
@@ -530,7 +533,7 @@ def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
 
 def test_a_dumb_terminal_gets_the_lines_of_a_pipe(tmp_path: Path) -> None:
     log(tmp_path, batches())
-    live = Watching(tmp_path, term="dumb")
+    live = Watching(tmp_path, term="dumb", keys=False)
     live.until(b"keeps up")
     live.interrupt()
     assert live.end() == 0
