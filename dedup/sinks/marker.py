@@ -1,0 +1,103 @@
+"""The marker that a sink commits together with a slice: proof that these rows are published.
+
+Bytes of a marker are a JSON document with format number and checksum
+(:mod:`dedup.catalog.document`). A marker that cannot be read never counts as "not published".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from dedup.catalog.document import from_document, to_document
+from dedup.core.parse import OtherVersion
+from dedup.errors import SinkError
+
+FORMAT = 1
+#: The slot of a micro-batch that is published whole, in one transaction.
+WHOLE = -1
+#: The start that is named by a marker from which no task may go on by itself.
+NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What was published of one slot of a sink.
+
+    Parameters
+    ----------
+    query_id, sink : str
+        Of the checkpoint, and the name of the sink within the query.
+    slot : int
+        Number of the task that the slice belongs to, or `WHOLE`.
+    batch_id : int
+        Micro-batch; -1 where the slot has none yet.
+    rows : int
+    content : str
+        Hash of the rows, whatever their order.
+    run_id : str
+        The start of the query that published it, or `NOBODY`.
+    tasks : int or None
+        Into how many slices the micro-batch was divided, where the writer knew.
+    writer : str
+        Host and process, for people.
+    time_ms : int
+        When, in milliseconds since 1970, for people.
+    """
+
+    query_id: str
+    sink: str
+    slot: int
+    batch_id: int
+    rows: int
+    content: str
+    run_id: str
+    tasks: int | None = None
+    writer: str = ""
+    time_ms: int = 0
+
+    def key(self) -> bytes:
+        """Return what is the same for all markers of a slot: compaction keeps the newest."""
+        return marker_key(self.query_id, self.sink, self.slot)
+
+    def to_bytes(self) -> bytes:
+        """Return the marker as it is stored."""
+        return to_document(asdict(self), version=FORMAT)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Marker:
+        """Return the marker that was stored.
+
+        Parameters
+        ----------
+        data : bytes
+        where : str
+            Place of the bytes, for the error.
+
+        Raises
+        ------
+        SinkError
+            When they are damaged, or of another release.
+        """
+        try:
+            _, found = from_document(data, version=FORMAT)
+            if set(found) != {field.name for field in fields(cls)}:
+                raise ValueError("its fields are not those of a marker")
+            return cls(**found)
+        except OtherVersion as error:
+            raise SinkError(
+                f"The marker at {where} was written by another release: {error}. Nothing was "
+                "written. Install the release that wrote it, or a newer one.",
+                remedy="other-version",
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise SinkError(
+                f"The marker at {where} is damaged: {error}. Without it nobody can tell what was "
+                "published, so nothing was written.",
+                remedy="sink-markers",
+            ) from None
+
+
+def marker_key(query_id: str, sink: str, slot: int) -> bytes:
+    """Return the key under which the markers of a slot are stored."""
+    return json.dumps(["dedup-marker", query_id, sink, slot]).encode()

@@ -1,0 +1,220 @@
+"""Mistakes seeded into the protocol of sinks, or into a sink's own half of it.
+
+Those of the protocol are exact replacements in its source, so that what runs is the protocol as it
+stands but for the mistake. A replacement that no longer applies fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+from dedup.sinks import protocol
+from tests.model.sink_processes import Variant
+from tests.model.sink_world import ONE, Scope, Start
+
+_QUICK = Scope(batches=2, later=(Start(ONE),))
+_AMBIGUOUS = Scope(batches=2, ambiguous=1, retries=0, later=(Start(ONE),))
+_SAME = Scope(batches=1, ambiguous=1, later=(Start(),))
+_PORT = Variant()
+_ONE = Start(ONE)
+_WHOLE = Start(whole=True)
+_MODES = Scope(first=(Start(), _WHOLE), later=(Start(), _WHOLE, Start(ONE, whole=True)), batches=1)
+
+_COMMIT = """    slot.pre_commit(batch.marker(number, content, tasks))
+    slot.commit()
+"""
+_OWNED = "[WHOLE, *sorted({*sink.slots(), *staged} - {WHOLE})]"
+_READ_OWN = "    newest = sink.own([WHOLE, *sorted(staged)])\n"
+_SETTLE = """        if slot.own() != marker:
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake, and the least scope that shows it.
+
+    Parameters
+    ----------
+    name : str
+    scope : Scope
+    port : Variant
+        What the sink's own half does.
+    edits : tuple of (str, str)
+        What is replaced in the protocol, each text occurring exactly once, and by what.
+    """
+
+    name: str
+    scope: Scope = _QUICK
+    port: Variant = _PORT
+    edits: tuple[tuple[str, str], ...] = ()
+
+    def variant(self) -> Variant:
+        """The protocol with the mistake."""
+        source = inspect.getsource(protocol)
+        for old, new in self.edits:
+            if (found := source.count(old)) != 1:
+                raise ValueError(f"{self.name}: {old!r} occurs {found} times, not once")
+            source = source.replace(old, new)
+        module = ModuleType("dedup_sinks_protocol_with_a_mistake")
+        # Dataclasses look their module up by its name.
+        sys.modules[module.__name__] = module
+        exec(compile(source, module.__name__, "exec"), module.__dict__)
+        port = self.port
+        return Variant(
+            module, port.read_first, port.marker_early, port.marker_late, port.undo, port.unfenced
+        )
+
+
+MISTAKES = (
+    Mistake("the marker is read before the slot is owned", port=Variant(read_first=True)),
+    Mistake("each micro-batch of a run has its own transactional ID", port=Variant(unfenced=True)),
+    Mistake("the marker is visible before its transaction", port=Variant(marker_early=True)),
+    Mistake("the marker is written after its transaction", port=Variant(marker_late=True)),
+    Mistake(
+        "a commit without an answer is taken back",
+        _AMBIGUOUS,
+        Variant(undo=True),
+        ((_SETTLE, "        slot.abort()\n" + _SETTLE),),
+    ),
+    Mistake(
+        "a task repeats a commit without an answer",
+        _AMBIGUOUS,
+        edits=(
+            (
+                _SETTLE + "            raise Aborted(str(error)) from None\n",
+                "        slot.commit()\n",
+            ),
+        ),
+    ),
+    Mistake(
+        "the driver repeats a commit without an answer",
+        _AMBIGUOUS,
+        edits=(
+            (
+                _COMMIT,
+                _COMMIT.replace(
+                    "    slot.commit()\n",
+                    "    try:\n        slot.commit()\n    except Indefinite:\n"
+                    "        slot.commit()\n",
+                ),
+            ),
+        ),
+    ),
+    Mistake(
+        "the driver settles a commit without an answer in its slot alone",
+        _SAME,
+        edits=(
+            (
+                "def _publish(",
+                "def _publish(*arguments) -> None:\n"
+                "    try:\n"
+                "        _publish_once(*arguments)\n"
+                "    except Indefinite:\n"
+                "        batch, number, sink, slices, tasks = arguments\n"
+                "        newest = sink.slot(number).own()\n"
+                "        if newest is None or newest.content != slices[0].content.hash or (\n"
+                "            newest.run_id != batch.run_id\n"
+                "        ):\n"
+                "            _publish_once(*arguments)\n\n\n"
+                "def _publish_once(",
+            ),
+        ),
+    ),
+    Mistake(
+        "what is published is not compared with the division",
+        edits=(
+            (
+                "        if number not in now:\n",
+                "        if number not in now:\n            continue\n",
+            ),
+        ),
+    ),
+    Mistake(
+        "what is published is compared after the rest is published",
+        edits=(
+            (
+                "    if published and not accept_difference:\n        _compare(",
+                "    if False:\n        _compare(",
+            ),
+        ),
+    ),
+    Mistake(
+        "other content is accepted",
+        edits=(
+            (
+                "    if (marker.rows, marker.content) == (content.rows, content.hash):\n",
+                "    if True:\n",
+            ),
+        ),
+    ),
+    Mistake(
+        "tasks publish in the first micro-batch of a query",
+        edits=(
+            (
+                "        if newest is None or newest.run_id != batch.run_id:\n"
+                "            return rows.stage()\n"
+                "        if newest.batch_id",
+                "        if newest is not None and newest.batch_id",
+            ),
+        ),
+    ),
+    Mistake(
+        "tasks publish in the first micro-batch of a run",
+        edits=(("newest is None or newest.run_id != batch.run_id", "newest is None"),),
+    ),
+    Mistake(
+        "the driver does not own the slots of earlier runs",
+        edits=(("{*sink.slots(), *staged}", "{*staged}"),),
+    ),
+    Mistake(
+        "the driver reads the markers of its own slots alone",
+        edits=(
+            (f"    newest = sink.own({_OWNED})\n", f"    sink.own({_OWNED})\n{_READ_OWN}"),
+        ),
+    ),
+    Mistake(
+        "slots are not retired",
+        edits=(
+            ("        _retire(batch, sink, newest)\n        # In", "        # In"),
+        ),
+    ),
+    Mistake(
+        "slots are retired in the driver's own name",
+        Scope(batches=2, crashes=2, retries=0, later=(_ONE,)),
+        edits=(("replace(marker, run_id=NOBODY)", "replace(marker, run_id=batch.run_id)"),),
+    ),
+    Mistake(
+        "slots are retired only where they are staged to",
+        edits=(("        if earlier and number != WHOLE:", "        if earlier and number == 0:"),),
+    ),
+    Mistake(
+        "the missing slices are published in descending order",
+        Scope(batches=1, later=(_ONE,)),
+        edits=(("for number in missing:", "for number in reversed(missing):"),),
+    ),
+    Mistake(
+        "drivers in different modes do not meet",
+        _MODES,
+        edits=(("        _mark(sink.slot(WHOLE), newest.get(WHOLE, nothing))\n", ""),),
+    ),
+    Mistake(
+        "the slot of whole micro-batches is owned last",
+        Scope(_MODES.first, _MODES.later, batches=1, retries=0),
+        edits=(
+            (
+                _OWNED,
+                "[*sorted({*sink.slots(), *staged} - {WHOLE}), WHOLE]",
+            ),
+        ),
+    ),
+    Mistake(
+        "a whole micro-batch is published again",
+        Scope(first=(_WHOLE,), later=(Start(whole=True, variant=1),), batches=1),
+        edits=(("    if WHOLE in published:\n", "    if False:\n"),
+               ("    if published and not accept_difference:\n", "    if False:\n"),
+               ("    if whole and not published:\n", "    if whole:\n")),
+    ),
+)  # fmt: skip

@@ -1,0 +1,463 @@
+"""Each rule of the protocol of sinks, and each refusal, in a sink that lives in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from dedup.errors import SinkError
+from dedup.sinks.content import Content
+from dedup.sinks.marker import NOBODY, WHOLE, Marker
+from dedup.sinks.protocol import (
+    ATTEMPTS,
+    Aborted,
+    Batch,
+    Fenced,
+    Indefinite,
+    PublishedSlice,
+    StagedSlice,
+    publish_slice,
+    publish_staged,
+)
+
+BATCH = Batch(query_id="q", sink="s", run_id="now", batch_id=7, writer="here", time_ms=1)
+BEFORE = replace(BATCH, run_id="before", writer="there")
+ROWS = {"a": Content(1, 1, 0), "b": Content(1, 2, 0), "c": Content(1, 4, 0)}
+
+
+def content(rows: str) -> Content:
+    return sum((ROWS[row] for row in rows), Content())
+
+
+def staged(slot: int, rows: str) -> StagedSlice:
+    return StagedSlice(slot, content(rows), rows)
+
+
+def published(slot: int, rows: str) -> PublishedSlice:
+    return PublishedSlice(slot, content(rows))
+
+
+@dataclass
+class Memory:
+    """A sink: what is visible, and what was asked of it, in this order."""
+
+    newest: dict[int, Marker] = field(default_factory=dict)
+    visible: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    #: What the next commits come to: "applied" or "lost" (both without an answer), or an error.
+    commits: list[str | Exception] = field(default_factory=list)
+    #: Slots that another attempt has owned since.
+    fenced: set[int] = field(default_factory=set)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def put(self, batch: Batch, slot: int, rows: str) -> Marker:
+        self.newest[slot] = marker = batch.marker(slot, content(rows))
+        return marker
+
+    def slots(self) -> Collection[int]:
+        return self.newest.keys()
+
+    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+        self.asked.append(f"own {list(slots)}")
+        return {slot: marker for slot, marker in self.newest.items() if slot in slots}
+
+    def slot(self, number: int) -> Port:
+        return Port(self, number)
+
+    def rows(self, slices: Sequence[StagedSlice]) -> Rows:
+        return Rows("".join(self.files.get(piece.file, piece.file) for piece in slices), WHOLE)
+
+    def transactions(self) -> list[str]:
+        return [each for each in self.asked if each.startswith("commit")]
+
+
+@dataclass
+class Port:
+    memory: Memory
+    number: int
+    last: Marker | None = None
+    sent: str = ""
+    marker: Marker | None = None
+
+    def own(self) -> Marker | None:
+        self.memory.asked.append(f"own {self.number}")
+        self.memory.fenced.discard(self.number)
+        return self.memory.newest.get(self.number)
+
+    def begin(self) -> None:
+        self.memory.asked.append(f"begin {self.number}")
+        self.sent = ""
+
+    def pre_commit(self, marker: Marker) -> None:
+        assert marker.slot == self.number
+        self.marker = marker
+
+    def commit(self) -> None:
+        self.memory.asked.append(f"commit {self.number}: {self.sent}")
+        outcome = self.memory.commits.pop(0) if self.memory.commits else "answered"
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome != "lost":
+            assert self.marker is not None
+            self.memory.newest[self.number] = self.marker
+            self.memory.visible += self.sent
+        if outcome != "answered":
+            raise Indefinite("the connection was cut")
+
+    def abort(self) -> None:
+        self.memory.asked.append(f"abort {self.number}")
+
+
+@dataclass
+class Rows:
+    rows: str
+    slot: int = 0
+    done: str = ""
+
+    def send_first(self, slot: Port) -> None:
+        if slot.number in slot.memory.fenced:
+            raise Fenced("by another attempt")
+        slot.sent += self.rows[:1]
+
+    def send_rest(self, slot: Port) -> Content:
+        slot.sent = self.rows
+        self.done = "sent"
+        return content(self.rows)
+
+    def drain(self) -> Content:
+        self.done = "drained"
+        return content(self.rows)
+
+    def stage(self) -> StagedSlice:
+        self.done = "staged"
+        return staged(self.slot, self.rows)
+
+
+def earlier(batch: Batch, by: int = 1) -> Batch:
+    return replace(batch, batch_id=batch.batch_id - by)
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize("run_id", ["before", NOBODY, None])
+def test_a_task_stages_where_its_own_start_has_not_published_before(run_id: str | None) -> None:
+    memory, rows = Memory(), Rows("ab")
+    if run_id is not None:
+        memory.put(replace(earlier(BATCH), run_id=run_id), 0, "c")
+    assert publish_slice(BATCH, 0, Port(memory, 0), rows) == staged(0, "ab")
+    assert memory.asked == ["own 0"]
+    assert rows.done == "staged"
+
+
+@pytest.mark.parametrize("by", [1, 3])
+def test_a_task_publishes_after_its_own_start(by: int) -> None:
+    memory = Memory()
+    memory.put(earlier(BATCH, by), 0, "c")
+    assert publish_slice(BATCH, 0, Port(memory, 0), Rows("ab")) == published(0, "ab")
+    assert memory.asked == ["own 0", "begin 0", "commit 0: ab"]
+    assert memory.newest[0] == BATCH.marker(0, content("ab"))
+
+
+def test_a_task_reads_a_published_slice_to_its_end_and_sends_nothing() -> None:
+    memory, rows = Memory(), Rows("ba")
+    memory.put(BATCH, 0, "ab")
+    found = publish_slice(BATCH, 0, Port(memory, 0), rows)
+    assert found == PublishedSlice(0, content("ab"), found=True)
+    assert rows.done == "drained"
+    assert memory.asked == ["own 0"]
+
+
+def test_a_task_refuses_other_rows_than_are_published() -> None:
+    memory = Memory()
+    memory.put(BATCH, 0, "ab")
+    with pytest.raises(
+        SinkError, match=r"Micro-batch 7 gives other rows .*slice 0 was published"
+    ) as e:
+        publish_slice(BATCH, 0, Port(memory, 0), Rows("abc"))
+    assert "2 rows" in str(e.value)
+    assert "3 rows" in str(e.value)
+    assert not memory.visible
+
+
+def test_a_task_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
+    memory, rows = Memory(), Rows("ab")
+    memory.put(replace(BATCH, batch_id=9), 0, "c")
+    with pytest.raises(SinkError, match=r"this is micro-batch 7, and slice 0 has published .* 9"):
+        publish_slice(BATCH, 0, Port(memory, 0), rows)
+    assert memory.asked == ["own 0"]
+    assert not rows.done
+
+
+def test_a_process_that_still_owns_its_slot_goes_on_without_owning_it_again() -> None:
+    memory = Memory()
+    last = memory.put(earlier(BATCH), 0, "c")
+    publish_slice(BATCH, 0, Port(memory, 0, last), Rows("ab"))
+    assert memory.asked == ["begin 0", "commit 0: ab"]
+
+
+@pytest.mark.parametrize("last", [BATCH, replace(BATCH, batch_id=8), earlier(BEFORE)])
+def test_a_process_owns_its_slot_again_where_what_it_did_last_does_not_fit(last: Batch) -> None:
+    memory = Memory()
+    memory.put(earlier(BATCH), 0, "c")
+    port = Port(memory, 0, last.marker(0, content("c")))
+    publish_slice(BATCH, 0, port, Rows("ab"))
+    assert memory.asked[0] == "own 0"
+
+
+def test_an_attempt_that_is_fenced_at_its_first_rows_owns_the_slot_and_sends_all_rows() -> None:
+    memory = Memory(fenced={0})
+    last = memory.put(earlier(BATCH), 0, "c")
+    publish_slice(BATCH, 0, Port(memory, 0, last), Rows("ab"))
+    assert memory.asked == ["begin 0", "own 0", "begin 0", "commit 0: ab"]
+    assert memory.visible == ["a", "b"]
+
+
+def test_an_attempt_that_is_fenced_may_find_its_slice_published() -> None:
+    memory, rows = Memory(fenced={0}), Rows("ab")
+    last = memory.put(earlier(BATCH), 0, "c")
+    memory.put(BATCH, 0, "ab")
+    found = publish_slice(BATCH, 0, Port(memory, 0, last), rows)
+    assert found == PublishedSlice(0, content("ab"), found=True)
+    assert rows.done == "drained"
+
+
+def test_a_task_learns_from_the_marker_that_an_unanswered_commit_was_carried_out() -> None:
+    memory = Memory(commits=["applied"])
+    memory.put(earlier(BATCH), 0, "c")
+    assert publish_slice(BATCH, 0, Port(memory, 0), Rows("ab")) == published(0, "ab")
+    assert memory.asked[-2:] == ["commit 0: ab", "own 0"]
+    assert memory.visible == ["a", "b"]
+
+
+def test_a_task_never_repeats_an_unanswered_commit() -> None:
+    memory = Memory(commits=["lost"])
+    memory.put(earlier(BATCH), 0, "c")
+    with pytest.raises(Aborted, match="the connection was cut"):
+        publish_slice(BATCH, 0, Port(memory, 0), Rows("ab"))
+    assert memory.transactions() == ["commit 0: ab"]
+
+
+@pytest.mark.parametrize("error", [Fenced("x"), Aborted("x")])
+def test_the_end_of_an_attempt_is_not_hidden(error: Exception) -> None:
+    memory = Memory(commits=[error])
+    memory.put(earlier(BATCH), 0, "c")
+    with pytest.raises(type(error)):
+        publish_slice(BATCH, 0, Port(memory, 0), Rows("ab"))
+
+
+# The driver.
+
+
+def test_the_driver_owns_every_slot_and_that_of_whole_micro_batches_first() -> None:
+    memory = Memory()
+    memory.put(earlier(BEFORE), 5, "c")
+    publish_staged(BATCH, memory, [staged(1, "b"), staged(0, "a")])
+    assert memory.asked[0] == "own [-1, 0, 1, 5]"
+    assert memory.visible == ["a", "b"]
+    assert memory.newest[0] == BATCH.marker(0, content("a"), tasks=2)
+    assert memory.newest[1] == BATCH.marker(1, content("b"), tasks=2)
+
+
+def test_the_driver_commits_to_the_slot_of_whole_micro_batches_before_it_publishes() -> None:
+    memory = Memory()
+    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
+    assert memory.transactions() == ["commit -1: ", "commit 0: a", "commit 1: b"]
+    assert memory.newest[WHOLE].batch_id == -1
+    assert memory.newest[WHOLE].run_id == NOBODY
+
+
+def test_what_the_slot_of_whole_micro_batches_tells_stays() -> None:
+    memory = Memory()
+    whole = memory.put(earlier(BEFORE), WHOLE, "abc")
+    publish_staged(BATCH, memory, [staged(0, "a")])
+    assert memory.newest[WHOLE] == whole
+
+
+def test_slots_of_earlier_starts_are_retired_before_anything_is_published() -> None:
+    memory = Memory()
+    old = memory.put(earlier(BEFORE), 0, "c")
+    nobody = memory.put(replace(earlier(BEFORE), run_id=NOBODY), 2, "c")
+    mine = memory.put(earlier(BATCH), 3, "c")
+    there = memory.put(BEFORE, 1, "b")
+    slices = [staged(0, "a"), staged(1, "b")]
+    publish_staged(BATCH, memory, slices)
+    assert memory.transactions() == ["commit -1: ", "commit 0: ", "commit 0: a"]
+    assert (memory.newest[1], memory.newest[2], memory.newest[3]) == (there, nobody, mine)
+    memory.put(replace(earlier(BEFORE), batch_id=3), 9, "c")
+    publish_staged(replace(BATCH, batch_id=8), memory, [staged(0, "b")])
+    assert memory.newest[9] == replace(old, slot=9, batch_id=3, run_id=NOBODY)
+
+
+def test_nothing_is_committed_where_all_is_published() -> None:
+    memory = Memory()
+    for slot, rows in enumerate("ab"):
+        memory.put(BEFORE, slot, rows)
+    memory.put(earlier(BEFORE), 2, "c")
+    publish_staged(BATCH, memory, [staged(0, "a"), published(1, "b")])
+    assert memory.asked == ["own [-1, 0, 1, 2]"]
+
+
+def test_only_what_is_missing_is_published() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 1, "b")
+    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b"), published(2, "c")])
+    assert memory.visible == ["a"]
+
+
+def test_a_slice_that_there_is_no_more_is_refused() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 1, "b")
+    with pytest.raises(
+        SinkError, match=r"slice 1 by there, 1 rows\. Now it is divided into 1 sl"
+    ) as e:
+        publish_staged(BATCH, memory, [staged(0, "abc")])
+    assert e.value.remedy == "sink-differs"
+    assert not memory.transactions()
+
+
+def test_a_slice_that_holds_other_rows_is_refused() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 0, "a")
+    with pytest.raises(SinkError, match=r"slice 0 was published with 1 rows .* by there, and hold"):
+        publish_staged(BATCH, memory, [staged(0, "ab"), staged(1, "c")])
+    assert not memory.transactions()
+
+
+def test_a_difference_that_is_accepted_is_published_beside() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 0, "a")
+    slices = [staged(0, "ab"), staged(1, "c")]
+    publish_staged(BATCH, memory, slices, accept_difference=True)
+    assert memory.visible == ["c"]
+
+
+def test_the_driver_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
+    memory = Memory()
+    memory.put(replace(BEFORE, batch_id=8), 3, "a")
+    with pytest.raises(SinkError, match=r"slice 3 has published micro-batch 8") as e:
+        publish_staged(BATCH, memory, [staged(0, "a")], accept_difference=True)
+    assert e.value.remedy == "sink-older-checkpoint"
+    assert not memory.transactions()
+
+
+@pytest.mark.parametrize(("newest", "text"), [(None, "is of none"), (4, "is of micro-batch 4")])
+def test_lost_markers_are_refused(newest: int | None, text: str) -> None:
+    memory = Memory()
+    if newest is not None:
+        memory.put(replace(BEFORE, batch_id=newest), 0, "a")
+    with pytest.raises(SinkError, match=rf"has published micro-batch 6, .*{text}") as e:
+        publish_staged(BATCH, memory, [staged(0, "a")], known_batch_id=6)
+    assert e.value.remedy == "sink-markers"
+    assert not memory.transactions()
+
+
+@pytest.mark.parametrize("newest", [6, 7])
+def test_markers_that_are_not_lost_pass(newest: int) -> None:
+    memory = Memory()
+    memory.put(replace(BEFORE, batch_id=newest), 0, "a")
+    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")], known_batch_id=6)
+    assert memory.visible[-1] == "b"
+
+
+def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
+    memory = Memory(files={"a": "ab"})
+    with pytest.raises(SinkError, match=r"files of slice 0 of micro-batch 7 do not hold what was"):
+        publish_staged(BATCH, memory, [staged(0, "a")])
+    assert memory.asked[-1] == "abort 0"
+    assert not memory.visible
+
+
+# The whole micro-batch in one transaction.
+
+
+def test_the_whole_is_published_in_one_transaction_from_what_was_kept() -> None:
+    memory = Memory()
+    kept = [staged(0, "a"), staged(1, "b")]
+    publish_staged(BATCH, memory, [staged(0, "abc")], whole=lambda: kept)
+    assert memory.transactions() == ["commit -1: ab"]
+    assert memory.newest[WHOLE] == BATCH.marker(WHOLE, content("ab"), tasks=2)
+
+
+def test_a_whole_that_is_published_is_not_published_again_whatever_a_replay_gives() -> None:
+    memory = Memory()
+    memory.put(BEFORE, WHOLE, "ab")
+    publish_staged(BATCH, memory, [staged(0, "c")], whole=lambda: pytest.fail("not asked for"))
+    assert not memory.transactions()
+
+
+def test_the_whole_retires_slots_too() -> None:
+    memory = Memory()
+    memory.put(earlier(BEFORE), 1, "c")
+    publish_staged(BATCH, memory, [], whole=lambda: [staged(0, "a")])
+    assert memory.transactions() == ["commit 1: ", "commit -1: a"]
+    assert memory.newest[1].run_id == NOBODY
+
+
+def test_slices_that_an_earlier_start_published_are_completed_by_slices() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 0, "a")
+    slices = [staged(0, "a"), staged(1, "b")]
+    publish_staged(BATCH, memory, slices, whole=lambda: pytest.fail("not asked for"))
+    assert memory.visible == ["b"]
+
+
+def test_slices_of_a_whole_that_is_published_are_compared_with_it() -> None:
+    memory = Memory()
+    memory.put(BEFORE, WHOLE, "abc")
+    publish_staged(BATCH, memory, [staged(0, "ca"), staged(1, "b")])
+    other = [staged(0, "a"), staged(1, "b")]
+    with pytest.raises(SinkError, match=r"the micro-batch was published with 3 rows"):
+        publish_staged(BATCH, memory, other)
+    publish_staged(BATCH, memory, other, accept_difference=True)
+    assert not memory.transactions()
+
+
+# Commits that fail.
+
+
+def test_an_unanswered_commit_of_the_driver_is_settled_by_owning_all_slots_again() -> None:
+    memory = Memory(commits=["answered", "applied"])
+    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
+    assert [each for each in memory.asked if each.startswith("own")] == ["own [-1, 0, 1]"] * 2
+    assert memory.visible == ["a", "b"]
+
+
+@pytest.mark.parametrize("outcome", ["lost", Aborted("too slow")])
+def test_a_transaction_of_the_driver_that_was_aborted_is_tried_again(
+    outcome: str | Exception,
+) -> None:
+    memory = Memory(commits=["answered", outcome])
+    publish_staged(BATCH, memory, [staged(0, "a")])
+    assert memory.visible == ["a"]
+
+
+def test_the_driver_compares_again_after_an_unanswered_commit() -> None:
+    memory = Memory(commits=["answered", "lost"])
+    honest = memory.own
+
+    def own(slots: Sequence[int]) -> Mapping[int, Marker]:
+        if memory.transactions():
+            memory.put(BEFORE, 0, "b")
+        return honest(slots)
+
+    memory.own = own  # type: ignore[method-assign]
+    with pytest.raises(SinkError, match="gives other rows"):
+        publish_staged(BATCH, memory, [staged(0, "a")])
+    assert not memory.visible
+
+
+def test_the_driver_gives_up_after_some_attempts_and_says_why() -> None:
+    memory = Memory(commits=[Aborted("too slow")] * ATTEMPTS)
+    with pytest.raises(SinkError, match=r"3 transactions for micro-batch 7 .*because: too slow\."):
+        publish_staged(BATCH, memory, [staged(0, "a")])
+    assert len(memory.transactions()) == ATTEMPTS
+
+
+def test_a_driver_that_is_fenced_ends() -> None:
+    memory = Memory(commits=["answered", Fenced("by another start")])
+    with pytest.raises(Fenced):
+        publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
+    assert not memory.visible
