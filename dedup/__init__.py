@@ -8,19 +8,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dedup import tools
     from dedup.core.metrics import BatchMetrics
+    from dedup.formats import register
     from dedup.spark.driver.check_query import check_query
     from dedup.spark.driver.listener import DedupListener
     from dedup.spark.driver.operator import dedup_by_id
     from dedup.spark.idtime import time_from_id
 
 __version__ = "0.1.0"
-__all__ = ["BatchMetrics", "DedupListener", "check_query", "dedup_by_id", "time_from_id", "tools"]
+__all__ = [
+    "BatchMetrics",
+    "DedupListener",
+    "check_query",
+    "dedup_by_id",
+    "register",
+    "time_from_id",
+    "tools",
+]
 
 _HOMES = {
     "BatchMetrics": "dedup.core.metrics",
     "DedupListener": "dedup.spark.driver.listener",
     "check_query": "dedup.spark.driver.check_query",
     "dedup_by_id": "dedup.spark.driver.operator",
+    "register": "dedup.formats",
     "time_from_id": "dedup.spark.idtime",
 }
 

@@ -96,6 +96,17 @@ class StateError(DedupError):
         )
 
 
+class SinkError(DedupError):
+    """A sink holds what contradicts the query, or does not take part; nothing was written twice."""
+
+
+class SourceError(DedupError):
+    """Kafka or its schema registry does not answer, or contradicts the query; nothing is passed by.
+
+    Trying again may help where a server was away; where a topic was made anew it never does.
+    """
+
+
 class ClockError(DedupError):
     """The processing-time clock jumped further than the query accepts."""
 

@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import settings
 
+from tests.support.kafka_needs import need_library
 from tests.support.quick_spark import FULL, QUICK_JAVA
 
 if not FULL:
@@ -16,6 +17,12 @@ if not FULL:
 # A busy machine is no fault of the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def kafka_library() -> None:
+    """For tests of this package's Kafka that need the client library, and no broker."""
+    need_library()
 
 
 def pytest_configure(config: pytest.Config) -> None:

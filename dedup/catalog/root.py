@@ -129,6 +129,10 @@ class Root:
         except OtherVersion as exc:
             raise OtherRelease.at(self.url(name), exc) from exc
 
+    def open_input(self, name: str) -> pa.NativeFile:
+        """Return an object opened for reading from its beginning; ObjectMissing without one."""
+        return self._at("read", name, lambda fs, path: fs.open_input_stream(path, compression=None))
+
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
         """Copy an object to a new local file; return its size in bytes and its CRC-32.
 

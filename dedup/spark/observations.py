@@ -144,10 +144,11 @@ def _with_pack(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     observed, packing = metrics.get(name), metrics.get(pack_name(name))
     if observed is None:
         return None
-    return _as_dict(observed) | (_as_dict(packing) if packing is not None else {})
+    return as_dict(observed) | (as_dict(packing) if packing is not None else {})
 
 
-def _as_dict(observed: Any) -> dict[str, Any]:
+def as_dict(observed: Any) -> dict[str, Any]:
+    """Return observed values by name, of a classic session, of Connect, or from JSON."""
     values: dict[str, Any] = observed if isinstance(observed, dict) else observed.asDict()
     if values.keys() == {"values", "schema"}:
         # Spark Connect, and progress as JSON.

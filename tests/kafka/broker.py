@@ -6,29 +6,29 @@ The jars come from Maven Central through Ivy, which PySpark has; nothing else ne
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
+import dedup.kafka
 from tests.support.processes import python
+from tests.support.waiting import wait_until
 
-#: Spark's connector without what it would pull in: Central lags PyPI, and this set runs on 4.3.0.
-CONNECTOR = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.0",
-    "org.apache.commons:commons-pool2:2.12.0",
-)
+#: What users are told to take.
+CONNECTOR = dedup.kafka.packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
-#: Kept for the next run on this machine.
-JARS = Path(tempfile.gettempdir()) / "dedup-test-jars"
+#: Kept for the next run on this machine, other sets elsewhere.
+_SET = zlib.crc32(" ".join((*CONNECTOR, BROKER, LOGGER)).encode())
+JARS = Path(tempfile.gettempdir()) / f"dedup-test-jars-{_SET:08x}"
 _START_TIMEOUT_S = 60.0
+_UP = "Kafka Server started"
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 _RESOLVE = """
 import sys
@@ -60,8 +60,7 @@ def fetch_jars() -> Path:
 
 def connector_jars() -> str:
     """The connector's jars as ``spark.jars`` takes them."""
-    jars = fetch_jars()
-    return ",".join(str(jars / _file(name)) for name in CONNECTOR)
+    return dedup.kafka.connector_jars(fetch_jars())
 
 
 def _file(coordinates: str) -> str:
@@ -69,56 +68,156 @@ def _file(coordinates: str) -> str:
     return f"{group}_{name}-{version}.jar"
 
 
+class Broker:
+    """A broker that can be killed, frozen and started again at the same place.
+
+    It listens twice more: with user names and passwords (`sasl_address`), and, where a port is
+    given, for clients that come through a proxy, which are told the proxy's port as the broker's.
+
+    Parameters
+    ----------
+    folder : Path
+        Its settings, log and data.
+    settings : mapping of str to object, optional
+        Of ``server.properties``, over those of `_settings`.
+    proxy_port : int, optional
+        Where a `tests.kafka.proxy.Proxy` to `behind_proxy` listens.
+    """
+
+    #: User names and passwords of `sasl_address`.
+    USERS: Mapping[str, str] = {"admin": "admin-secret", "alice": "alice-secret"}
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        proxy_port: int | None = None,
+    ) -> None:
+        self.folder, self.log = folder, folder / "broker.log"
+        self._port, self._controller, self._sasl = free_port(), free_port(), free_port()
+        self.behind_proxy = None if proxy_port is None else free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self.sasl_address = f"127.0.0.1:{self._sasl}"
+        self._process: subprocess.Popen[bytes] | None = None
+        lines = self._settings(proxy_port) | dict(settings or {})
+        self._properties = folder / "server.properties"
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        self._run(
+            "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties)
+        )
+
+    def start(self) -> None:
+        """Start it on what is on its disk, and wait until it answers."""
+        assert self._process is None, "it runs"
+        with open(self.log, "a") as log:
+            log.truncate(0)
+            # Short-lived, and beside others: a small heap, and no time spent on optimising.
+            fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+            command = [*_java(), *fast, "kafka.Kafka", str(self._properties)]
+            self._process = process = subprocess.Popen(command, stdout=log, stderr=log)
+        came = wait_until(
+            lambda: process.poll() is not None or _UP in self.log.read_text(), _START_TIMEOUT_S
+        )
+        assert came, f"no broker after {_START_TIMEOUT_S} s: {self.log.read_text()[-2000:]}"
+        assert process.poll() is None, self.log.read_text()[-2000:]
+
+    def kill(self) -> None:
+        """Kill it (SIGKILL); what it has not written is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill it, and start it on what is left."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """Stop it (SIGSTOP): it takes connections and answers nobody."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> Broker:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill it, frozen or not."""
+        self.kill()
+
+    def _settings(self, proxy_port: int | None) -> dict[str, object]:
+        """Return what makes a node alone a quick cluster."""
+        ports = {"PLAINTEXT": self._port, "SASL": self._sasl, "CONTROLLER": self._controller}
+        advertised = {"PLAINTEXT": self._port, "SASL": self._sasl}
+        if self.behind_proxy is not None and proxy_port is not None:
+            ports["PROXIED"], advertised["PROXIED"] = self.behind_proxy, proxy_port
+        users = " ".join(f'user_{name}="{secret}"' for name, secret in self.USERS.items())
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "listeners": _listeners(ports),
+            "advertised.listeners": _listeners(advertised),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": f"{module} required {users};",
+            # Users without a password may all; of the others, whatever no ACL forbids.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
+            "log.dirs": self.folder / "logs",
+            "num.partitions": 1,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.num.partitions": 2,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+            "group.initial.rebalance.delay.ms": 0,
+            # A killed broker may come back only once its old session is over.
+            "broker.session.timeout.ms": 1500,
+            "broker.heartbeat.interval.ms": 200,
+            "auto.create.topics.enable": "false",
+        }
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run([*_java(), *command], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
 @contextmanager
 def running_broker(folder: Path) -> Iterator[str]:
     """Start a broker; gives its address."""
+    with Broker(folder) as broker:
+        yield broker.address
+
+
+def _java() -> list[str]:
     jars = [p for p in fetch_jars().glob("*.jar") if p.name not in map(_file, CONNECTOR)]
     # Ivy leaves out what Spark has already.
     jars += (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
-    classpath = ":".join(map(str, jars))
-    port, controller = _free_port(), _free_port()
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": folder / "logs",
-        "offsets.topic.replication.factor": 1,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.min.isr": 1,
-        "auto.create.topics.enable": "false",
-    }
-    properties = folder / "server.properties"
-    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    java = [shutil.which("java") or "java", "-Xmx512m", "-cp", classpath]
-    format_disk = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
-    done = subprocess.run([*java, *format_disk], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr[-2000:]
-    with open(folder / "broker.log", "w") as log:
-        process = subprocess.Popen([*java, "kafka.Kafka", properties], stdout=log, stderr=log)
-    try:
-        _wait_for(port, process, folder / "broker.log")
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    return [shutil.which("java") or "java", "-Xmx512m", "-cp", ":".join(map(str, jars))]
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()[-2000:]
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"no broker after {_START_TIMEOUT_S} s: {log.read_text()[-2000:]}")
+def _listeners(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

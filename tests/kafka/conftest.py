@@ -3,23 +3,108 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.kafka.broker import fetch_jars, running_broker
+from dedup.kafka.connector import has_connector
+from tests.kafka.broker import Broker, connector_jars, fetch_jars, free_port
+from tests.kafka.proxy import Proxy
+from tests.kafka.sink_query import PRELOAD, SinkQuery
+from tests.support.kafka_needs import UnimportableFile, do_without, missing_library, need_java
+from tests.support.quick_spark import FAULTS, QUICK_SESSION, workers_that_can_fail
+
+# Workers must run this Python, not the first one on the PATH.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> object:
+    if missing_library() is None:
+        return None  # pytest imports the file
+    return UnimportableFile.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its address."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        pytest.skip("Kafka needs a JDK 17 or newer, and there is no java")
+def proxy_and_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Broker]]:
+    """The broker, and a proxy before it that passes everything on until a fault is armed."""
+    need_java()
     try:
         fetch_jars()
     except (OSError, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"Kafka's jars are not to be had from Maven Central: {error}")
-    with running_broker(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
+        do_without(f"Kafka's jars are not to be had from Maven Central: {error}")
+    port = free_port()
+    broker = Broker(tmp_path_factory.mktemp("kafka"), proxy_port=port)
+    with broker, Proxy(port, to_port=broker.behind_proxy or 0) as proxy:
+        yield proxy, broker
+
+
+@pytest.fixture(scope="session")
+def broker_process(proxy_and_broker: tuple[Proxy, Broker]) -> Broker:
+    """The broker itself; who kills or freezes it leaves it running."""
+    return proxy_and_broker[1]
+
+
+@pytest.fixture(scope="session")
+def broker(broker_process: Broker) -> str:
+    """Its address."""
+    return broker_process.address
+
+
+@pytest.fixture
+def proxy(proxy_and_broker: tuple[Proxy, Broker]) -> Iterator[Proxy]:
+    """The proxy before it, whose faults end with the test."""
+    found = proxy_and_broker[0]
+    yield found
+    found.disarm()
+
+
+@pytest.fixture
+def fault_folder() -> Path:
+    """Where faults are armed that strike Python workers of the session."""
+    for path in FAULTS.iterdir():
+        path.unlink()
+    return FAULTS
+
+
+@pytest.fixture(scope="session")
+def _session(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with workers_that_can_fail(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PRELOAD), prepend=os.pathsep)
+        session = (
+            # Two attempts a task: tests make tasks fail once.
+            SparkSession.builder.master("local[2,2]")
+            .config(map={**QUICK_SESSION})
+            .config("spark.driver.memory", "1g")
+            .config("spark.log.level", "OFF")
+            .config("spark.jars", connector_jars())
+            .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
+            .getOrCreate()
+        )
+    if not has_connector(session):  # other tests of this process have started it
+        for jar in connector_jars().split(","):
+            session.sql(f"ADD JAR '{jar}'")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(_session: SparkSession) -> Iterator[SparkSession]:
+    """The session of all tests: formats are looked up in the active one alone."""
+    yield _session
+    for query in _session.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def sink(spark: SparkSession, broker: str, tmp_path: Path) -> SinkQuery:
+    """A query into a topic of its own."""
+    from tests.kafka.records import make_topic  # needs the client library, as this file does not
+
+    topic = make_topic(broker, f"out-{uuid.uuid4().hex[:8]}", 3)
+    return SinkQuery(spark, broker, topic, tmp_path)

@@ -7,6 +7,12 @@ with compiled plans.
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dedup import faults
 
 FULL = os.environ.get("CI_FULL") == "1"
 #: Half the processor time of a start, and a third less of what follows.
@@ -24,3 +30,19 @@ QUICK_SESSION = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
+#: Where faults are armed that strike Python workers of the process's session.
+FAULTS = Path(tempfile.gettempdir(), f"dedup-test-faults-{os.getpid()}")
+
+
+@contextmanager
+def workers_that_can_fail() -> Iterator[None]:
+    """Let the workers of a session that is started now fail where faults are armed.
+
+    Java hands the variable on to them; this process itself has looked already.
+    """
+    FAULTS.mkdir(exist_ok=True)
+    os.environ[faults.VARIABLE] = str(FAULTS)
+    try:
+        yield
+    finally:
+        del os.environ[faults.VARIABLE]

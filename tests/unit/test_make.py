@@ -39,7 +39,7 @@ def test_alone_it_prints_help() -> None:
     code, lines = make()
     assert code == 0
     assert {line.split()[1] for line in lines} >= {
-        "demo", "test", "test-older", "lint", "bench", "bench-scale", "wheel",
+        "demo", "demo-kafka", "test", "test-older", "lint", "bench", "bench-scale", "wheel",
     }  # fmt: skip
 
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 #: What parsing raises where a file is not as Spark writes it.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+#: Where `dedup_kafka` keeps what it stages, a folder for each sink, unless it is told otherwise.
+SINKS = "dedup-sinks"
 _OPERATOR = "applyInPandasWithState"
 #: Of each source the newest so many micro-batches are looked at.
 _RECENT = 100
@@ -52,6 +54,8 @@ class CheckpointLog:
     sources : tuple of Source, or None
     state_partitions : int or None
     checkpoint_format : int or None
+    kafka_sinks : tuple of str
+        Names of the sinks that stage slices below the checkpoint.
     """
 
     query_id: str
@@ -61,6 +65,7 @@ class CheckpointLog:
     sources: tuple[Source, ...] | None = None
     state_partitions: int | None = None
     checkpoint_format: int | None = None
+    kafka_sinks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +99,9 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
         If a log that a restart needs is damaged.
     """
     folder = _Folder.at(where)
-    if folder.read("metadata") is None:
-        if missing_ok:
-            return None
-        raise ConfigError(
-            f"{where} holds no checkpoint of a streaming query: there is no file `metadata` in it. "
-            "Give what the query's option `checkpointLocation` names, or the OUTPUT of `dedup run`."
-        )
-    query_id = _parsed(folder, "metadata", lambda text: str(json.loads(text)["id"]))
+    if missing_ok and folder.read("metadata") is None:
+        return None
+    query_id = _query_id(folder, where)
     batches = folder.numbers("offsets")[-_RECENT:]
     if not batches:
         return CheckpointLog(query_id=query_id)
@@ -118,7 +118,59 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
         sources=tuple(_sources(folder, log, batches[-1])),
         state_partitions=_state_partitions(folder, where),
         checkpoint_format=_checkpoint_format(folder),
+        kafka_sinks=tuple(sorted(folder.names(SINKS))),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a query is by its checkpoint, whatever operators it has.
+
+    Parameters
+    ----------
+    query_id : str
+    next_batch_id : int
+        Micro-batch that the next start runs first.
+    again : bool
+        Whether that one was begun before.
+    """
+
+    query_id: str
+    next_batch_id: int
+    again: bool
+
+
+def read_progress(where: str) -> Progress:
+    """Read which micro-batch a checkpoint goes on with.
+
+    Parameters
+    ----------
+    where : str
+        A local path, or a URI that pyarrow knows.
+
+    Raises
+    ------
+    ConfigError
+        If there is no checkpoint, or it cannot be reached.
+    StateError
+        If it does not say whose it is.
+    """
+    folder = _Folder.at(where)
+    query_id = _query_id(folder, where)
+    planned, finished = (max(folder.numbers(log), default=-1) for log in ("offsets", "commits"))
+    again = planned > finished
+    return Progress(
+        query_id=query_id, next_batch_id=planned if again else finished + 1, again=again
+    )
+
+
+def _query_id(folder: _Folder, where: str) -> str:
+    if folder.read("metadata") is None:
+        raise ConfigError(
+            f"{where} holds no checkpoint of a streaming query: there is no file `metadata` in it. "
+            "Give what the query's option `checkpointLocation` names, or the OUTPUT of `dedup run`."
+        )
+    return _parsed(folder, "metadata", lambda text: str(json.loads(text)["id"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,40 @@
+"""The formats of this package, made known to a session."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from dedup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats of this package known to a session; twice is fine.
+
+    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Spark Connect. With several classic sessions in one program it must be the active
+        one: `writeStream.start` looks formats up there, whatever session the DataFrame came from.
+
+    Raises
+    ------
+    ConfigError
+        On PySpark 4.0.
+    """
+    from pyspark.sql import datasource
+
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise ConfigError(
+            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the format "
+            "dedup_kafka needs PySpark 4.1 or newer. Use "
+            "writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), which does the same."
+        )
+    from dedup.kafka.sink.data_source import KafkaSinkSource
+
+    spark.dataSource.register(KafkaSinkSource)

@@ -1,0 +1,1 @@
+"""Kafka as a sink: each micro-batch of a query is published once."""

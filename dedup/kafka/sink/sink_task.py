@@ -1,0 +1,155 @@
+"""A task of the sink: the rows of one partition of a micro-batch, in the mode that was chosen."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dedup import faults
+from dedup.errors import SinkError
+from dedup.kafka.clients import confluent, producer_config
+from dedup.kafka.sink.driver import Answer
+from dedup.kafka.sink.produce import Sender
+from dedup.kafka.sink.record_shape import RecordShape
+from dedup.kafka.sink.rows import TaskRows
+from dedup.kafka.sink.sink_options import AT_LEAST_ONCE, ATOMIC, SinkOptions, partitioner_key
+from dedup.kafka.sink.staging import Staging
+from dedup.kafka.sink.transactions import KafkaSlot
+from dedup.sinks.content import Content
+from dedup.sinks.protocol import Aborted, Batch, Fenced, PublishedSlice, publish_slice
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTask:
+    """What every task of a sink does.
+
+    Parameters
+    ----------
+    options : SinkOptions
+    shape : RecordShape
+    """
+
+    options: SinkOptions
+    shape: RecordShape
+
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+        """Publish or stage the rows of a task; return what it tells the driver.
+
+        Raises
+        ------
+        SinkError
+            When nothing was published, and the task or the query has to be started again.
+        """
+        faults.point("kafka.task.begin")
+        if not self.options.transactional:
+            return Answer(batch, PublishedSlice(slot, self._send(slot, rows)))
+        assert self.options.staging is not None
+        staging = Staging(self.options.staging, batch.query_id)
+        slice_rows = TaskRows(rows, self.shape, staging, batch.batch_id, slot)
+        if self.options.mode == ATOMIC:
+            return Answer(batch, slice_rows.stage())
+        holder = KafkaSlot(self.options, batch.query_id, slot)
+        try:
+            answer = Answer(batch, publish_slice(batch, slot, holder, slice_rows))
+        except (Fenced, Aborted) as error:
+            holder.drop()
+            raise _attempt_ended(error, batch, slot) from None
+        except BaseException:
+            holder.drop()  # a transaction that is open is the next owner's to settle
+            raise
+        faults.point("kafka.task.end")
+        return answer
+
+    def _send(self, slot: int, rows: Iterable[pa.RecordBatch]) -> Content:
+        """Send rows without a transaction; return what they hold."""
+        sender = _sender(self.options)
+        sender.begin()
+        content = Content()
+        for batch in rows:
+            records = self.shape.records(batch, content.rows)
+            sender.send(records, slot)
+            content += Content(records.num_rows)
+        if self.options.mode == AT_LEAST_ONCE:
+            left = sender.producer.flush(self.options.clients.transaction_timeout_ms / 1000)
+            if sender.failed is not None or left:
+                reason = str(sender.failed[0].str()) if sender.failed else "the brokers are silent"
+                raise SinkError(
+                    f"Some records of slice {slot} were not written: {reason}. Spark tries the "
+                    "task again, or start the query again; records may then be there twice."
+                )
+        return content
+
+
+def _attempt_ended(error: Fenced | Aborted, batch: Batch, slot: int) -> SinkError:
+    """Return the error that tells the user why an attempt came to its end."""
+    if isinstance(error, Fenced):
+        return SinkError(
+            f"Another attempt writes slice {slot} of micro-batch {batch.batch_id} by now, or the "
+            "transaction ran into its time limit (kafka.transaction.timeout.ms); this attempt goes "
+            f"no further: {error}. Spark tries the task again, or start the query again."
+        )
+    return SinkError(
+        f"The transaction of slice {slot} of micro-batch {batch.batch_id} was aborted, and nothing "
+        f"of it was published: {error}. Spark tries the task again, or start the query again."
+    )
+
+
+#: Producers without transactions, by the settings they were made with.
+_senders: dict[tuple[object, ...], Sender] = {}
+
+
+def _sender(options: SinkOptions) -> Sender:
+    clients, chooser = options.clients, partitioner_key(options.partitioner)
+    key = (tuple(sorted(clients.properties.items())), options.topic, chooser)
+    if key not in _senders:
+        sender = Sender(options)
+        config = producer_config(clients) | sender.producer_settings()
+        sender.producer = confluent().Producer(config)
+        _senders[key] = sender
+    return _senders[key]
+
+
+def current_batch(name: str, run_id: str | None = None) -> tuple[Batch, int]:
+    """Return the micro-batch that the running task of a streaming query belongs to, and its number.
+
+    Parameters
+    ----------
+    name : str
+        Of the sink.
+    run_id : str, optional
+        Of this start of the query. Default: Spark's job group, which Spark sets to it.
+
+    Raises
+    ------
+    SinkError
+        Where no streaming query runs.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    found: list[Any] = [
+        context.getLocalProperty(key) if context else None
+        for key in ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
+    ]
+    if context is None or None in found:
+        raise SinkError("This sink publishes micro-batches of a streaming query, and none runs.")
+    query_id, batch_id, job_group = found
+    return new_batch(query_id, name, run_id or job_group, int(batch_id)), context.partitionId()
+
+
+def new_batch(query_id: str, name: str, run_id: str, batch_id: int) -> Batch:
+    """Return the identity of a micro-batch, with this process as its writer."""
+    return Batch(
+        query_id=query_id,
+        sink=name,
+        run_id=run_id,
+        batch_id=batch_id,
+        writer=f"{socket.gethostname()}:{os.getpid()}",
+        time_ms=int(time.time() * 1000),
+    )

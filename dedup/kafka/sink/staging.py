@@ -1,0 +1,166 @@
+"""Staged slices, the manifest of a whole micro-batch, and what is known of a sink.
+
+All of them are objects below one folder, by default in the checkpoint:
+
+- ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
+  Content and number of rows stand in the task's answer to the driver, which compares them.
+- ``manifests/<micro-batch>.json``: which staged slices a whole micro-batch is published from.
+- ``published.json``: a micro-batch that the sink has published.
+- ``sink.json``: the options that its markers hang on.
+
+JSON documents have a format number and a checksum (`dedup.catalog.document`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dedup import faults
+from dedup.catalog.document import from_document, to_document
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, ConfigError, ObjectMissing, SinkError
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.protocol import StagedSlice
+
+FORMAT = 1
+_PUBLISHED, _SETTING = "published.json", "sink.json"
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class Staging:
+    """The folder of one sink's staged slices.
+
+    Parameters
+    ----------
+    where : str
+        A local path that driver and executors share, or a URI that pyarrow knows.
+    query_id : str
+        Two queries may share the folder.
+    """
+
+    def __init__(self, where: str, query_id: str) -> None:
+        self._root = Root(f"{where}/{query_id}")
+
+    def settle(self, setting: dict[str, str]) -> None:
+        """Fix what may not change while the sink has markers, with its first micro-batch.
+
+        Parameters
+        ----------
+        setting : dict of str to str
+            Options and their values.
+
+        Raises
+        ------
+        ConfigError
+            If the sink has published under another value.
+        """
+        self._root.create_bytes(_SETTING, to_document(setting, version=FORMAT))
+        found = self._document(_SETTING)
+        for option, value in setting.items():
+            if found.get(option) != value:
+                raise ConfigError(
+                    f"Option {option} is {value!r}, and this sink has published with "
+                    f"{found.get(option)!r}: what is under way there could not be seen, and would "
+                    f"be published again. Give {option} its earlier value."
+                )
+
+    def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
+        """Write the rows of a slice to a durable file of their own; return what it holds."""
+        name = f"staged/{batch_id}-{slot}-{uuid.uuid4().hex}.arrow"
+        content = Content()
+        handle, local = tempfile.mkstemp(prefix="dedup-slice-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                writer = None
+                for batch in rows:
+                    writer = writer or pa.ipc.new_stream(file, batch.schema, options=_OPTIONS)
+                    writer.write_batch(batch)
+                    content += content_of(batch)
+                if writer is not None:
+                    writer.close()
+            if content.rows:
+                self._root.put_file(name, local)
+        finally:
+            Path(local).unlink(missing_ok=True)
+        return StagedSlice(slot, content, name if content.rows else "")
+
+    def read(self, piece: StagedSlice) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a staged slice.
+
+        Raises
+        ------
+        SinkError
+            When its file is missing or damaged.
+        """
+        if not piece.file:
+            return
+        try:
+            with self._root.open_input(piece.file) as file, pa.ipc.open_stream(file) as stream:
+                yield from stream
+        except (ObjectMissing, OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"The staged slice {self._root.url(piece.file)} is missing or damaged: {error}. "
+                "Nothing of the micro-batch was published by this run. Start the query again.",
+                remedy="sink-differs",
+            ) from None
+
+    def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
+        """Return which slices the micro-batch is published from: those of the first call for ever.
+
+        Where there is a manifest of this micro-batch already, its slices are the answer.
+        """
+        name = f"manifests/{batch_id}.json"
+        body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
+        faults.point("kafka.manifest.before")
+        self._root.create_bytes(name, to_document(body, version=FORMAT))
+        faults.point("kafka.manifest.after")
+        found = self._document(name)
+        return [
+            StagedSlice(each["slot"], Content(**each["content"]), each["file"])
+            for each in found["slices"]
+        ]
+
+    def published(self) -> int | None:
+        """Return a micro-batch that the sink is known to have published, None for a new sink."""
+        try:
+            return int(self._document(_PUBLISHED)["batch_id"])
+        except ObjectMissing:
+            return None
+
+    def note_published(self, batch_id: int) -> None:
+        """Remember that the sink has published a micro-batch."""
+        self._root.put_bytes(_PUBLISHED, to_document({"batch_id": batch_id}, version=FORMAT))
+
+    def clean(self, batch_id: int) -> None:
+        """Delete what was staged for a micro-batch that is published, and for those before it."""
+        for folder in ("staged", "manifests"):
+            names = [found.name for found in self._root.list(folder)]
+            self._root.delete(name for name in names if _batch_of(name) <= batch_id)
+
+    def _document(self, name: str) -> dict[str, Any]:
+        def parse(data: bytes) -> dict[str, Any]:
+            return from_document(data, version=FORMAT)[1]
+
+        try:
+            return self._root.read(name, parse)
+        except ValueError as error:
+            raise CatalogError(
+                f"{self._root.url(name)} is damaged: {error}. Restore it from a copy of the "
+                "checkpoint.",
+                remedy="storage",
+            ) from None
+
+
+def _batch_of(name: str) -> int:
+    """Return the micro-batch that an object belongs to; a huge one for what is not ours."""
+    number = re.split("[-.]", name.split("/")[1])[0]
+    return int(number) if number.isdigit() else 1 << 62

@@ -1,0 +1,72 @@
+"""Copy orders from one topic to another: each once, and those of a customer in their order.
+
+    python copy_orders.py SERVERS FROM TO FOLDER JARS
+
+SERVERS are addresses of some brokers. Customers are the keys. The query keeps its checkpoint and
+its catalog in FOLDER, and Spark's connector for Kafka in JARS. It runs until somebody kills it;
+start it again, and it goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import dedup
+from dedup import dedup_by_id
+from dedup.kafka import Field, Json, connector_jars, kafka_records
+
+
+def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task in the order in which they stood in the topic."""
+    rows = list(batches)
+    if rows:
+        place = [("partition", "ascending"), ("offset", "ascending")]
+        yield from pa.Table.from_batches(rows).sort_by(place).to_batches()
+
+
+def main(servers: str, source: str, target: str, folder: str, jars: str) -> None:
+    spark = (
+        SparkSession.builder.config("spark.jars", connector_jars(jars))
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.python.daemon.module", "dedup.spark.daemon")
+        .getOrCreate()
+    )
+    dedup.register(spark)
+    orders = kafka_records(
+        spark,
+        servers,
+        topics=source,
+        value=Json("id string NOT NULL, number long NOT NULL, text string"),
+        record_id=Field("id"),
+        checkpoint=f"{folder}/checkpoint",
+        options={"maxOffsetsPerTrigger": "5000"},
+    )
+    unique = orders.transform(
+        dedup_by_id(
+            "record_id",
+            horizon="1 day",
+            timestamp="timestamp",
+            source_partition=["topic", "partition"],
+            order_by="offset",
+            catalog=f"{folder}/catalog",
+        )
+    )
+    # The operator divides rows by ID. One task for all orders of a customer keeps their order.
+    ordered = unique.repartition(2, "key").mapInArrow(in_the_order_of_the_source, unique.schema)
+    query = (
+        ordered.selectExpr("key", "to_json(struct(id, number, text)) AS value")
+        .writeStream.format("dedup_kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", target)
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,157 @@
+"""Producers that retry: orders of their own customers, some batches of them more than once."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Producer
+
+from tests.kafka.records import SOON
+
+#: Of the batches, in each stretch.
+_RETRIED_AT_ONCE, _RETRIED_LATER = 0.2, 0.1
+_TIMEOUT_S = 30.0
+_TEXT = "x" * 200
+
+Batch = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the producers send.
+
+    Parameters
+    ----------
+    stretches : int
+        Parts of the stream; each begins when the query is started once more.
+    batches : int
+        Of each producer in each stretch, retries apart.
+    producers : int
+    batch : int
+        Records of a batch.
+    customers : int
+        Of each producer: keys that nobody else sends.
+    pause_s : float
+        Seconds between batches.
+    seed : int
+    """
+
+    stretches: int
+    batches: int
+    producers: int = 3
+    batch: int = 500
+    customers: int = 100
+    pause_s: float = 0.4
+    seed: int = 7
+
+    @property
+    def distinct(self) -> int:
+        return self.producers * self.stretches * self.batches * self.batch
+
+    @property
+    def keys(self) -> int:
+        return self.producers * self.customers
+
+
+class Producers:
+    """Threads that send; `go_on` opens the next stretch.
+
+    Parameters
+    ----------
+    address : str
+        Of the broker.
+    topic : str
+    load : Load
+    """
+
+    def __init__(self, address: str, topic: str, load: Load) -> None:
+        self._address, self._topic, self._load = address, topic, load
+        self._open = 0
+        self._change = threading.Condition()
+        self._sent = [0] * load.producers
+        self._threads = [
+            threading.Thread(target=self._send_all, args=(number,), daemon=True)
+            for number in range(load.producers)
+        ]
+        self._error: Exception | None = None
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def go_on(self) -> None:
+        with self._change:
+            self._open += 1
+            self._change.notify_all()
+
+    @property
+    def sent(self) -> int:
+        """Records that brokers have acknowledged, retries among them."""
+        if self._error is not None:
+            raise self._error
+        return sum(self._sent)
+
+    @property
+    def done(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _send_all(self, number: int) -> None:
+        try:
+            self._send_stretches(number)
+        except Exception as error:  # told to who asks for `sent`
+            self._error = error
+
+    def _send_stretches(self, number: int) -> None:
+        load, rng = self._load, random.Random(self._load.seed + number)
+        settings = {"bootstrap.servers": self._address, "acks": "all", "linger.ms": 5}
+        producer = Producer(settings | {"log_level": 0} | SOON)
+        made = batches(load, number)
+        for stretch in range(load.stretches):
+            with self._change:
+                self._change.wait_for(lambda now=stretch: self._open > now)  # type: ignore[misc]
+            first = stretch * load.batches
+            for position in range(first, first + load.batches):
+                # The first batch after a kill comes with a retry of the last one before it.
+                again = [position - 1] if position == first and position else []
+                again += [position] if rng.random() < _RETRIED_AT_ONCE else []
+                if rng.random() < _RETRIED_LATER:
+                    again.append(rng.randrange(position + 1))
+                for one in (position, *again):
+                    self._send(producer, number, made[one])
+                time.sleep(load.pause_s)
+
+    def _send(self, producer: Producer, number: int, batch: Batch) -> None:
+        """Send a batch as an application does that heard nothing of it: Kafka takes it as new."""
+        failed: list[str] = []
+
+        def told(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failed.append(str(error))
+
+        for key, value in batch:
+            producer.produce(self._topic, value, key, on_delivery=told)
+        if producer.flush(_TIMEOUT_S) or failed:
+            raise OSError(f"The broker did not take a batch: {failed[:1]}")
+        self._sent[number] += len(batch)
+
+
+def batches(load: Load, number: int) -> Sequence[Batch]:
+    """Return all batches of a producer; each customer's orders are numbered from 0."""
+    rng = random.Random(load.seed * 1000 + number)
+    numbers = [0] * load.customers
+    made: list[Batch] = []
+    for _ in range(load.stretches * load.batches):
+        batch: Batch = []
+        for _ in range(load.batch):
+            customer = rng.randrange(load.customers)
+            key = f"customer-{number}-{customer}"
+            order = {"id": f"{key}/{numbers[customer]}", "number": numbers[customer], "text": _TEXT}
+            numbers[customer] += 1
+            batch.append((key.encode(), json.dumps(order).encode()))
+        made.append(batch)
+    return made

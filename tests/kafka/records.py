@@ -1,0 +1,213 @@
+"""What is in topics of a real broker: making them, sending, and reading them to their real end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+_TIMEOUT_S = 30.0
+#: Settings of clients that find a broker as soon as it is back.
+SOON: dict[str, Any] = {"reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record as a reader sees it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What was sent, without the place that it came to."""
+        return self.key, self.value, self.headers
+
+
+@cache
+def admin(address: str) -> AdminClient:
+    """Return an admin client, one for each address."""
+    settings: dict[str, Any] = {"bootstrap.servers": address, "log_level": 0}
+    return AdminClient(settings | SOON)
+
+
+def make_topic(address: str, name: str, partitions: int = 1, **config: object) -> str:
+    """Make a topic and return its name; settings are written with underscores for dots."""
+    settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+    admin(address).create_topics([topic])[name].result(_TIMEOUT_S)
+    _until_known(address, name, partitions)
+    return name
+
+
+def delete_topic(address: str, name: str) -> None:
+    """Delete a topic, and wait until nobody is told of it."""
+    admin(address).delete_topics([name])[name].result(_TIMEOUT_S)
+    _until_known(address, name, 0)
+
+
+def partitions_of(address: str, topic: str) -> int:
+    """Return the number of partitions of a topic, 0 where there is none."""
+    try:
+        found = admin(address).describe_topics(TopicCollection([topic]))[topic].result(_TIMEOUT_S)
+    except Exception as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return 0
+        raise
+    return len(found.partitions)
+
+
+def send(
+    address: str,
+    topic: str,
+    records: Iterable[tuple[bytes | None, bytes | None] | Mapping[str, Any]],
+    transactional_id: str | None = None,
+    **config: object,
+) -> None:
+    """Write records, as pairs of key and value or as arguments of `Producer.produce`.
+
+    With a transactional ID they are one transaction, which is committed.
+    """
+    settings = {"bootstrap.servers": address, "linger.ms": 5} | SOON | config
+    if transactional_id is not None:
+        settings["transactional.id"] = transactional_id
+    producer = Producer(settings)
+    if transactional_id is not None:
+        producer.init_transactions(_TIMEOUT_S)
+        producer.begin_transaction()
+    for record in records:
+        if not isinstance(record, Mapping):
+            record = {"key": record[0], "value": record[1]}
+        while True:
+            try:
+                producer.produce(topic, **record)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if transactional_id is not None:
+        producer.commit_transaction(_TIMEOUT_S)
+    left = producer.flush(_TIMEOUT_S)
+    assert left == 0, f"{left} records were not taken within {_TIMEOUT_S} s"
+
+
+def end_offsets(address: str, topic: str, *, committed: bool = False) -> list[int]:
+    """Return each partition's high watermark, or its last stable offset."""
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    places = [TopicPartition(topic, n) for n in range(partitions_of(address, topic))]
+    asked = {place: OffsetSpec.latest() for place in places}
+    found = admin(address).list_offsets(asked, isolation_level=level)
+    return [found[place].result(_TIMEOUT_S).offset for place in places]
+
+
+def read_topic(
+    address: str,
+    topic: str,
+    *,
+    committed: bool = True,
+    timeout_s: float = _TIMEOUT_S,
+    **config: object,
+) -> list[Record]:
+    """Return all records of a topic, up to where each partition ended when this was called.
+
+    The last stable offset may trail behind a commit that was acknowledged, so that `read_committed`
+    alone would end too early: this reads on until every partition has reached its high watermark.
+    An open transaction that holds it back for longer than the timeout is an error.
+    """
+    ends = end_offsets(address, topic)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": 50,
+        }
+        | SOON
+        | config
+    )
+    try:
+        consumer.assign([TopicPartition(topic, n, 0) for n, end in enumerate(ends) if end])
+        left = {n: end for n, end in enumerate(ends) if end}
+        return _drained(consumer, left, timeout_s)
+    finally:
+        consumer.close()
+
+
+def contents(records: Iterable[Record]) -> Counter[tuple[object, ...]]:
+    """Return how often each key with its value and headers occurs."""
+    return Counter(record.content for record in records)
+
+
+def count_aborted(address: str, topic: str) -> int:
+    """Return how many records of aborted transactions a topic holds, which no reader may see.
+
+    Transactions that are open are none; they are waited for, as `read_topic` does.
+    """
+    seen = {(r.partition, r.offset) for r in read_topic(address, topic)}
+    every = {(r.partition, r.offset) for r in read_topic(address, topic, committed=False)}
+    assert seen <= every
+    return len(every - seen)
+
+
+def _drained(consumer: Consumer, left: dict[int, int], timeout_s: float) -> list[Record]:
+    found: list[Record] = []
+    deadline_s = time.monotonic() + timeout_s
+    while left:
+        assert time.monotonic() < deadline_s, f"partitions not read to their ends in time: {left}"
+        for message in consumer.consume(10_000, timeout=0.2):
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            if error is None:
+                found.append(_record(message))
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise AssertionError(str(error))
+            # Markers of transactions take offsets too, and only an end tells of them.
+            if offset + (error is None) >= left.get(partition, offset + 2):
+                del left[partition]
+    return found
+
+
+def _record(message: Message) -> Record:
+    headers: Sequence[tuple[str, Any]] = message.headers() or ()  # type: ignore[assignment]
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return Record(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=message.key(),
+        value=message.value(),
+        headers=tuple((name, value) for name, value in headers),
+        timestamp_ms=message.timestamp()[1],
+    )
+
+
+def _until_known(address: str, topic: str, partitions: int) -> None:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while partitions_of(address, topic) != partitions:
+        assert time.monotonic() < deadline_s, f"the broker does not know of topic {topic}"
+        time.sleep(0.05)

@@ -1,0 +1,68 @@
+"""The demonstration of `make demo-kafka` in a short form; the README shows what it prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dedup
+from tests.kafka.demo.producers import Load, batches
+from tests.kafka.demo.reader import Seen
+from tests.kafka.demo.run import Found, judged
+from tests.kafka.records import Record
+from tests.support.processes import python
+
+README = Path(dedup.__file__).parents[1] / "README.md"
+LOAD = Load(stretches=1, batches=2, producers=1, batch=10, customers=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_every_figure_is_right(broker: str, tmp_path: Path) -> None:
+    flags = ["--servers", broker, "--kills", "1", "--batches", "6", "--folder", tmp_path]
+    done = python("-m", "tests.kafka.demo", *flags, timeout_s=270)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every figure is right." in done.stdout
+    assert re.search(r"Killed driver \d+ with all its \d+ processes in micro-batch", done.stderr)
+    block = README.read_text().partition("<!-- demo-kafka -->\n```\n")[2].partition("```")[0]
+    assert "records out" in names(block)
+    assert names(block) == names(done.stdout)
+    assert block.count("ok") == len(names(block))
+
+
+def names(table: str) -> list[str]:
+    """What is counted, row by row."""
+    return re.findall(r"^ *(?:ok|WRONG) +(\S.*?)  +", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        (lambda out: out, set()),
+        (lambda out: out[:-1], {"records out", "  lost"}),
+        (lambda out: [*out, out[0]], {"records out", "  duplicated"}),
+        (lambda out: [*reversed(out)], {"  out of a customer's order"}),
+    ],
+)
+def test_a_wrong_output_is_found(fault, wrong) -> None:  # type: ignore[no-untyped-def]
+    [first, second] = batches(LOAD, 0)
+    given = records([*first, *second, *second])
+    out = records([(r.key, r.value) for r in fault(records([*first, *second]))])
+    found = Found(given=given, committed=out, every=[*out, *records(first, 99)], watched=Seen(out))
+    checks = judged(LOAD, len(given), found)
+    watched = [c.name for c in checks].index("seen by the reader meanwhile")
+    assert {check.name for check in checks[:watched] if not check.good} == wrong
+    # What was wrong in the end, the reader saw as it came.
+    assert any(not check.good for check in checks[watched:]) == bool(wrong)
+
+
+def records(pairs: list[tuple[bytes | None, bytes | None]], offset: int = 0) -> list[Record]:
+    return [
+        Record(
+            topic="t", partition=0, offset=offset + n, key=key, value=value, headers=(),
+            timestamp_ms=0,
+        )
+        for n, (key, value) in enumerate(pairs)
+    ]  # fmt: skip

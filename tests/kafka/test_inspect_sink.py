@@ -1,0 +1,124 @@
+"""`dedup sink inspect` tells what a real sink has published, and what holds its readers back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from dedup import tools
+from dedup.errors import ConfigError
+from dedup.kafka.client_options import client_settings
+from dedup.kafka.preflight import check_sink
+from dedup.kafka.sink.sink_options import SinkOptions, sink_options
+from dedup.kafka.sink.transactions import KafkaSlot
+from dedup.sinks.content import Content
+from dedup.sinks.protocol import Batch
+from tests.kafka.broker import Broker
+from tests.kafka.records import SOON, make_topic
+from tests.support.processes import dedup
+
+
+@pytest.fixture(scope="module")
+def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> SinkOptions:
+    make_topic(broker, "inspected", partitions=2)
+    servers = {"kafka.bootstrap.servers": broker}
+    check_sink(client_settings(servers), ["inspected"], "inspected-markers")
+    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
+    return sink_options(servers | {"topic": "inspected", "checkpointLocation": checkpoint})
+
+
+def pre_commit(options: SinkOptions, query_id: str, slot: int, batch_id: int) -> KafkaSlot:
+    """Bring a marker of 3 rows to the broker, uncommitted."""
+    batch = Batch(
+        query_id=query_id, sink="kafka", run_id="run", batch_id=batch_id, writer="host:1",
+        time_ms=1_700_000_000_000,
+    )  # fmt: skip
+    owner = KafkaSlot(options, query_id, slot)
+    owner.own()
+    owner.begin()
+    owner.pre_commit(batch.marker(slot, Content(3)))
+    return owner
+
+
+def test_what_is_published_attempted_and_held_back(
+    broker: str, options: SinkOptions, tmp_path: Path
+) -> None:
+    for slot, batch_id in ((0, 1), (1, 1), (0, 2)):
+        pre_commit(options, "query", slot, batch_id).commit()
+    pre_commit(options, "other", 0, 9).commit()
+    found = tools.inspect_sink(broker, "inspected", query="query")
+    (sink,) = found.sinks
+    assert (sink.query_id, sink.sink, sink.batch_id) == ("query", "kafka", 2)
+    assert [(s.marker.slot, s.marker.batch_id, s.marker.rows) for s in sink.slots] == [
+        (0, 2, 3), (1, 1, 3)
+    ]  # fmt: skip
+    assert found.status == "ok"
+    assert found.max_timeout_ms == 900_000
+    assert len(tools.inspect_sink(broker, "inspected").sinks) == 2
+
+    pre_commit(options, "query", 1, 2).abort()
+    (sink,) = tools.inspect_sink(broker, "inspected", query="query").sinks
+    assert (sink.slots[1].attempted, sink.slots[1].open) == (2, False)
+
+    waiting = pre_commit(options, "query", 1, 3)
+    try:
+        held = tools.inspect_sink(broker, "inspected", query="query")
+        assert (held.sinks[0].slots[1].attempted, held.sinks[0].slots[1].open) == (3, True)
+        (place,) = held.held_back
+        assert (place.topic, place.end - place.readable) == ("inspected-markers", 1)
+        assert place.since_ms is not None
+    finally:
+        waiting.abort()
+
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "2").write_text("v1\n{}")
+    known = tools.inspect_sink(broker, "inspected", checkpoint=str(tmp_path))
+    (sink,) = known.sinks
+    assert "runs again micro-batch 2: slice 0 is published" in sink.restart
+
+
+def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: SinkOptions) -> None:
+    stranger = Producer({"bootstrap.servers": broker, "transactional.id": "stranger"} | SOON)
+    stranger.init_transactions(30)
+    stranger.begin_transaction()
+    stranger.produce("inspected", value=b"1", partition=1)
+    stranger.flush(30)
+    (held,) = tools.inspect_sink(broker, "inspected").held_back
+    assert (held.topic, held.partition, held.readable, held.end) == ("inspected", 1, 0, 1)
+    stranger.abort_transaction(30)
+    assert tools.inspect_sink(broker, "inspected").held_back == ()
+
+
+def test_the_command_prints_it_with_a_users_login(
+    broker_process: Broker, options: SinkOptions, tmp_path: Path
+) -> None:
+    pre_commit(options, "shown", 0, 4).commit()
+    login = tmp_path / "client.properties"
+    login.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="alice" password="alice-secret";\n'
+    )
+    command = ("sink", "inspect", broker_process.sasl_address, "inspected")
+    done = dedup(*command, "--query", "shown", "--command-config", login, "--json")
+    assert done.returncode == 0, done.stderr
+    body: dict[str, Any] = json.loads(done.stdout)
+    assert body["sinks"][0]["slots"][0]["rows"] == 3
+    people = dedup(*command, "--query", "shown", "--command-config", login)
+    assert "query shown, sink kafka" in people.stdout
+    login.write_text(login.read_text().replace("alice-secret", "wr0ng"))
+    refused = dedup(*command, "--command-config", login)
+    assert refused.returncode == 2
+    assert "refuses the credentials" in refused.stderr
+    assert "wr0ng" not in refused.stderr
+
+
+def test_a_topic_without_markers_is_told(broker: str) -> None:
+    make_topic(broker, "unmarked")
+    with pytest.raises(ConfigError, match="There is no topic 'unmarked-markers'"):
+        tools.inspect_sink(broker, "unmarked")

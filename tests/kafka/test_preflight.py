@@ -1,0 +1,230 @@
+"""What the driver finds out of a real broker before a sink writes anything."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from dedup.errors import ConfigError
+from dedup.kafka.client_options import ClientSettings, client_settings
+from dedup.kafka.preflight import MARKER_PARTITIONS, MARKER_SETTINGS, check_sink
+from tests.kafka.broker import Broker, free_port
+from tests.kafka.proxy import Proxy
+from tests.kafka.records import admin, make_topic, partitions_of
+
+
+def settings(address: str, **given: str) -> ClientSettings:
+    options = {f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}
+    return client_settings({"kafka.bootstrap.servers": address} | options)
+
+
+def as_user(broker: Broker, secret: str = "alice-secret", **given: str) -> ClientSettings:
+    login = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "alice",
+        "sasl_password": secret,
+    }
+    return settings(broker.sasl_address, **login, **given)
+
+
+def refused(*arguments: object, **more: object) -> str:
+    with pytest.raises(ConfigError) as found:
+        check_sink(*arguments, **more)  # type: ignore[arg-type]
+    return str(found.value)
+
+
+def test_facts_are_the_brokers_and_the_markers_get_a_topic(broker: str) -> None:
+    make_topic(broker, "facts", partitions=3, min_insync_replicas=1, max_message_bytes=5000)
+    make_topic(broker, "facts2")
+    found = check_sink(settings(broker), ["facts", "facts2"], "facts-markers")
+    assert found.partitions == {"facts": 3, "facts2": 1}
+    assert found.max_message_bytes["facts"] == 5000
+    assert found.max_timeout_ms == 900_000
+    assert found.made_markers
+    assert found.marker_partitions == MARKER_PARTITIONS == partitions_of(broker, "facts-markers")
+    assert found.notes == ()
+    again = check_sink(settings(broker), ["facts"], "facts-markers")
+    assert not again.made_markers
+    assert again.marker_partitions == MARKER_PARTITIONS
+
+
+def test_the_markers_topic_is_compacted_and_never_deleted_from(broker: str) -> None:
+    from dedup.kafka.cluster import Cluster
+
+    check_sink(settings(broker), [], "settings-markers")
+    config = Cluster(settings(broker)).topic_settings("settings-markers")
+    assert config is not None
+    assert {name: config[name] for name in MARKER_SETTINGS} == MARKER_SETTINGS
+
+
+def test_a_sink_without_transactions_needs_no_markers(broker: str) -> None:
+    make_topic(broker, "plain")
+    found = check_sink(settings(broker, acks="1"), ["plain"])
+    assert found.partitions == {"plain": 1}
+    assert found.marker_partitions is None
+    assert partitions_of(broker, "plain-markers") == 0
+
+
+def test_a_missing_topic_is_named_with_the_command_that_makes_it(broker: str) -> None:
+    text = refused(settings(broker), ["nowhere"], "nowhere-markers")
+    assert "There is no topic 'nowhere'" in text
+    assert "kafka-topics.sh --bootstrap-server HOST:9092 --create --topic nowhere" in text
+    assert partitions_of(broker, "nowhere-markers") == 0
+
+
+def test_an_impossible_name_of_a_topic_is_refused(broker: str) -> None:
+    assert "'no such name'" in refused(settings(broker), ["no such name"])
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_markers_that_would_be_deleted_are_refused(broker: str, policy: str) -> None:
+    topic = make_topic(broker, f"markers-{len(policy)}", cleanup_policy=policy)
+    text = refused(settings(broker), [], topic)
+    assert f"has cleanup.policy={policy}" in text
+    assert f"--entity-name {topic} --add-config cleanup.policy=compact" in text
+
+
+def test_a_transaction_timeout_above_the_brokers_is_refused(broker: str) -> None:
+    text = refused(settings(broker, transaction_timeout_ms="900001"), [], "timeout-markers")
+    assert "Option kafka.transaction.timeout.ms=900001" in text
+    assert "transaction.max.timeout.ms=900000" in text
+    assert "900001" in refused(settings(broker), [], "timeout-markers", 900_001)
+    assert check_sink(settings(broker), [], "timeout-markers", 900_000).max_timeout_ms == 900_000
+
+
+def test_no_server_at_an_address_is_said_with_the_address() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    text = refused(settings(address, max_block_ms="600"), ["t"])
+    assert f"None of the servers {address} answered within" in text
+    assert "refused" in text
+
+
+def test_a_host_without_an_address_is_said() -> None:
+    text = refused(settings("no-such-host.invalid:9092", max_block_ms="1500"), ["t"])
+    assert "no-such-host.invalid:9092" in text
+    assert "resolve" in text
+
+
+def test_a_server_that_keeps_silent_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        text = refused(settings(f"127.0.0.1:{silent.getsockname()[1]}", max_block_ms="600"), ["t"])
+    assert "None of the servers" in text
+
+
+def test_wrong_credentials_are_told_from_silence_at_once(broker_process: Broker) -> None:
+    began_s = time.monotonic()
+    text = refused(as_user(broker_process, secret="wr0ng"), ["t"])
+    assert time.monotonic() - began_s < 10
+    assert f"The cluster at {broker_process.sasl_address} refuses the credentials" in text
+    assert "kafka.sasl.mechanism" in text
+    assert "wr0ng" not in text
+
+
+def test_a_mechanism_that_the_broker_lacks_is_told(broker_process: Broker) -> None:
+    given = as_user(broker_process)
+    other = dict(given.properties) | {"sasl.mechanism": "SCRAM-SHA-512"}
+    text = refused(ClientSettings(properties=other, options={}), ["t"])
+    assert "refuses the credentials" in text
+    assert "SCRAM-SHA-512" in text
+
+
+def test_a_listener_of_another_protocol_is_told(broker_process: Broker) -> None:
+    text = refused(settings(broker_process.sasl_address, max_block_ms="600"), ["t"])
+    assert "kafka.security.protocol PLAINTEXT" in text
+    tls = settings(broker_process.address, security_protocol="SSL", max_block_ms="1000")
+    assert "kafka.security.protocol" in refused(tls, ["t"])
+
+
+def test_options_are_read_by_librdkafka_before_anybody_is_asked() -> None:
+    text = refused(settings("127.0.0.1:9", linger_m="5"), ["t"])
+    assert "Did you mean kafka.linger.ms?" in text
+
+
+def test_good_credentials_do(broker_process: Broker) -> None:
+    make_topic(broker_process.address, "ours")
+    found = check_sink(as_user(broker_process), ["ours"], "ours-markers")
+    assert found.made_markers
+    assert found.max_timeout_ms == 900_000
+
+
+@pytest.fixture
+def forbid(broker: str) -> Iterator[object]:
+    """Gives a function that forbids alice something; all is allowed again after the test."""
+
+    def deny(kind: ResourceType, name: str, operation: AclOperation) -> None:
+        bound = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation,
+            AclPermissionType.DENY,
+        )  # fmt: skip
+        # Where a rule names a resource, what no rule allows is forbidden.
+        every = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.ALL,
+            AclPermissionType.ALLOW,
+        )  # fmt: skip
+        for future in admin(broker).create_acls([bound, every]).values():
+            future.result(10)
+
+    yield deny
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
+        AclPermissionType.ANY,
+    )  # fmt: skip
+    for future in admin(broker).delete_acls([every]).values():
+        future.result(10)
+
+
+def test_what_a_user_may_not_do_is_said_with_the_command(
+    broker_process: Broker, forbid: object
+) -> None:
+    address, user = broker_process.address, as_user(broker_process)
+    make_topic(address, "guarded")
+    make_topic(address, "guarded-markers", cleanup_policy="compact")
+    assert callable(forbid)
+    forbid(ResourceType.TOPIC, "guarded", AclOperation.WRITE)
+    text = refused(user, ["guarded"])
+    assert "This user may not write topic 'guarded'" in text
+    assert "kafka-acls.sh" in text
+    assert "--operation Write --topic guarded" in text
+    forbid(ResourceType.TOPIC, "guarded-markers", AclOperation.READ)
+    assert "may not read topic 'guarded-markers'" in refused(user, [], "guarded-markers")
+
+
+def test_what_may_not_be_asked_is_noted(broker_process: Broker, forbid: object) -> None:
+    address, user = broker_process.address, as_user(broker_process)
+    make_topic(address, "noted", cleanup_policy="compact")
+    assert callable(forbid)
+    forbid(ResourceType.TOPIC, "noted", AclOperation.DESCRIBE_CONFIGS)
+    forbid(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE_CONFIGS)
+    found = check_sink(user, ["noted"], "noted")
+    assert found.max_timeout_ms is None
+    assert found.max_message_bytes == {}
+    assert len(found.notes) == 2
+    assert "transaction.max.timeout.ms" in found.notes[0]
+    assert "settings of topic 'noted'" in found.notes[1]
+
+
+def test_markers_that_may_not_be_made_are_asked_for(broker_process: Broker, forbid: object) -> None:
+    assert callable(forbid)
+    forbid(ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE)
+    forbid(ResourceType.TOPIC, "unmade-markers", AclOperation.CREATE)
+    text = refused(as_user(broker_process), [], "unmade-markers")
+    assert "could not be made" in text
+    assert "kafka-topics.sh" in text
+    assert "--config cleanup.policy=compact" in text
+
+
+def test_refused_connections_are_silence(proxy: Proxy) -> None:
+    proxy.refuse()
+    assert "None of the servers" in refused(settings(proxy.address, max_block_ms="600"), ["t"])

@@ -1,0 +1,314 @@
+"""What a reader of committed records finds is what the query wrote: once, and as it was given."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr, lit
+
+from dedup.errors import SinkError, cause
+from dedup.kafka import kafka_sink
+from tests.kafka.broker import fetch_jars
+from tests.kafka.records import contents, delete_topic, make_topic, read_topic
+from tests.kafka.sink_query import SinkQuery
+
+MODES = ["exactly-once", "atomic", "at-least-once", "none"]
+
+
+def numbers(sink: SinkQuery) -> Counter[int]:
+    """How often each number is in the topic, for readers of committed records."""
+    return Counter(int(record.key or b"-1") for record in read_topic(sink.address, sink.topic))
+
+
+def once(*ranges: range) -> Counter[int]:
+    return Counter(n for each in ranges for n in each)
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=() if mode == "none" else pytest.mark.slow) for mode in MODES]
+)
+def test_every_micro_batch_is_there_once(sink: SinkQuery, mode: str) -> None:
+    sink.numbers(range(100), range(100, 150), range(150, 400))
+    sink.run(mode=mode)
+    assert numbers(sink) == once(range(400))
+
+
+@pytest.mark.parametrize("mode", ["exactly-once", "atomic"])
+def test_a_replayed_micro_batch_is_not_written_again(sink: SinkQuery, mode: str) -> None:
+    sink.numbers(range(100), range(100, 150))
+    sink.run(mode=mode)
+    assert sink.forget_commit() == 1
+    sink.numbers(range(150, 170))
+    sink.run(mode=mode)
+    assert numbers(sink) == once(range(170))
+
+
+def test_without_transactions_a_replay_is_written_again(sink: SinkQuery) -> None:
+    """The control: what the test above replays does reach the sink twice."""
+    sink.numbers(range(100), range(100, 150))
+    sink.run(mode="at-least-once")
+    sink.forget_commit()
+    sink.run(mode="at-least-once")
+    assert numbers(sink) == once(range(150), range(100, 150))
+
+
+@pytest.mark.slow
+def test_the_first_micro_batch_is_staged_and_what_was_staged_goes(sink: SinkQuery) -> None:
+    sink.numbers(range(10), range(10, 20))
+    sink.run()
+    [staging] = (sink.checkpoint / "dedup-sinks" / "kafka").iterdir()
+    assert (staging / "published.json").exists()
+    assert [p.name for p in (staging / "staged").iterdir()] == []
+
+
+def test_a_plan_that_gives_other_rows_is_refused(sink: SinkQuery) -> None:
+    sink.change = lambda rows: rows.withColumn("value", expr("cast(rand() as string)"))
+    sink.numbers(range(100), range(100, 150))
+    sink.run()
+    sink.forget_commit()
+    with pytest.raises(StreamingQueryException) as caught:
+        sink.run()
+    error = cause(caught.value)
+    assert isinstance(error, SinkError)
+    assert error.remedy == "sink-differs"
+    assert "Micro-batch 1 gives other rows than when it ran before" in str(error)
+    assert numbers(sink) == once(range(150))
+    sink.run(**{"accept.difference": "1"})
+    assert numbers(sink) == once(range(150))
+
+
+@pytest.mark.slow
+def test_such_a_plan_is_safe_in_atomic_mode(sink: SinkQuery) -> None:
+    sink.change = lambda rows: rows.withColumn("value", expr("cast(rand() as string)"))
+    sink.numbers(range(100), range(100, 150))
+    sink.run(mode="atomic")
+    before = contents(read_topic(sink.address, sink.topic))
+    sink.forget_commit()
+    sink.run(mode="atomic")
+    assert contents(read_topic(sink.address, sink.topic)) == before
+
+
+@pytest.mark.slow
+def test_the_number_of_tasks_may_change_between_micro_batches(sink: SinkQuery) -> None:
+    sink.numbers(range(100), range(100, 200))
+    sink.run()
+    for tasks, numbered in ((5, range(200, 300)), (1, range(300, 400)), (3, range(400, 500))):
+        sink.change = lambda rows, tasks=tasks: rows.repartition(tasks, "key")
+        sink.numbers(numbered)
+        sink.run()
+    assert numbers(sink) == once(range(500))
+
+
+@pytest.mark.slow
+def test_a_replay_that_is_divided_differently_is_refused(sink: SinkQuery) -> None:
+    sink.numbers(range(100), range(100, 200))
+    sink.run()
+    sink.forget_commit()
+    sink.change = lambda rows: rows.repartition(1, "key")
+    with pytest.raises(StreamingQueryException, match=r"divided into 1 slices|gives other rows"):
+        sink.run()
+    sink.change = lambda rows: rows.repartition(2, "key")
+    sink.run()
+    assert numbers(sink) == once(range(200))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_was_put_back_is_refused(sink: SinkQuery, tmp_path: Path) -> None:
+    sink.numbers(range(100))
+    sink.run()
+    subprocess.run(["cp", "-a", sink.checkpoint, tmp_path / "copy"], check=True)
+    sink.numbers(range(100, 150), range(150, 200))
+    sink.run()
+    sink.checkpoint.rename(tmp_path / "newer")
+    (tmp_path / "copy").rename(sink.checkpoint)
+    with pytest.raises(StreamingQueryException, match="The checkpoint is older than the sink"):
+        sink.run()
+    assert numbers(sink) == once(range(200))
+
+
+@pytest.mark.slow
+def test_markers_that_were_deleted_are_missed(sink: SinkQuery) -> None:
+    sink.numbers(range(100))
+    sink.run()
+    delete_topic(sink.address, f"{sink.topic}-markers")
+    sink.numbers(range(100, 150))
+    with pytest.raises(StreamingQueryException, match="Markers of this sink are lost") as caught:
+        sink.run()
+    assert getattr(cause(caught.value), "remedy", None) == "sink-markers"
+    assert numbers(sink) == once(range(100))
+    sink.run(**{"accept.lost.markers": "true"})
+    assert numbers(sink) == once(range(150))
+
+
+def test_another_topic_of_markers_is_refused(sink: SinkQuery) -> None:
+    sink.numbers(range(10), range(10, 20))
+    sink.run()
+    sink.forget_commit()
+    make_topic(sink.address, f"{sink.topic}-others", 1, cleanup_policy="compact")
+    assert "Give markers its earlier value" in failure(sink, markers=f"{sink.topic}-others")
+    sink.run()
+    assert numbers(sink) == once(range(20))
+
+
+def test_records_are_written_as_they_are_given(sink: SinkQuery) -> None:
+    other = make_topic(sink.address, f"{sink.topic}-b", 2)
+    headers = [[("a", b"1"), ("a", None)], [], None]
+    times = [datetime(2024, 5, 1, 12, 0, 0, 123_000, UTC), datetime(1971, 1, 1, tzinfo=UTC), None]
+    table = pa.table(
+        {
+            "key": pa.array([b"\x00\xff", None, b""], pa.binary()),
+            "value": pa.array([b"", b"\xfe", None], pa.binary()),
+            "headers": pa.array(
+                [h and [{"key": k, "value": v} for k, v in h] for h in headers],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+            "topic": [sink.topic, other, sink.topic],
+            "partition": pa.array([2, 1, 0], pa.int32()),
+            "timestamp": pa.array(times, pa.timestamp("us", "UTC")),
+            "another": ["is", "left", "alone"],
+        }
+    )
+    del sink.options["topic"]
+    sink.options["markers"] = f"{sink.topic}-markers"
+    sink.change = lambda rows: rows
+    sink.add(table)
+    sink.run()
+    found = {r.partition: r for r in read_topic(sink.address, sink.topic)}
+    assert (found[2].key, found[2].value) == (b"\x00\xff", b"")
+    assert found[2].headers == (("a", b"1"), ("a", None))
+    assert found[2].timestamp_ms == int(times[0].timestamp() * 1000)  # type: ignore[union-attr]
+    assert (found[0].key, found[0].value, found[0].headers) == (b"", None, ())
+    assert abs(found[0].timestamp_ms - datetime.now(UTC).timestamp() * 1000) < 600_000
+    [record] = read_topic(sink.address, other)
+    assert (record.key, record.value, record.partition) == (None, b"\xfe", 1)
+    assert record.timestamp_ms == 31_536_000_000
+
+
+@pytest.mark.slow
+def test_the_order_of_a_key_is_that_of_the_rows(sink: SinkQuery) -> None:
+    rows = [{"key": b"k%d" % (n % 7), "value": b"%06d" % n} for n in range(5_000)]
+    sink.change = lambda frame: frame  # one file, one task
+    sink.add(rows)
+    sink.add(rows)
+    sink.run()
+    seen: dict[bytes | None, list[bytes | None]] = {}
+    for record in sorted(read_topic(sink.address, sink.topic), key=lambda r: r.offset):
+        seen.setdefault(record.key, []).append(record.value)
+    for n in range(7):
+        one = [row["value"] for row in rows if row["key"] == b"k%d" % n]
+        assert seen[b"k%d" % n] == one + one
+
+
+@pytest.mark.slow
+def test_all_records_of_a_task_go_to_one_partition(sink: SinkQuery) -> None:
+    sink.change = lambda rows: rows.repartition(2, "key")
+    sink.numbers(range(100))
+    sink.run(partitioner="task")
+    assert {record.partition for record in read_topic(sink.address, sink.topic)} == {0, 1}
+
+
+def test_a_function_chooses_the_partition(sink: SinkQuery) -> None:
+    def by_value(keys: pa.Array, values: pa.Array, partitions: int) -> Any:
+        return np.array([int(value[1:]) % partitions for value in values.to_pylist()])
+
+    sink.numbers(range(90), range(90, 120))
+    function = kafka_sink(
+        sink.address, topic=sink.topic, checkpoint=str(sink.checkpoint), partitioner=by_value
+    )
+    stream = sink.rows().writeStream.foreachBatch(function).trigger(availableNow=True)
+    stream.option("checkpointLocation", str(sink.checkpoint)).start().awaitTermination(120)
+    found = read_topic(sink.address, sink.topic)
+    assert Counter(int(r.key or b"") for r in found) == once(range(120))
+    assert all(int(r.key or b"") % 3 == r.partition for r in found)
+
+
+def test_keys_go_where_java_s_client_sends_them(sink: SinkQuery) -> None:
+    """`DefaultPartitioner` of Kafka's own client, asked in a JVM."""
+    keys = [b"", b"a", b"\x00", b"\xff" * 5, "schlüssel".encode(), b"k" * 1000]
+    keys += [b"order-%d" % n for n in range(200)]
+    sink.add([{"key": key, "value": b"x"} for key in keys])
+    sink.run()
+    jvm = sink.spark._jvm
+    assert jvm is not None
+    utils = jvm.org.apache.kafka.common.utils.Utils
+    for record in read_topic(sink.address, sink.topic):
+        assert record.key is not None
+        assert utils.toPositive(utils.murmur2(record.key)) % 3 == record.partition
+
+
+def failure(sink: SinkQuery, **options: str) -> str:
+    with pytest.raises(StreamingQueryException) as caught:
+        sink.run(**options)
+    return str(cause(caught.value))
+
+
+def test_an_oversized_record_is_named(sink: SinkQuery) -> None:
+    sink.numbers(range(10), range(10, 20))
+    sink.run()
+    sink.add([{"key": b"small", "value": b"x"}, {"key": b"large", "value": b"x" * 3_000_000}])
+    told = failure(sink)
+    assert "key b'large'" in told
+    assert "3,000,005 bytes is larger than the producer takes" in told
+    assert numbers(sink) == once(range(20)), "nothing of the micro-batch may be seen"
+
+
+@pytest.mark.slow
+def test_a_record_too_large_for_the_topic_is_named(sink: SinkQuery) -> None:
+    sink.add([{"key": b"large", "value": bytes(3_000_000)}])
+    told = failure(sink, **{"kafka.message.max.bytes": "10000000"})
+    assert "larger than the topic takes" in told
+    assert "b'large'" in told
+    assert read_topic(sink.address, sink.topic) == []
+
+
+@pytest.mark.slow
+def test_a_null_topic_is_named(sink: SinkQuery) -> None:
+    del sink.options["topic"]
+    sink.add([{"key": b"a", "value": b"x", "topic": sink.topic}, {"key": b"b", "value": b"x"}])
+    told = failure(sink, markers=f"{sink.topic}-markers")
+    assert "key b'b'" in told
+    assert "its topic is null" in told
+    assert read_topic(sink.address, sink.topic) == []
+
+
+def wrong_type(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("value", lit(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "told"),
+    [
+        (wrong_type, {}, "Column `value` is int, and must be STRING or BINARY"),
+        pytest.param(
+            lambda rows: rows.drop("value"), {}, "needs a column `value`", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            lambda rows: rows, {"topic": ""}, "Nothing says the topic", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            lambda rows: rows, {"mod": "atomic"}, "Did you mean mode?", marks=pytest.mark.slow
+        ),
+        (lambda rows: rows, {"mode": "twice"}, "must be one of exactly-once"),
+    ],
+)
+def test_bad_input_is_refused(
+    sink: SinkQuery, change: Any, options: dict[str, str], told: str
+) -> None:
+    sink.change = change
+    sink.numbers(range(3))
+    assert told in failure(sink, **options)
+    assert read_topic(sink.address, sink.topic) == []
+
+
+def test_the_jars_are_there(broker: str) -> None:
+    """Java's client is asked above: without it that test would not be one."""
+    assert any("kafka-clients" in path.name for path in fetch_jars().iterdir())

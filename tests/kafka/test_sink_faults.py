@@ -1,0 +1,236 @@
+"""Brokers and networks that fail in the midst of a transaction: each record is there once."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dedup.errors import SinkError
+from tests.kafka.broker import Broker
+from tests.kafka.proxy import Api, Harm, Proxy, commits, of
+from tests.kafka.records import count_aborted, end_offsets, make_topic
+from tests.kafka.slots import Sink, numbers
+
+
+@pytest.fixture
+def topic(broker: str, request: pytest.FixtureRequest) -> str:
+    name = make_topic(broker, re.sub(r"\W+", "-", request.node.name).strip("-")[:80], 2)
+    make_topic(broker, f"{name}-markers", 2, cleanup_policy="compact")
+    return name
+
+
+@pytest.fixture
+def sink(proxy: Proxy, topic: str, tmp_path: Path) -> Iterator[Sink]:
+    """Over the proxy, with one micro-batch published by the driver and one by its tasks."""
+    made = Sink(proxy.address, topic, tmp_path)
+    made.batch("run1", 0, [0, 1], [2])
+    made.batch("run1", 1, [3], [4, 5])
+    yield made
+    made.forget()
+
+
+def once(count: int) -> Counter[int]:
+    return Counter(range(count))
+
+
+HARMS = [Harm.LOSE_REPLY, Harm.CUT_AFTER, Harm.CUT_BEFORE, Harm.DELAY]
+APIS = [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN]
+#: Of all pairs those that every run of the tests tries: each request once, each harm once.
+QUICK = [
+    (Api.INIT_PRODUCER_ID, Harm.CUT_AFTER),
+    (Api.ADD_PARTITIONS_TO_TXN, Harm.DELAY),
+    (Api.PRODUCE, Harm.CUT_BEFORE),
+    (Api.END_TXN, Harm.LOSE_REPLY),
+]
+
+
+@pytest.mark.parametrize(
+    ("api", "harm"),
+    [
+        pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
+        for pair in itertools.product(APIS, HARMS)
+    ],
+    ids=lambda one: one.name.lower(),
+)
+def test_one_request_fails(proxy: Proxy, broker: str, sink: Sink, api: Api, harm: Harm) -> None:
+    """Of a task's; where the task fails with it, the next attempt goes on."""
+    if api is Api.INIT_PRODUCER_ID:
+        sink.forget()
+    fault = proxy.arm(api, harm, seconds=0.5)
+    try:
+        sink.task("run1", 2, 0, [6, 7])
+    except SinkError:
+        sink.task("run1", 2, 0, [6, 7])
+    fault.wait()
+    sink.task("run1", 2, 1, [8])
+    sink.batch("run1", 3, [9], [])
+    assert numbers(broker, sink.topic) == once(10)
+
+
+def test_a_commit_that_comes_late_hits_no_later_transaction(
+    proxy: Proxy, broker: str, sink: Sink
+) -> None:
+    """It is repeated by the client and answered; then the first one arrives (Jepsen, KIP-890)."""
+    slot = sink.transactional_id(0)
+    fault = proxy.arm(Api.END_TXN, Harm.HOLD, where=lambda f: commits(f) and of(slot)(f))
+    sink.task("run1", 2, 0, [6, 7])
+    fault.wait()
+    released: list[int] = []
+
+    def strike() -> Iterator[int]:
+        yield 8
+        time.sleep(0.5)  # it is with the broker by then
+        released.append(struct.unpack_from(">h", fault.release(), 8)[0])
+        raise RuntimeError("the attempt dies after rows, before its marker")
+
+    with pytest.raises(RuntimeError):
+        sink.task("run1", 3, 0, strike())
+    assert released == [KafkaError.INVALID_PRODUCER_EPOCH], "the broker must refuse it"
+    sink.forget()
+    sink.task("run1", 3, 0, [8, 9])
+    assert numbers(broker, sink.topic) == once(10)
+
+
+def test_the_reply_to_the_driver_s_commit_is_lost(
+    proxy: Proxy, broker: str, topic: str, tmp_path: Path
+) -> None:
+    sink = Sink(proxy.address, topic, tmp_path)
+    answers = [sink.task("run1", 0, 0, [0, 1]), sink.task("run1", 0, 1, [2])]
+    fault = proxy.arm(Api.END_TXN, Harm.LOSE_REPLY, where=commits)
+    sink.finish(*answers)
+    fault.wait()
+    sink.batch("run1", 1, [3], [4])
+    assert numbers(broker, topic) == once(5)
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_and_tried_again(
+    broker: str, topic: str, tmp_path: Path
+) -> None:
+    limit = {"kafka.transaction.timeout.ms": "1000", "kafka.socket.timeout.ms": "1000"}
+    sink = Sink(broker, topic, tmp_path, **limit)
+    sink.batch("run1", 0, [0])
+
+    def slow() -> Iterator[int]:
+        yield 1
+        yield 2
+        until = time.monotonic() + 30
+        while end_offsets(broker, topic) != end_offsets(broker, topic, committed=True):
+            assert time.monotonic() < until, "the broker aborted nothing"
+            time.sleep(0.1)
+        yield 3
+
+    with pytest.raises(SinkError, match="transaction"):
+        sink.task("run1", 1, 0, slow())
+    sink.task("run1", 1, 0, [1, 2, 3])
+    assert numbers(broker, topic) == once(4)
+    assert count_aborted(broker, topic) >= 1
+
+
+def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def frozen() -> Iterator[int]:
+        yield 6
+        begun.set()
+        assert go_on.wait(60)
+        yield 7
+
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        # A process of its own has a sink of its own; here the producer is taken out of the cache.
+        try:
+            sink.task("run1", 2, 0, frozen())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(30)
+    other = Sink(broker, sink.topic, tmp_path)  # another address: producers of its own
+    other.task("run1", 2, 0, [6, 7])
+    go_on.set()
+    thread.join()
+    assert isinstance(failed[0], SinkError)
+    assert "Another attempt writes slice 0" in str(failed[0])
+    sink.task("run1", 2, 1, [8])
+    assert numbers(broker, sink.topic) == once(9)
+
+
+def test_the_broker_is_killed_in_a_transaction(
+    broker_process: Broker, sink: Sink, broker: str
+) -> None:
+    killed: list[bool] = []
+
+    def rows() -> Iterator[int]:
+        yield 6
+        yield 7
+        broker_process.kill()
+        broker_process.restart()
+        killed.append(True)
+        yield 8
+
+    try:
+        sink.task("run1", 2, 0, rows())
+    except (SinkError, KafkaException):
+        sink.task("run1", 2, 0, [6, 7, 8])
+    assert killed
+    sink.task("run1", 2, 1, [])
+    assert numbers(broker, sink.topic) == once(9)
+
+
+@pytest.mark.slow
+def test_tasks_come_and_go_with_a_kill_between(broker: str, topic: str, tmp_path: Path) -> None:
+    """8 tasks, then 3, then 8, each start ending within a micro-batch."""
+    sink = Sink(broker, topic, tmp_path)
+
+    def slices(tasks: int, batch: int) -> list[range]:
+        return [range(24 * batch + n, 24 * (batch + 1), tasks) for n in range(tasks)]
+
+    sink.batch("run1", 0, *slices(8, 0))
+    for n, rows in enumerate(slices(8, 1)[:5]):  # five of eight, then the driver is killed
+        sink.task("run1", 1, n, rows)
+    sink.forget()
+    with pytest.raises(SinkError, match=r"divided into 3 slices|gives other rows"):
+        sink.batch("run2", 1, *slices(3, 1))
+    sink.batch("run3", 1, *slices(8, 1))
+    sink.batch("run4", 2, *slices(3, 2))
+    sink.task("run4", 3, 0, slices(3, 3)[0])
+    sink.forget()
+    sink.batch("run5", 3, *slices(3, 3))
+    sink.batch("run6", 4, *slices(8, 4))
+    assert numbers(broker, topic) == once(24 * 5)
+
+
+def test_a_copy_of_the_checkpoint_is_found_out(broker: str, topic: str, tmp_path: Path) -> None:
+    """Two queries from one checkpoint: one of them goes on, the other is refused."""
+    sink = Sink(broker, topic, tmp_path)
+    sink.batch("run1", 0, [0, 1])
+    sink.batch("run2", 1, [2, 3])
+    with pytest.raises(SinkError, match="other rows"):
+        sink.batch("copy", 1, [2, 3, 4])
+    sink.batch("run2", 2, [4])
+    with pytest.raises(SinkError, match="older than the sink"):
+        sink.batch("copy", 1, [2, 3])
+    sink.batch("run2", 3, [5])
+    assert numbers(broker, topic) == once(6)
+
+
+def test_a_task_of_an_earlier_start_comes_too_late(broker: str, topic: str, tmp_path: Path) -> None:
+    """It slept before it owned its slot; the next start has published the micro-batch since."""
+    sink = Sink(broker, topic, tmp_path)
+    sink.batch("run1", 0, [0], [1])
+    sink.forget()
+    sink.batch("run2", 1, [2, 3])  # of one task, where the first start had two
+    answer = sink.task("run1", 1, 1, [3])
+    assert not answer.piece.__class__.__name__.startswith("Published")
+    assert numbers(broker, topic) == once(4)

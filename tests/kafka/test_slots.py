@@ -1,0 +1,84 @@
+"""Slots of the sink on a real broker: whose producer an attempt goes on with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dedup.kafka.client_options import client_settings
+from dedup.kafka.preflight import check_sink
+from dedup.kafka.sink import transactions
+from dedup.kafka.sink.driver import KafkaSink
+from dedup.kafka.sink.sink_options import SinkOptions, sink_options
+from dedup.kafka.sink.staging import Staging
+from dedup.kafka.sink.transactions import KafkaSlot
+from dedup.sinks.content import Content
+from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.protocol import Batch, Fenced
+from tests.kafka.records import make_topic
+from tests.kafka.slots import Sink, numbers
+
+
+@pytest.fixture(scope="module")
+def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> SinkOptions:
+    make_topic(broker, "slots", partitions=1)
+    servers = {"kafka.bootstrap.servers": broker}
+    check_sink(client_settings(servers), ["slots"], "slots-markers")
+    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
+    return sink_options(servers | {"topic": "slots", "checkpointLocation": checkpoint})
+
+
+def publish(slot: KafkaSlot, run_id: str) -> Marker:
+    """Commit a marker alone."""
+    batch = Batch(query_id="q", sink=slot._options.name, run_id=run_id, batch_id=0)
+    marker = batch.marker(slot.number, Content(1))
+    slot.begin()
+    slot.pre_commit(marker)
+    slot.commit()
+    return marker
+
+
+def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(options: SinkOptions) -> None:
+    """A start that was given up may still run in the process of the start after it."""
+    given_up, successor = KafkaSlot(options, "q", 0), KafkaSlot(options, "q", 0)
+    given_up.own()
+    successor.own()
+    with pytest.raises(Fenced):
+        publish(given_up, "given up")
+    with pytest.raises(Fenced):
+        publish(given_up, "given up")
+    marker = publish(successor, "successor")
+    assert KafkaSlot(options, "q", 0).last == marker
+    assert KafkaSlot(options, "q", 0).own() == marker
+
+
+def test_the_driver_holds_all_slots_however_few_a_process_keeps(
+    options: SinkOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "KEPT", 2)
+    sink = KafkaSink(options, Staging(str(tmp_path), "q"), "q")
+    slots = [WHOLE, *range(5)]
+    sink.own(slots)
+    assert len(transactions._held) == 2
+    published = {number: publish(sink.slot(number), "many") for number in slots}
+    assert KafkaSink(options, Staging(str(tmp_path), "q"), "q").own(slots) == published
+
+
+@pytest.mark.parametrize("count", [1, 10_000], ids=["one-record", "many-records"])
+def test_a_warm_attempt_whose_slot_was_taken_goes_on(
+    broker: str, tmp_path: Path, count: int
+) -> None:
+    """Another worker ran the task in between; with many records it shows while they are sent."""
+    topic = make_topic(broker, f"taken-{count}", 3)
+    make_topic(broker, f"{topic}-markers", 1, cleanup_policy="compact")
+    one = Sink(broker, topic, tmp_path)
+    one.batch("run", 0, [-1])
+    one.task("run", 1, 0, [-2])
+    # The same broker by another name: producers of its own, as in another process.
+    other = Sink(broker.replace("127.0.0.1", "localhost"), topic, tmp_path)
+    other.task("run", 2, 0, [-3])
+    one.task_at_once("run", 3, 0, count)
+    one.forget()
+    assert numbers(broker, topic) == Counter(range(-3, count))

@@ -1,0 +1,332 @@
+"""Where a query begins to read Kafka, what it tells Kafka, and topics that come, grow and go."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+import time
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import NewPartitions
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from dedup import BatchMetrics, DedupListener, dedup_by_id
+from dedup.errors import ConfigError, DedupWarning, SourceError, StateError
+from dedup.kafka import FromGroup, FromOffsets, OffsetsToGroup, kafka_records
+from dedup.kafka.source.topic_ids import FILE
+from tests.kafka.broker import Broker
+from tests.kafka.records import admin, delete_topic, make_topic, partitions_of, send
+from tests.kafka.source_query import offsets, run, start, written
+from tests.support.waiting import wait_until
+
+_numbers = itertools.count()
+
+
+def new_topic(broker: str, partitions: int = 2) -> str:
+    return make_topic(broker, f"begins-{next(_numbers)}", partitions)
+
+
+def fill(broker: str, topic: str, *names: str, partition: int = 0, **more: Any) -> None:
+    send(broker, topic, [{"value": n.encode(), "partition": partition, **more} for n in names])
+
+
+def committed(broker: str, group: str, topic: str, partitions: int = 2) -> list[int]:
+    asked = [TopicPartition(topic, n) for n in range(partitions)]
+    request = ConsumerGroupTopicPartitions(group, asked)
+    [future] = admin(broker).list_consumer_group_offsets([request]).values()
+    return [one.offset for one in future.result().topic_partitions]
+
+
+def commit(broker: str, group: str, topic: str, ends: dict[int, int]) -> None:
+    asked = [TopicPartition(topic, n, end) for n, end in ends.items()]
+    request = ConsumerGroupTopicPartitions(group, asked)
+    for future in admin(broker).alter_consumer_group_offsets([request]).values():
+        future.result()
+
+
+def values(spark: SparkSession, broker: str, topic: str, **given: Any) -> list[str]:
+    """What a batch reads."""
+    rows = kafka_records(spark, broker, topics=topic, stream=False, **given).collect()
+    return sorted(row.value.decode() for row in rows)
+
+
+def test_a_query_begins_where_it_is_told_to(spark: SparkSession, broker: str) -> None:
+    topic = new_topic(broker)
+    fill(broker, topic, "a0", "a1", "a2", timestamp=1_000_000)
+    fill(broker, topic, "a3", timestamp=2_000_000)
+    fill(broker, topic, "b0", "b1", partition=1, timestamp=1_000_000)
+    everything = ["a0", "a1", "a2", "a3", "b0", "b1"]
+    assert values(spark, broker, topic) == everything
+    assert values(spark, broker, topic, start="earliest") == everything
+    at = datetime.fromtimestamp(1_500, UTC)
+    assert values(spark, broker, topic, start=at) == ["a3"]
+    given = FromOffsets({topic: {0: 2}})
+    assert values(spark, broker, topic, start=given) == ["a2", "a3", "b0", "b1"]
+    given = FromOffsets({topic: {0: 4, 1: 0}})
+    assert values(spark, broker, topic, start=given) == ["b0", "b1"]
+    given = FromOffsets({topic: {1: 1}}, otherwise="earliest")
+    assert values(spark, broker, topic, start=given) == ["a0", "a1", "a2", "a3", "b1"]
+    commit(broker, f"group-{topic}", topic, {0: 3})
+    from_group = FromGroup(f"group-{topic}")
+    assert values(spark, broker, topic, start=from_group) == ["a3", "b0", "b1"]
+    assert values(spark, broker, topic, start=FromGroup("nobody")) == everything
+    # Nothing was committed by reading.
+    assert committed(broker, f"group-{topic}", topic) == [3, -1001]
+
+
+def test_a_stream_begins_at_the_end_where_a_group_has_nothing(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic = new_topic(broker)
+    fill(broker, topic, "a0", "a1")
+    fill(broker, topic, "b0", partition=1)
+    commit(broker, f"group-{topic}", topic, {0: 1})
+    rows = kafka_records(
+        spark, broker, topics=topic, start=FromGroup(f"group-{topic}", otherwise="latest")
+    )
+    query = start(rows, tmp_path, once=False)
+    try:
+        assert wait_until(lambda: len(written(rows, tmp_path)) == 1, 60)
+        fill(broker, topic, "b1", partition=1)
+        assert wait_until(lambda: len(written(rows, tmp_path)) == 2, 60)
+    finally:
+        query.stop()
+    assert sorted(row.value for row in written(rows, tmp_path)) == [b"a1", b"b1"]
+
+
+def test_offsets_that_are_not_to_be_had_are_refused(spark: SparkSession, broker: str) -> None:
+    topic = new_topic(broker)
+    fill(broker, topic, "a0", "a1", "a2")
+    for future in admin(broker).delete_records([TopicPartition(topic, 0, 2)]).values():
+        future.result()
+    commit(broker, f"group-{topic}", topic, {0: 1})
+    for given, said in [
+        (FromGroup(f"group-{topic}"), "offset 1, but Kafka has offsets 2 to 3"),
+        (FromOffsets({topic: {0: 9}}), "offset 9, but Kafka has offsets 2 to 3"),
+        (FromOffsets({topic: {5: 0}}), f"{topic}-5, which is not read"),
+        (FromOffsets({"other": {0: 0}}), "other-0, which is not read"),
+        (FromOffsets({topic: {0: -1}}), "not negative"),
+        (FromGroup("g", otherwise="newest"), "is unknown"),  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            kafka_records(spark, broker, topics=topic, start=given)
+    assert values(spark, broker, topic, start=FromOffsets({topic: {0: 2}})) == ["a2"]
+
+
+def test_brokers_that_do_not_answer_are_named(spark: SparkSession, broker: str) -> None:
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9"):
+        kafka_records(spark, "127.0.0.1:9", topics="t", options={"kafka.max.block.ms": "1000"})
+
+
+def test_both_clients_take_the_credentials_of_java(
+    spark: SparkSession, broker: str, broker_process: Broker
+) -> None:
+    topic = new_topic(broker)
+    fill(broker, topic, "a0")
+
+    def options(password: str) -> dict[str, str]:
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        return {
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f'{login} username="alice" password="{password}";',
+            "kafka.max.block.ms": "5000",
+        }
+
+    address, right = broker_process.sasl_address, options("alice-secret")
+    assert values(spark, address, topic, options=right) == ["a0"]
+    own = {**right, "kafka.sasl.username": "alice", "kafka.sasl.password": "alice-secret"}
+    del own["kafka.sasl.jaas.config"]
+    assert values(spark, address, topic, options=right, client_options=own) == ["a0"]
+    with pytest.raises(ConfigError, match=r"credentials|password|[Aa]uthentication") as refused:
+        kafka_records(spark, address, topics=topic, options=options("wrong-secret"))
+    assert "wrong-secret" not in str(refused.value)
+
+
+def test_a_checkpoint_is_gone_on_from_whatever_start_says(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic, checkpoint = new_topic(broker), tmp_path / "checkpoint"
+    fill(broker, topic, "a0", "a1")
+
+    def rows(**given: Any) -> Any:
+        return kafka_records(spark, broker, topics=topic, checkpoint=checkpoint, **given)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(rows(start=FromOffsets({topic: {0: 1}})), tmp_path)
+        fill(broker, topic, "a2")
+        run(rows(), tmp_path)
+    fill(broker, topic, "a3")
+    with pytest.warns(DedupWarning, match="is ignored: the checkpoint"):
+        got = run(rows(start=FromOffsets({topic: {0: 99}})), tmp_path)
+    assert [row.value for row in sorted(got, key=lambda row: row.offset)] == [b"a1", b"a2", b"a3"]
+
+
+def test_finished_offsets_are_shown_to_kafka(
+    spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic(broker)
+    fill(broker, topic, "a0", "a1", "a2")
+    fill(broker, topic, "b0", partition=1)
+    shown = OffsetsToGroup(broker, f"shown-{topic}")
+    other = OffsetsToGroup(broker, f"other-{topic}", query="another")
+    away = OffsetsToGroup("127.0.0.1:9", "away", options={"kafka.max.block.ms": "1000"})
+    taken = OffsetsToGroup(broker, f"taken-{topic}")
+    member = Consumer({"bootstrap.servers": broker, "group.id": f"taken-{topic}"})
+    member.subscribe([topic])
+    member.poll(5)
+    listeners = [shown, other, away, taken]
+    for one in listeners:
+        spark.streams.addListener(one)
+    rows = kafka_records(spark, broker, topics=topic, options={"maxOffsetsPerTrigger": "2"})
+    try:
+        with caplog.at_level(logging.WARNING, "dedup"):
+            assert len(run(rows, tmp_path)) == 4
+            # Spark tells listeners on a thread of its own.
+            assert wait_until(lambda: committed(broker, f"shown-{topic}", topic) == [3, 1], 30)
+            fill(broker, topic, "a3")
+            run(rows, tmp_path)
+            assert wait_until(lambda: committed(broker, f"shown-{topic}", topic) == [4, 1], 30)
+            assert wait_until(lambda: "offsets to group away" in caplog.text, 60)
+            assert wait_until(lambda: f"group taken-{topic}" in caplog.text, 60)
+    finally:
+        for one in listeners:
+            spark.streams.removeListener(one)
+        member.close()
+    assert committed(broker, f"other-{topic}", topic) == [-1001, -1001]
+    assert all(end >= 0 for end in offsets(tmp_path)[topic].values())
+
+
+def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    first = make_topic(broker, f"grow-{next(_numbers)}", 1)
+    second, checkpoint = f"{first}-more", tmp_path / "checkpoint"
+    seen: list[BatchMetrics] = []
+    listener = DedupListener(seen.append, metrics=first)
+    spark.streams.addListener(listener)
+    rows = kafka_records(
+        spark, broker, pattern=f"{first}.*", record_id="offset", checkpoint=checkpoint,
+        options={"kafka.metadata.max.age.ms": "500"},
+    )  # fmt: skip
+    hour_ms = 3_600_000
+    base = 1_700_000_000_000
+    unique = rows.transform(
+        dedup_by_id(
+            F.col("value"), horizon="10 hours", timestamp="timestamp", lateness="0 seconds",
+            source_partition=["topic", "partition"], catalog=str(tmp_path / "catalog"),
+            metrics=first, idle_timeout="2 seconds",
+        )
+    )  # fmt: skip
+
+    def passed() -> list[str]:
+        return sorted(row.value.decode() for row in written(unique, tmp_path))
+
+    def sends(topic: str, names: str, hours: int, partition: int = 0) -> None:
+        fill(broker, topic, *names, partition=partition, timestamp=base + hours * hour_ms)
+
+    sends(first, "ab", 50)
+    query = start(unique, tmp_path, once=False)
+    try:
+        assert wait_until(lambda: passed() == ["a", "b"], 60), query.exception()
+        # A new partition, whose first records were there before anybody looked, hours behind.
+        admin(broker).create_partitions([NewPartitions(first, 2)])[first].result()
+        wait_until(lambda: partitions_of(broker, first) == 2, 20)
+        sends(first, "cda", 45, 1)
+        assert wait_until(lambda: passed() == ["a", "b", "c", "d"], 60), query.exception()
+        make_topic(broker, second, 1)
+        sends(second, "efb", 44)
+        assert wait_until(lambda: passed() == list("abcdef"), 60), query.exception()
+        assert wait_until(lambda: second in (checkpoint / FILE).read_text(), 30)
+        # Those two are idle now: memory moves on with the first all the same.
+        time.sleep(2.2)
+        for number, name in enumerate("ghi"):
+            sends(first, name, 70 + number)
+            assert wait_until(lambda: name in passed(), 60), query.exception()  # noqa: B023
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
+    assert passed() == list("abcdefghi")
+    assert wait_until(
+        lambda: max(m.gc_watermark_ms or 0 for m in seen) > base + 55 * hour_ms, 30
+    ), [m.gc_watermark_ms for m in seen]
+
+
+@pytest.mark.parametrize("again", ["fewer", "same", "more"])
+def test_a_topic_that_was_made_anew_is_refused(
+    spark: SparkSession, broker: str, tmp_path: Path, again: str
+) -> None:
+    topic, checkpoint = new_topic(broker, 1), tmp_path / "checkpoint"
+    fill(broker, topic, *(f"old{n}" for n in range(3)))
+
+    def rows() -> Any:
+        return kafka_records(spark, broker, topics=topic, checkpoint=checkpoint)
+
+    run(rows(), tmp_path)
+    delete_topic(broker, topic)
+    with pytest.raises(SourceError, match=f"Topic {topic} does not exist any more"):
+        rows()
+    make_topic(broker, topic, 1)
+    fill(broker, topic, *(f"new{n}" for n in range({"fewer": 1, "same": 3, "more": 5}[again])))
+    with pytest.raises(SourceError, match=f"Topic {topic} was deleted and made again") as refused:
+        rows()
+    assert refused.value.remedy == "topic-made-anew"
+    if again == "more":
+        # Spark alone goes on in the middle of the new topic, and loses three records.
+        got = run(kafka_records(spark, broker, topics=topic), tmp_path)
+        assert sorted(row.value for row in got) == [b"new3", b"new4", b"old0", b"old1", b"old2"]
+    (checkpoint / FILE).write_text("{")
+    with pytest.raises(StateError, match="is damaged"):
+        rows()
+
+
+def test_a_topic_that_is_made_anew_while_the_query_runs_stops_it(
+    spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, checkpoint = new_topic(broker, 1), tmp_path / "checkpoint"
+    fill(broker, topic, "old0", "old1")
+
+    def rows() -> Any:
+        return kafka_records(spark, broker, topics=topic, checkpoint=checkpoint)
+
+    # It looks for new records seldom enough not to see that the topic is gone.
+    query = rows().writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+    query = query.trigger(processingTime="6 seconds").start(str(tmp_path / "out"))
+    try:
+        assert wait_until(lambda: len(query.recentProgress) > 0, 60)
+        at = time.monotonic()
+        delete_topic(broker, topic)
+        make_topic(broker, topic, 1)
+        fill(broker, topic, "new0", "new1", "new2")
+        assert time.monotonic() - at < 5, "too slow to show anything"
+        with caplog.at_level(logging.ERROR, "dedup"):
+            assert wait_until(lambda: not query.isActive, 60)
+    finally:
+        query.stop()
+    # The guard may have looked while there was none, and Spark itself as well.
+    made_anew = re.compile("is stopped: Topic .* (was deleted and made again|does not exist)")
+    assert query.exception() is not None or made_anew.search(caplog.text)
+    with pytest.raises(SourceError, match="was deleted and made again"):
+        rows()
+
+
+def test_what_other_queries_read_concerns_nobody(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic, other = new_topic(broker, 1), new_topic(broker, 1)
+    fill(broker, topic, "a")
+    fill(broker, other, "b")
+    ours = tmp_path / "ours"
+    run(kafka_records(spark, broker, topics=topic, checkpoint=ours / "checkpoint"), ours)
+    run(kafka_records(spark, broker, topics=other), tmp_path / "theirs")
+    noted = json.loads((ours / "checkpoint" / FILE).read_text())["topics"]
+    assert list(noted) == [topic]

@@ -1,0 +1,98 @@
+"""A small schema registry over HTTP, with the answers of Confluent's."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+
+@dataclass
+class SchemaRegistry:
+    """Its schemas, what it demands, and what it was asked.
+
+    Parameters
+    ----------
+    by_id : dict
+        Answers to ``/schemas/ids/{id}``.
+    by_subject : dict
+        Answers to ``/subjects/{subject}/versions/{version}``.
+    authorization : str or None
+        The header that it demands.
+    failures : list of int
+        Statuses of the next answers; 0 closes the connection without one.
+    """
+
+    by_id: dict[int, dict[str, Any]] = field(default_factory=dict)
+    by_subject: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    authorization: str | None = None
+    failures: list[int] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+
+    def add(self, schema_id: int, schema: str, subject: str = "", **more: Any) -> bytes:
+        """Register a schema; return what stands before its records."""
+        self.by_id[schema_id] = {"schema": schema, **more}
+        if subject:
+            for version in ("latest", "1"):
+                self.by_subject[subject, version] = {"schema": schema, "id": schema_id, **more}
+        return b"\0" + schema_id.to_bytes(4, "big")
+
+    def require(self, user: str, password: str) -> None:
+        """Demand basic authentication."""
+        self.authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Return status and body."""
+        parts = path.strip("/").split("/")
+        if parts[:2] == ["schemas", "ids"]:
+            found = self.by_id.get(int(parts[2]))
+            missing = {"error_code": 40403, "message": f"Schema {parts[2]} not found"}
+        elif parts[0] == "subjects":
+            found = self.by_subject.get((parts[1], parts[3]))
+            missing = {"error_code": 40401, "message": f"Subject '{parts[1]}' not found."}
+        else:
+            return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+        return (404, missing) if found is None else (200, found)
+
+
+@contextmanager
+def running_registry() -> Iterator[SchemaRegistry]:
+    """Serve a registry on this machine."""
+    registry = SchemaRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            registry.asked.append(self.path)
+            registry.headers.append(dict(self.headers))
+            status, body = registry.answer(self.path)
+            if registry.authorization not in (None, self.headers.get("Authorization")):
+                status, body = 401, {"error_code": 401, "message": "Unauthorized"}
+            if registry.failures:
+                status, body = registry.failures.pop(0), {"message": "made to fail"}
+            if status == 0:
+                self.close_connection = True
+                return
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    registry.url = f"http://127.0.0.1:{server.server_port}"
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,277 @@
+"""Options of Spark's own Kafka sink become librdkafka's properties, or are refused by name."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+import dedup.kafka
+from dedup.errors import ConfigError, MissingExtraError
+from dedup.kafka.client_options import (
+    ClientSettings,
+    check_transactional,
+    client_settings,
+    unknown_name,
+)
+from dedup.kafka.clients import (
+    check_known,
+    confluent,
+    connection,
+    consumer_config,
+    producer_config,
+    transactional_config,
+)
+from dedup.kafka.java_names import RENAMED
+
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password='
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
+
+
+def settings(**given: str) -> ClientSettings:
+    options = {f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}
+    return client_settings({"kafka.bootstrap.servers": "h:9092"} | options)
+
+
+def properties(**given: str) -> dict[str, str]:
+    found = dict(settings(**given).properties)
+    assert found.pop("bootstrap.servers") == "h:9092"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"linger_ms": "5", "queue_buffering_max_messages": "7"},
+         {"linger.ms": "5", "queue.buffering.max.messages": "7"}),
+        ({"max_request_size": "2000000"}, {"message.max.bytes": "2000000"}),
+        ({"buffer_memory": "33554433"}, {"queue.buffering.max.kbytes": "32769"}),
+        ({"request_timeout_ms": "30000"}, {"socket.timeout.ms": "30000"}),
+        ({"receive_buffer_bytes": "-1", "send_buffer_bytes": "9"},
+         {"socket.receive.buffer.bytes": "0", "socket.send.buffer.bytes": "9"}),
+        ({"request_required_acks": "all"}, {"acks": "all"}),
+        ({"message_timeout_ms": "9"}, {"delivery.timeout.ms": "9"}),
+        ({"ssl_endpoint_identification_algorithm": ""},
+         {"ssl.endpoint.identification.algorithm": "none"}),
+        ({"ssl_truststore_type": "pem", "ssl_truststore_location": "/ca.pem"},
+         {"ssl.ca.location": "/ca.pem"}),
+        ({"ssl_truststore_type": "PEM", "ssl_truststore_certificates": "-----"},
+         {"ssl.ca.pem": "-----"}),
+        ({"ssl_keystore_type": "PEM", "ssl_keystore_location": "/me.pem"},
+         {"ssl.key.location": "/me.pem", "ssl.certificate.location": "/me.pem"}),
+        ({"ssl_keystore_key": "K", "ssl_keystore_certificate_chain": "C"},
+         {"ssl.key.pem": "K", "ssl.certificate.pem": "C"}),
+        ({"ssl_keystore_location": "/me.p12", "ssl_keystore_password": "p"},
+         {"ssl.keystore.location": "/me.p12", "ssl.keystore.password": "p"}),
+        ({"sasl_mechanism": "PLAIN", "sasl_jaas_config": PLAIN + r'"a\"b c\\;";'},
+         {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": r'a"b c\;'}),
+        ({"sasl_mechanisms": "SCRAM-SHA-512",
+          "sasl_jaas_config": SCRAM + "password='x' username=bob ;"},
+         {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bob", "sasl.password": "x"}),
+    ],
+)  # fmt: skip
+def test_what_java_calls_otherwise_is_translated(
+    given: dict[str, str], wanted: dict[str, str]
+) -> None:
+    assert properties(**given) == wanted
+
+
+def test_case_does_not_matter_and_other_options_are_left_alone() -> None:
+    given = {"Kafka.Bootstrap.Servers": " a:1, b:2 ", "KAFKA.client.ID": "me", "topic": "orders"}
+    found = client_settings(given)
+    assert dict(found.properties) == {"bootstrap.servers": "a:1, b:2", "client.id": "me"}
+    assert found.servers == "a:1, b:2"
+
+
+def test_the_longest_wait_is_javas_max_block() -> None:
+    assert settings().block_ms == 60_000
+    assert settings(max_block_ms="5").block_ms == 5
+    assert properties(max_block_ms="5") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "way_out"),
+    [
+        ({"key_serializer": "x"}, "kafka.key.serializer", "convert the columns"),
+        ({"partitioner_class": "x"}, "kafka.partitioner.class", 'a column "partition"'),
+        ({"partitioner_ignore_keys": "true"}, "kafka.partitioner.ignore.keys", "murmur2"),
+        ({"interceptor_classes": "x"}, "kafka.interceptor.classes", "leave it out"),
+        ({"transactional_id": "x"}, "kafka.transactional.id", "leave it out"),
+        ({"auto_offset_reset": "x"}, "kafka.auto.offset.reset", "startingOffsets"),
+        ({"metrics_num_samples": "2"}, "kafka.metrics.num.samples", "leave it out"),
+        ({"sasl_login_callback_handler_class": "x"}, "kafka.sasl.login.callback.handler.class",
+         "kafka.sasl.oauthbearer.method=oidc"),
+        ({"ssl_truststore_location": "t.jks"}, "kafka.ssl.truststore.location", "-list -rfc"),
+        ({"ssl_truststore_location": "t.p12", "ssl_truststore_type": "PKCS12"},
+         "kafka.ssl.truststore.location", "of type PKCS12"),
+        ({"ssl_keystore_location": "k.jks"}, "kafka.ssl.keystore.location",
+         "keytool -importkeystore"),
+        ({"ssl_keystore_type": "PEM"}, "kafka.ssl.keystore.location", "is missing"),
+        ({"ssl_truststore_certificates": "c", "ssl_truststore_password": "p"},
+         "kafka.ssl.truststore.password", "leave it out"),
+        ({"sasl_jaas_config": "com.sun.security.auth.module.Krb5LoginModule required;"},
+         "kafka.sasl.jaas.config", "kafka.sasl.mechanism=GSSAPI"),
+        ({"sasl_jaas_config": "a.b.OAuthBearerLoginModule required clientId='x';"},
+         "kafka.sasl.jaas.config", "kafka.sasl.oauthbearer.method=oidc"),
+        ({"sasl_jaas_config": "a.MyModule required;"}, "kafka.sasl.jaas.config", "module MyModule"),
+        ({"sasl_jaas_config": PLAIN + '"p";', "sasl_mechanism": "SCRAM-SHA-256"},
+         "kafka.sasl.mechanism", "must be PLAIN"),
+        ({"sasl_jaas_config": SCRAM + 'username="u";', "sasl_mechanism": "SCRAM-SHA-256"},
+         "kafka.sasl.jaas.config", "lacks password"),
+        ({"sasl_jaas_config": PLAIN + '"p" tokenauth="true";', "sasl_mechanism": "PLAIN"},
+         "kafka.sasl.jaas.config", "other options"),
+        ({"buffer_memory": "32m"}, "kafka.buffer.memory", "whole number"),
+        ({"max_block_ms": "1 minute"}, "kafka.max.block.ms", "whole number"),
+        ({"max_request_size": "1", "message_max_bytes": "2"}, "kafka.message.max.bytes",
+         "give one of them"),
+    ],
+)  # fmt: skip
+def test_what_only_java_knows_is_refused_with_the_way_out(
+    given: dict[str, str], name: str, way_out: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        settings(**given)
+    assert name in str(refused.value)
+    assert way_out in str(refused.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"kafka.bootstrap.servers": " "}, {"topic": "t"}])
+def test_servers_are_needed(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers is missing"):
+        client_settings(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"linger_m": "5"}, "kafka.linger.m is unknown to librdkafka. Did you mean kafka.linger.m"),
+        ({"zzzz": "5"}, "kafka.zzzz is unknown to librdkafka. Its CONFIGURATION.md"),
+        ({"error_cb": "5"}, "kafka.error.cb is unknown"),
+        ({"linger_ms": "soon"}, "Option kafka.linger.ms cannot be used: Invalid value"),
+        ({"buffer_memory": "0"}, "Option kafka.buffer.memory cannot be used"),
+        ({"max_in_flight": "9"}, "do not go together"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "sasl.username and"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("kafka_library")
+def test_librdkafka_judges_names_and_values(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_known(settings(**given))
+    assert text in str(refused.value)
+
+
+@pytest.mark.usefixtures("kafka_library")
+def test_what_python_alone_can_give_is_no_option() -> None:
+    options = {"kafka.bootstrap.servers": "h:1", "kafka.error_cb": "print"}
+    with pytest.raises(ConfigError, match=r"Option kafka\.error_cb cannot be used"):
+        check_known(client_settings(options))
+
+
+@pytest.mark.usefixtures("kafka_library")
+def test_good_settings_are_known_to_librdkafka() -> None:
+    check_known(settings(max_request_size="2000000", compression_type="zstd", retries="9"))
+    check_known(settings(acks="1", delivery_timeout_ms="90000"), transactional=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"security_protocol": "s3cret", "sasl_password": "s3cret"},
+        {"security_protocol": "SSL", "ssl_key_pem": "s3cret", "ssl_certificate_pem": "s3cret"},
+        {"sasl_jaas_config": 'a.OddModule required password="s3cret";'},
+        {"sasl_jaas_config": 's3cret password="s3cret'},
+        {"sasl_mechanism": "PLAIN", "sasl_jaas_config": PLAIN + '"s3cret" s3cret;'},
+        {"sasl_password": "s3cret", "sasl_mechanism": "PLAIN",
+         "sasl_jaas_config": PLAIN + '"s3cret";'},
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("kafka_library")
+def test_no_error_shows_a_secret(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_known(settings(**given))
+    assert "s3cret" not in str(refused.value)
+
+
+def test_no_repr_shows_a_secret() -> None:
+    assert "s3cret" not in repr(settings(sasl_password="s3cret", sasl_username="u"))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"acks": "1"}, "kafka.acks=1 lets the broker lose"),
+        ({"request_required_acks": "0"}, "kafka.request.required.acks=0"),
+        ({"enable_idempotence": "false"}, '"at-least-once"'),
+        ({"delivery_timeout_ms": "120000"}, "at most kafka.transaction.timeout.ms=60000"),
+        ({"delivery_timeout_ms": "0"}, "at most"),
+        ({"transaction_timeout_ms": "soon"}, "whole number"),
+    ],
+)
+def test_transactions_refuse_what_would_lose_records(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_transactional(settings(**given))
+    assert text in str(refused.value)
+
+
+def test_a_transactional_producer_is_set_up_whole() -> None:
+    given = settings(acks="-1", linger_ms="9", transaction_timeout_ms="90000")
+    assert transactional_config(given, "me") == {
+        "bootstrap.servers": "h:9092", "acks": "all", "enable.idempotence": "true",
+        "linger.ms": "9", "partitioner": "murmur2_random", "retry.backoff.ms": "250",
+        "transactional.id": "me", "transaction.timeout.ms": "90000",
+    }  # fmt: skip
+    assert transactional_config(given, "me", 7000)["transaction.timeout.ms"] == "7000"
+
+
+@pytest.mark.usefixtures("kafka_library")
+def test_a_request_is_repeated_no_sooner_than_the_user_says() -> None:
+    assert settings(retry_backoff_ms="40").retry_backoff_ms == 40
+    assert settings(retry_backoff_max_ms="90").retry_backoff_ms == 90
+    check_known(settings(retry_backoff_max_ms="90"))
+
+
+def test_other_producers_are_idempotent_unless_told_otherwise() -> None:
+    assert producer_config(settings())["enable.idempotence"] == "true"
+    assert producer_config(settings(enable_idempotence="false"))["enable.idempotence"] == "false"
+    weak = producer_config(settings(acks="1"))
+    assert weak["acks"] == "1"
+    assert "enable.idempotence" not in weak
+
+
+@pytest.mark.usefixtures("kafka_library")
+def test_consumers_get_the_connection_and_nothing_of_producers() -> None:
+    given = settings(acks="all", linger_ms="9", sasl_password="p", client_id="me")
+    assert connection(given) == {
+        "bootstrap.servers": "h:9092", "sasl.password": "p", "client.id": "me"
+    }  # fmt: skip
+    found = consumer_config(given, group="g")
+    assert found["isolation.level"] == "read_committed"
+    assert found["enable.auto.commit"] is False
+    assert "acks" not in found
+    assert consumer_config(given, committed=False)["isolation.level"] == "read_uncommitted"
+    confluent().Consumer(found | {"log_level": 0}).close()
+
+
+def test_settings_travel_to_the_workers() -> None:
+    given = settings(sasl_password="p")
+    assert pickle.loads(pickle.dumps(given)) == given
+
+
+def test_a_missing_client_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(MissingExtraError, match="'kafka'"):
+        confluent()
+
+
+def test_the_page_tells_of_every_name_that_is_called_otherwise() -> None:
+    page = (Path(dedup.kafka.__file__).parent / "README.md").read_text()
+    names = ("max.request.size", "buffer.memory", "request.timeout.ms", "send.buffer.bytes")
+    for name in (*names, "receive.buffer.bytes"):
+        assert f"`{name}`" in page
+        assert f"`{RENAMED[name]}`" in page
+
+
+def test_hints_are_names_that_can_be_given() -> None:
+    assert unknown_name("kafka.sasl.user").endswith("Did you mean kafka.sasl.username?")

@@ -1,0 +1,48 @@
+"""Which jars of Spark's Kafka connector are for which Spark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import dedup.kafka
+from dedup.errors import ConfigError
+from dedup.kafka.connector import JARS, packages
+
+
+@pytest.mark.parametrize(
+    ("spark", "connector"),
+    [("4.0.5", "4.0.0"), ("4.1.4", "4.1.3"), ("4.2.1", "4.2.0"), ("4.3.0.dev0", "4.2.0")],
+)
+def test_each_line_of_spark_has_its_own(spark: str, connector: str) -> None:
+    found = packages(spark)
+    assert found[0] == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
+    assert [name.split(":")[1].partition("_")[0] for name in found] == [
+        "spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10", "kafka-clients", "commons-pool2",
+    ]  # fmt: skip
+
+
+def test_the_default_is_the_installed_pyspark() -> None:
+    assert dedup.kafka.packages() == packages(pyspark.__version__)
+
+
+def test_the_page_has_the_same_versions() -> None:
+    page = (Path(dedup.kafka.__file__).parent / "README.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")]
+        for line in page.splitlines()
+        if re.match(r"\| 4\.\d", line)
+    ]
+    told = {line: tuple(jars) for lines, *jars in rows for line in lines.split(", ")}
+    assert told == {
+        line: tuple(name.split(":")[2] for name in names) for line, names in JARS.items()
+    }
+
+
+@pytest.mark.parametrize("spark", ["3.5.9", "4.10.0", "5.0.0", "main"])
+def test_without_any_the_error_says_for_which_there_are(spark: str) -> None:
+    with pytest.raises(ConfigError, match=f"for Spark {spark}; they are for {', '.join(JARS)}"):
+        packages(spark)

@@ -1,0 +1,92 @@
+"""What a sink remembers of its starts: rows of micro-batches, fixed options, a folder a query."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError, SinkError
+from dedup.kafka import kafka_sink
+from dedup.kafka.sink.function import KafkaFunction
+from dedup.kafka.sink.sink_options import sink_options
+from dedup.kafka.sink.staging import Staging
+
+
+def function() -> KafkaFunction:
+    return kafka_sink("localhost:9", checkpoint="checkpoint", topic="out")
+
+
+def call(sink: KafkaFunction, batch_id: int, *, fails: bool = False) -> str:
+    """What a call does around its Spark job."""
+    row = sink._row("q", batch_id)
+    sink._rows["q"] = (row, batch_id, not fails)
+    return row
+
+
+def test_micro_batches_that_follow_each_other_are_of_one_row() -> None:
+    sink = function()
+    assert call(sink, 4) == call(sink, 5) == call(sink, 6)
+
+
+@pytest.mark.parametrize("batch_id", [6, 5, 0, 8])
+def test_a_repetition_or_a_gap_begins_another_row(batch_id: int) -> None:
+    sink = function()
+    first = call(sink, 6)
+    assert call(sink, batch_id) != first
+
+
+def test_another_function_begins_another_row() -> None:
+    assert call(function(), 6) != call(function(), 7)
+
+
+def test_a_failure_that_was_caught_is_not_passed_by() -> None:
+    sink = function()
+    call(sink, 6, fails=True)
+    with pytest.raises(SinkError, match="Micro-batch 6 was not published"):
+        call(sink, 7)
+    call(sink, 6)
+    call(sink, 7)
+
+
+def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path), "q")
+    staging.settle({"markers": "a", "transactional.id.prefix": "p"})
+    staging.settle({"markers": "a", "transactional.id.prefix": "p"})
+    with pytest.raises(ConfigError, match="Option markers is 'b', and this sink has published"):
+        staging.settle({"markers": "b", "transactional.id.prefix": "p"})
+    with pytest.raises(ConfigError, match=r"transactional\.id\.prefix"):
+        staging.settle({"markers": "a", "transactional.id.prefix": "other"})
+    Staging(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
+
+
+def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> None:
+    rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
+    one, other = Staging(str(tmp_path), "one"), Staging(str(tmp_path), "other")
+    staged = one.write(0, 0, rows)
+    assert one.manifest(0, [staged]) == [staged]
+    assert other.manifest(0, []) == []
+    other.note_published(7)
+    assert one.published() is None
+    other.clean(7)
+    assert [batch.num_rows for batch in one.read(staged)] == [1]
+
+
+def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:
+    options = sink_options(
+        {"kafka.bootstrap.servers": "a:9", "topic": "t", "checkpointLocation": "here"}
+    )
+    assert options.staging == f"{os.getcwd()}/here/dedup-sinks/kafka"
+
+
+def test_a_function_that_chooses_partitions_is_known_again() -> None:
+    from dedup.kafka.sink.sink_options import partitioner_key
+
+    def first(keys: pa.Array, values: pa.Array, count: int) -> np.ndarray:
+        return np.zeros(len(keys), np.int64)
+
+    assert partitioner_key(first) == partitioner_key(first)
+    assert partitioner_key("key") == "key"

@@ -1,0 +1,235 @@
+"""Avro as columns: types without loss or refused by name, and bytes that are no Avro."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError
+from dedup.kafka.source.avro_rows import AvroDecoder
+from dedup.kafka.source.avro_types import AvroSchema
+from dedup.kafka.source.parsed import CAUSE, FIELDS
+
+
+def record(*fields: Any, name: str = "R", **more: Any) -> str:
+    """A schema of fields, each a name with a type and maybe a default."""
+    made = [
+        {"name": f[0], "type": f[1], **({"default": f[2]} if len(f) > 2 else {})} for f in fields
+    ]
+    return json.dumps({"type": "record", "name": name, "fields": made, **more})
+
+
+def encoded(schema: str, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, json.loads(schema), value)
+    return out.getvalue()
+
+
+def decoded(decoder: AvroDecoder, *values: bytes | None) -> tuple[list[Any], list[str | None]]:
+    decoder = pickle.loads(pickle.dumps(decoder))
+    batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": range(len(values))})
+    [found] = decoder.batches([batch])
+    causes = found.column(CAUSE).to_pylist()
+    kept = found.column("value").to_pylist()
+    assert kept == [v if c else None for v, c in zip(values, causes, strict=True)]
+    assert found.column(FIELDS).type == decoder.schema.type
+    return found.column(FIELDS).to_pylist(), causes
+
+
+def field(kind: Any, *references: str) -> pa.DataType:
+    return AvroSchema(record(("f", kind)), references).type.field("f").type
+
+
+def logical(kind: Any, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+UTC = pa.timestamp("us", "UTC")
+RAW = {
+    "boolean": (pa.bool_(), True, True),
+    "int": (pa.int32(), -5, -5),
+    "long": (pa.int64(), 2**62, 2**62),
+    "float": (pa.float32(), 0.5, 0.5),
+    "double": (pa.float64(), 0.1, 0.1),
+    "bytes": (pa.binary(), b"\xff", b"\xff"),
+    "string": (pa.string(), "ü", "ü"),
+}
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_primitive_types(kind: str) -> None:
+    type_, given, expected = RAW[kind]
+    assert field(kind) == field({"type": kind}) == field(["null", kind]) == field([kind]) == type_
+    schema = record(("f", ["null", kind]))
+    rows, causes = decoded(AvroDecoder(schema), encoded(schema, {"f": given}),
+                           encoded(schema, {"f": None}), None)  # fmt: skip
+    assert rows == [{"f": expected}, {"f": None}, None]
+    assert causes == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "type_", "whole"),
+    [
+        (logical("int", "date"), 19_000, pa.date32(), 19_000),
+        (logical("int", "date"), -(2**31), pa.date32(), -(2**31)),
+        (logical("long", "timestamp-millis"), 1_234, UTC, 1_234_000),
+        (logical("long", "timestamp-micros"), -1, UTC, -1),
+        (logical("long", "local-timestamp-millis"), 5, pa.timestamp("us"), 5_000),
+        (logical("long", "local-timestamp-micros"), 5, pa.timestamp("us"), 5),
+        (logical("int", "time-millis"), 7, pa.int32(), 7),
+        (logical("long", "time-micros"), 7, pa.int64(), 7),
+        (logical("long", "timestamp-nanos"), 7, pa.int64(), 7),
+        (logical("long", "nobody-knows-this"), 7, pa.int64(), 7),
+    ],
+)
+def test_logical_types_keep_every_value(
+    kind: Any, stored: int, type_: pa.DataType, whole: int
+) -> None:
+    schema = record(("f", kind))
+    # Written without its meaning, so that the writer's library converts nothing.
+    data = encoded(record(("f", kind["type"])), {"f": stored})
+    assert field(kind) == type_
+    decoder = AvroDecoder(schema)
+    batch = pa.record_batch({"value": pa.array([data], pa.binary())})
+    [found] = decoder.batches([batch])
+    column = found.column(FIELDS).field("f")
+    plain = pa.int64() if type_.bit_width == 64 else pa.int32()
+    assert column.view(plain).to_pylist() == [whole]
+
+
+def test_a_time_that_spark_cannot_hold_is_poison_and_its_neighbours_are_not() -> None:
+    schema = record(("f", logical("long", "timestamp-millis")))
+    plain = record(("f", "long"))
+    data = [encoded(plain, {"f": n}) for n in (1, 2**62, 3)]
+    rows, causes = decoded(AvroDecoder(schema), *data)
+    assert [row is None for row in rows] == [False, True, False]
+    assert causes[0] is causes[2] is None
+    assert "does not fit its column" in str(causes[1])
+
+
+@pytest.mark.parametrize("kind", ["bytes", {"type": "fixed", "name": "D", "size": 17}])
+def test_decimals(kind: Any) -> None:
+    base = {"type": kind} if isinstance(kind, str) else kind
+    schema = record(("f", {**base, "logicalType": "decimal", "precision": 38, "scale": 10}))
+    big = Decimal("-1234567890123456789012345678.0123456789")
+    rows, _ = decoded(AvroDecoder(schema), encoded(schema, {"f": big}))
+    assert rows == [{"f": big}]
+    assert AvroSchema(schema).type.field("f").type == pa.decimal128(38, 10)
+
+
+def test_a_decimal_is_read_in_the_writers_scale_and_never_rounded() -> None:
+    writer = record(("f", logical("bytes", "decimal", precision=6, scale=2)))
+    wider = record(("f", logical("bytes", "decimal", precision=8, scale=4)))
+    narrower = record(("f", logical("bytes", "decimal", precision=6, scale=1)))
+    data = [encoded(writer, {"f": Decimal(text)}) for text in ("1.20", "1.25")]
+    assert decoded(AvroDecoder(wider, writer=writer), *data)[0] == [
+        {"f": Decimal("1.2000")}, {"f": Decimal("1.2500")},
+    ]  # fmt: skip
+    rows, causes = decoded(AvroDecoder(narrower, writer=writer), *data)
+    assert rows == [{"f": Decimal("1.2")}, None]
+    assert "loss" in str(causes[1])
+    plain = encoded(record(("f", "bytes")), {"f": (-(10**37)).to_bytes(16, "big", signed=True)})
+    whole = record(("f", logical("bytes", "decimal", precision=38, scale=1)))
+    assert decoded(AvroDecoder(whole, writer=record(("f", "bytes"))), plain)[0] == [
+        {
+            "f": Decimal(-(10**36)).quantize(
+                Decimal("0.1"), context=__import__("decimal").Context(50)
+            )
+        }
+    ]
+
+
+def test_nested_types() -> None:
+    inner = {
+        "type": "record", "name": "In", "namespace": "n",
+        "fields": [
+            {"name": "at", "type": logical("long", "timestamp-millis")},
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["X", "Y"]}},
+            {"name": "again", "type": ["null", "E"]},
+        ],
+    }  # fmt: skip
+    schema = record(
+        ("one", inner),
+        ("many", {"type": "array", "items": ["null", "n.In"]}),
+        ("map", {"type": "map", "values": ["null", logical("long", "timestamp-millis")]}),
+        ("plain", {"type": "map", "values": {"type": "array", "items": "int"}}),
+        ("u", {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}),
+        ("x", {"type": "fixed", "name": "X2", "size": 2}),
+    )
+    item = {"at": 1, "e": "Y", "again": "X"}
+    writer = json.loads(schema.replace('"logicalType": "timestamp-millis"', '"x": 1'))
+    value = {
+        "one": item, "many": [None, item], "map": {"a": 2, "b": None}, "plain": {"k": [1, 2]},
+        "u": bytes(range(16)), "x": b"\x00\xff",
+    }  # fmt: skip
+    rows, causes = decoded(AvroDecoder(schema), encoded(json.dumps(writer), value))
+    assert causes == [None]
+    [row] = rows
+    assert row["one"]["at"].microsecond == 1000
+    assert (row["one"]["e"], row["one"]["again"]) == ("Y", "X")
+    assert row["many"][0] is None
+    assert row["many"][1]["at"].microsecond == 1000
+    assert [(k, v and v.microsecond) for k, v in row["map"]] == [("a", 2000), ("b", None)]
+    assert row["plain"] == [("k", [1, 2])]
+    assert (row["u"], row["x"]) == ("00010203-0405-0607-0809-0a0b0c0d0e0f", b"\x00\xff")
+
+
+def test_a_record_is_brought_to_the_readers_schema() -> None:
+    writer = record(("a", "int"), ("gone", "string"), ("old", "float"))
+    reader = record(
+        ("a", "long"), ("new", "string", "here"), ("raw", "bytes", "\u00ff"),
+        ("price", logical("bytes", "decimal", precision=4, scale=2), "\u0001"),
+    )  # fmt: skip
+    renamed = json.loads(reader)
+    renamed["fields"].append({"name": "young", "type": "double", "aliases": ["old"]})
+    data = encoded(writer, {"a": 1, "gone": "x", "old": 0.5})
+    rows, causes = decoded(AvroDecoder(json.dumps(renamed), writer=writer), data)
+    assert causes == [None]
+    assert rows == [{"a": 1, "new": "here", "raw": b"\xff", "price": Decimal("0.01"), "young": 0.5}]
+    other, causes = decoded(AvroDecoder(record(("a", "string")), writer=writer), data)
+    assert other == [None]
+    assert "int is not string" in str(causes[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("f", "null")], "Field f of the Avro schema is of type null"),
+        ([("f", ["int", "string"])], "a union may hold one type"),
+        ([("f", {"type": "array", "items": ["null", "int", "string"]})], "Field f.items"),
+        ([("f", logical("bytes", "decimal", precision=39, scale=0))], "at most 38 digits"),
+        ([("f", {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"})], "months"),
+        ([("f", ["null", "R"])], "it contains itself"),
+        ([("f", "Nobody")], "no type has this name"),
+        ([("f", {"type": "record", "name": "E", "fields": []})], "it has no fields"),
+    ],
+)
+def test_what_has_no_type_in_spark_is_refused_by_name(fields: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        AvroDecoder(record(*fields)).check()
+
+
+@pytest.mark.parametrize("schema", ["{", '"string"', '{"type": "array", "items": "int"}'])
+def test_what_is_no_record_is_refused(schema: str) -> None:
+    with pytest.raises(ConfigError):
+        AvroDecoder(schema).check()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x02", b"\x02\x0aab", b"\xff" * 30, b"\x02\x04\xff\xfe", b"\x02\x02x\x00", b"\x02\x01"],
+)
+def test_bytes_that_are_no_avro_are_poison(data: bytes) -> None:
+    schema = record(("a", "int"), ("b", "string"))
+    good = encoded(schema, {"a": 1, "b": "x"})
+    rows, causes = decoded(AvroDecoder(schema), good, data, good)
+    assert rows == [{"a": 1, "b": "x"}, None, {"a": 1, "b": "x"}]
+    assert causes[0] is causes[2] is None
+    assert str(causes[1]).startswith("It is not Avro of this schema: ")

@@ -1,0 +1,173 @@
+"""Parts of the Kafka source that need neither Spark nor a broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from dedup.errors import ConfigError, SourceError, StateError
+from dedup.kafka.source.background import Newest
+from dedup.kafka.source.poison import poison_counts
+from dedup.kafka.source.quarantine import Quarantine
+from dedup.kafka.source.read_offsets import end_offsets
+from dedup.kafka.source.start import matching
+from dedup.kafka.source.topic_ids import FILE, Checkpoint, merged, refuse_other_topics
+from dedup.kafka.source.topics import ReadTopic
+
+
+def topic(name: str, topic_id: str) -> ReadTopic:
+    return ReadTopic(name, topic_id, (0,))
+
+
+NOW = {"a": topic("a", "1"), "b": topic("b", "2"), "gone": None}
+
+
+@pytest.mark.parametrize(
+    ("noted", "read", "refused"),
+    [
+        ({}, {"a"}, None),
+        ({"a": "1"}, {"a"}, None),
+        ({"a": "0"}, set(), None),
+        ({"a": "0"}, {"b"}, None),
+        ({"a": "0", "elsewhere": "9"}, {"elsewhere"}, None),
+        ({"a": "0"}, {"a"}, "Topic a was deleted and made again .ID 0 then, 1 now"),
+        ({"gone": "3"}, {"gone"}, "Topic gone does not exist any more"),
+    ],
+)
+def test_a_topic_with_another_id_is_refused_where_it_was_read(
+    noted: dict[str, str], read: set[str], refused: str | None
+) -> None:
+    if refused is None:
+        refuse_other_topics(noted, NOW, read)
+    else:
+        with pytest.raises(SourceError, match=refused):
+            refuse_other_topics(noted, NOW, read)
+
+
+def test_what_was_read_keeps_the_id_that_it_had() -> None:
+    noted = {"a": "0", "b": "0", "gone": "3"}
+    assert merged(noted, NOW, {"a"}) == {"a": "0", "b": "2", "gone": "3"}
+
+
+def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
+    assert checkpoint.topics_read() is None
+    assert checkpoint.query_id() is None
+    assert checkpoint.topic_ids() == {}
+    log = tmp_path / "checkpoint" / "offsets"
+    log.mkdir(parents=True)
+    about = '{"batchWatermarkMs":0,"conf":{"a":"b"}}'
+    (log / "9").write_text(f'v1\n{about}\n{{"old":{{"0":1}}}}')
+    lines = ['{"a":{"0":1,"1":2},"b":{"0":3}}', "-", '{"logOffset":4}', "5"]
+    (log / "10").write_text("\n".join(["v1", about, *lines]))
+    (log / ".11.tmp").write_text("")
+    assert checkpoint.topics_read() == {"a", "b"}
+    (log / "11").write_text(f'v2\n{about}\nsource-0:{{"c":{{"0":1}}}}')
+    assert checkpoint.topics_read() == {"c"}
+    checkpoint.note({"b": "2", "a": "1"})
+    assert checkpoint.topic_ids() == {"a": "1", "b": "2"}
+    for damaged in ("", "[]", '{"format": 2, "topics": {}}', '{"format": 1}'):
+        (tmp_path / "checkpoint" / FILE).write_text(damaged)
+        with pytest.raises(StateError, match=FILE):
+            checkpoint.topic_ids()
+
+
+def test_end_offsets_are_those_of_kafka_and_of_all_its_sources() -> None:
+    def source(description: str, end: Any) -> Any:
+        return SimpleNamespace(description=description, endOffset=end)
+
+    progress = SimpleNamespace(
+        sources=[
+            source("KafkaV2[Subscribe[a]]", '{"a":{"0":5,"1":7}}'),
+            source("KafkaV2[Subscribe[a,b]]", {"a": {"0": 3}, "b": {"2": 1}}),
+            source("FileStreamSource[file:/x]", '{"logOffset":4}'),
+            source("KafkaV2[Subscribe[c]]", None),
+            source("KafkaV2[Subscribe[d]]", "null"),
+        ]
+    )
+    assert end_offsets(progress) == {"a": {0: 3, 1: 7}, "b": {2: 1}}
+
+
+def test_counts_of_poison_are_added_over_tasks() -> None:
+    observed = {
+        "records": 9,
+        "poison": 6,
+        "places": [
+            {"place": {"topic": "t", "partition": 0}, "number": 1.0},
+            {"place": {"topic": "t", "partition": 3}, "number": 2.0},
+        ],
+        "counts": [{"x": 1.0, "y": 2.0}, {"x": 2.0, "y": 1.0}, {"x": 1.0, "y": 3.0}],
+    }
+    progress = {"observedMetrics": {"kafka_source": observed}}
+    assert poison_counts(progress) == {"t": {0: 5, 3: 1}}
+    nothing = {"records": 0, "poison": 0, "places": None, "counts": None}
+    assert poison_counts({"observedMetrics": {"kafka_source": nothing}}) == {}
+    assert poison_counts({}) == {}
+
+
+def poison(offset: int = 2, **fields: Any) -> str:
+    """An object, as far as Python reads it."""
+    return json.dumps({"topic": "t", "partition": 1, "offset": offset, "error": "why"} | fields)
+
+
+def test_what_is_set_aside_already_stays(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path / "aside")
+    kept.check()
+    assert list((tmp_path / "aside").rglob("*")) == []
+    kept.write([poison(), poison(3)])
+    kept.write([poison(error="another"), poison(4), poison(2**62, topic="_hidden")])
+    found = sorted((tmp_path / "aside" / "topic=t" / "partition=1").iterdir())
+    assert [int(path.stem) for path in found] == [2, 3, 4]
+    assert found[0].read_text() == poison() + "\n"
+    assert (tmp_path / "aside" / "topic=_hidden" / "partition=1" / f"0{2**62}.json").exists()
+
+
+def test_rows_without_a_cause_go_on(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path)
+    assert kept.set_aside(pd.Series([None, poison(7), None])).tolist() == [True, False, True]
+    assert kept.set_aside(pd.Series([None, None], dtype=object)).tolist() == [True, True]
+    assert [path.name for path in tmp_path.rglob("*.json")] == [f"{7:020d}.json"]
+
+
+def test_a_quarantine_that_fails_lets_no_record_pass(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path / "aside")
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "topic=t").write_text("in the way")
+    with pytest.raises(SourceError, match="None was passed by"):
+        kept.write([poison()])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Quarantine(tmp_path / "file").check()
+
+
+def test_patterns_match_whole_names() -> None:
+    assert matching("a.?", ["a", "ab", "abc", "ba"]) == ("a", "ab")
+    with pytest.raises(ConfigError):
+        matching("(", [])
+
+
+def test_a_newer_job_takes_the_place_of_one_that_waits(caplog: pytest.LogCaptureFixture) -> None:
+    work, done = Newest("work"), []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        go_on.wait(10)
+        done.append("first")
+        raise ValueError("no harm")
+
+    work.submit(first)
+    assert begun.wait(10)
+    for name in ("second", "third"):
+        work.submit(lambda name=name: done.append(name))  # type: ignore[misc]
+    assert not work.drain(0.01)
+    go_on.set()
+    assert work.drain(10)
+    assert done == ["first", "third"]
+    assert "work: no harm" in caplog.text

@@ -1,0 +1,178 @@
+"""Schemas by ID from a registry: asked once, and its failures are never the record's fault."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError, SourceError
+from dedup.kafka import ConfluentAvro, Registry
+from dedup.kafka.source import registry as registry_module
+from dedup.kafka.source.avro_rows import AvroDecoder
+from dedup.kafka.source.parsed import CAUSE, FIELDS
+from tests.support.schema_registry import SchemaRegistry, running_registry
+
+
+def schema(**fields: Any) -> str:
+    made = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "R", "fields": made})
+
+
+ONE = schema(a="int", b="string")
+NEWER = json.dumps(
+    json.loads(ONE) | {"fields": [*json.loads(ONE)["fields"],
+                                  {"name": "c", "type": "int", "default": 7}]}
+)  # fmt: skip
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistry]:
+    monkeypatch.setattr(registry_module, "_PAUSES_S", (0.01, 0.01))
+    with running_registry() as found:
+        yield found
+
+
+def body(text: str, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, json.loads(text), value)
+    return out.getvalue()
+
+
+def read(decoder: AvroDecoder, *values: bytes | None) -> tuple[list[Any], list[str | None]]:
+    batch = pa.record_batch({"value": pa.array(values, pa.binary())})
+    [found] = decoder.batches([batch])
+    return found.column(FIELDS).to_pylist(), found.column(CAUSE).to_pylist()
+
+
+def test_records_of_several_writers_come_in_the_readers_schema(server: SchemaRegistry) -> None:
+    old, new = server.add(1, ONE), server.add(70_000, NEWER, "orders-value")
+    decoder = pickle.loads(pickle.dumps(ConfluentAvro(server.url).decoder(("orders",))))
+    values = [
+        old + body(ONE, {"a": 1, "b": "x"}),
+        new + body(NEWER, {"a": 2, "b": "y", "c": 3}),
+        old + body(ONE, {"a": 4, "b": "z"}),
+        None,
+    ]
+    rows = [{"a": 1, "b": "x", "c": 7}, {"a": 2, "b": "y", "c": 3}, {"a": 4, "b": "z", "c": 7}]
+    assert read(decoder, *values) == ([*rows, None], [None] * 4)
+    assert read(decoder, *values)[0] == [*rows, None]
+    assert server.asked == [
+        "/subjects/orders-value/versions/latest", "/schemas/ids/1", "/schemas/ids/70000",
+    ]  # fmt: skip
+
+
+def test_bytes_without_a_known_schema_are_poison_and_asked_for_once(server: SchemaRegistry) -> None:
+    good = server.add(1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    server.add(2, "message M {}", schemaType="PROTOBUF")
+    decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
+    unknown = b"\0\0\0\0\x09" + body(ONE, {"a": 1, "b": "x"})
+    rows, causes = read(
+        decoder, good, b"", b"\0\0", b"{}{}{}", unknown, unknown, b"\0\0\0\0\2abc", good[:6],
+        good + b"x", good,
+    )  # fmt: skip
+    assert [row is not None for row in rows] == [True, *[False] * 8, True]
+    expected = [
+        "too few", "too few", "first byte is 123", "no schema with ID 9", "no schema with ID 9",
+        "not Avro but PROTOBUF", "not Avro of this schema", "1 bytes are left over",
+    ]  # fmt: skip
+    for cause, said in zip(causes[1:-1], expected, strict=True):
+        assert said in str(cause)
+    assert server.asked.count("/schemas/ids/9") == 1
+
+
+def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
+    inner = json.dumps({"type": "enum", "name": "n.Kind", "symbols": ["X", "Y"]})
+    server.add(1, inner, "kinds")
+    outer = schema(k="n.Kind")
+    reference = [{"name": "n.Kind", "subject": "kinds", "version": 1}]
+    head = server.add(2, outer, "orders-value", references=reference)
+    whole = schema(k=json.loads(inner))
+    decoder = ConfluentAvro(server.url).decoder(("orders",))
+    assert read(decoder, head + body(whole, {"k": "Y"})) == ([{"k": "Y"}], [None])
+    del server.by_subject["kinds", "1"]
+    with pytest.raises(SourceError, match="version 1 of kinds"):
+        read(ConfluentAvro(server.url, whole).decoder(("orders",)), head + b"\0")
+
+
+def test_a_registry_that_comes_back_is_asked_again(server: SchemaRegistry) -> None:
+    server.add(1, ONE)
+    server.failures += [503, 0]
+    found = Registry(server.url).by_id(1)
+    assert found is not None
+    assert found.text == ONE
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("status", [500, 503, 0, 401, 403, 404, 200])
+def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, status: int) -> None:
+    good = server.add(1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
+    server.failures += [status] * 3
+    with pytest.raises(SourceError, match="No record was passed by"):
+        read(decoder, good)
+    assert not server.failures or status in (401, 403, 404)
+    server.failures.clear()
+    assert read(decoder, good)[1] == [None]
+
+
+def test_a_registry_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "_PAUSES_S", ())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SourceError, match=f"{url} cannot be reached"):
+            Registry(url, timeout_s=1).by_id(1)
+
+
+def test_the_next_address_answers_for_one_that_does_not(server: SchemaRegistry) -> None:
+    server.add(1, ONE)
+    assert Registry(["http://127.0.0.1:9", server.url], timeout_s=1).by_id(1) is not None
+
+
+def test_credentials_are_sent_and_shown_nowhere(server: SchemaRegistry) -> None:
+    server.add(1, ONE)
+    server.require("u", "secret")
+    with pytest.raises(SourceError, match="401") as refused:
+        Registry(server.url, user="u", password="wrong-secret").by_id(1)
+    assert "wrong-secret" not in str(refused.value)
+    known = Registry(server.url, user="u", password="secret", headers={"X-Tenant": "t"})
+    assert known.by_id(1) is not None
+    assert server.headers[-1]["X-Tenant"] == "t"
+    assert "secret" not in repr(known)
+    server.authorization = "Bearer tok"
+    assert Registry(server.url, token="tok").by_id(1) is not None
+    assert "tok'" not in repr(Registry(server.url, token="tok"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"url": "registry:8081"}, "is none"),
+        ({"url": []}, "no URL"),
+        ({"url": "http://u:secret@host"}, "holds credentials"),
+        ({"url": "http://host", "user": "u"}, "together"),
+        ({"url": "http://host", "user": "u", "password": "p", "token": "t"}, "one of them"),
+    ],
+)
+def test_a_registry_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        Registry(**given)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_readers_schema_must_be_found_at_the_start(server: SchemaRegistry) -> None:
+    with pytest.raises(ConfigError, match="no subject 'orders-value'"):
+        ConfluentAvro(server.url).decoder(("orders",))
+    with pytest.raises(ConfigError, match="several topics"):
+        ConfluentAvro(server.url).decoder(("orders", "more"))
+    server.add(1, "{}", "orders-value", schemaType="JSON")
+    with pytest.raises(ConfigError, match="not Avro but JSON"):
+        ConfluentAvro(server.url).decoder(("orders",))
