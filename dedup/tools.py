@@ -1,4 +1,4 @@
-"""What the commands `dedup catalog`, `explain` and `tune` do, for programs: results are typed.
+"""What `dedup catalog`, `sink`, `explain` and `tune` do, for programs: results are typed.
 
 A catalog is given by its path, its URI, or a function that returns its file system, as to
 `dedup_by_id`. A checkpoint is given by its path, which is then read in the Spark session that is
@@ -8,7 +8,8 @@ result has `to_json()`: what the command prints with ``--json``, but for the exi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dedup.catalog.gc import vacuum as cleaning
 from dedup.catalog.gc.vacuum import Vacuumed
@@ -21,6 +22,7 @@ from dedup.catalog.repair.explain import Explanation
 from dedup.catalog.repair.inspection import Inspection, Where, open_root
 from dedup.catalog.root import Root
 from dedup.core.duration import duration_ms
+from dedup.spark.driver.checkpoint_log import read_progress
 from dedup.spark.driver.state_reader import Checkpoint, read_checkpoint
 from dedup.spark.id_text import id_key
 from dedup.tune.asked import TuneOptions
@@ -28,9 +30,12 @@ from dedup.tune.read_sample import read_sample
 from dedup.tune.tuning import tune
 
 __all__ = [
-    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "read_checkpoint", "read_sample",
-    "tune", "vacuum", "verify",
+    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_sink", "read_checkpoint",
+    "read_sample", "tune", "vacuum", "verify",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    from dedup.kafka.sink_inspection import SinkInspection
 
 
 def inspect(
@@ -136,6 +141,50 @@ def explain(
     asked = explaining.query_to_explain(place, snapshot, query)
     values = [id] if isinstance(id, str) else id
     return explaining.explain(place, asked, values, id_key(asked.id_columns, values), snapshot)
+
+
+def inspect_sink(
+    servers: str,
+    topic: str,
+    *,
+    markers: str | None = None,
+    checkpoint: str | None = None,
+    query: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> SinkInspection:
+    """Return what a Kafka sink has published, what holds its readers back, what a restart does.
+
+    Parameters
+    ----------
+    servers : str
+        Addresses of some brokers, as ``host1:9092,host2:9092``.
+    topic : str
+        Topic that the sink writes to.
+    markers : str, optional
+        Topic of its markers. Default: ``<topic>-markers``.
+    checkpoint : str, optional
+        The query's: a path, or a URI that pyarrow knows. What its next start does is then said.
+    query : str, optional
+        ID of the only query to be looked at. Default: that of the checkpoint, else all.
+    options : mapping of str to str, optional
+        Options ``kafka.*`` as of the sink, for security.
+
+    Raises
+    ------
+    ConfigError
+        If the brokers do not answer, refuse the credentials or lack a topic; or if there is no such
+        checkpoint.
+    SinkError
+        If a marker is damaged.
+    MissingExtraError
+        If confluent-kafka is not installed.
+    """
+    from dedup.kafka.client_options import client_settings
+    from dedup.kafka.sink_inspection import inspect_sink as found
+
+    settings = client_settings({**(options or {}), "kafka.bootstrap.servers": servers})
+    progress = None if checkpoint is None else read_progress(checkpoint)
+    return found(settings, topic, markers=markers, query=query, progress=progress)
 
 
 def _known(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:

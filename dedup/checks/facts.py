@@ -114,6 +114,12 @@ class Facts:
         Of the recent micro-batches.
     batch_records_max : int or None
         Records of the largest recent micro-batch.
+    batch_took_max_ms : int or None
+        How long the longest recent micro-batch took.
+    kafka_sinks : tuple of str
+        Names of the query's sinks that publish in transactions of Kafka, as far as is known.
+    sink_options : mapping of str to str
+        What is known of the options of these sinks, names in lower case.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -138,12 +144,19 @@ class Facts:
     records: int | None = None
     late_records: int | None = None
     batch_records_max: int | None = None
+    batch_took_max_ms: int | None = None
+    kafka_sinks: tuple[str, ...] = ()
+    sink_options: Mapping[str, str] = field(default_factory=dict)
 
     def setting(self, name: str, default: str) -> str | None:
         """Return a setting as the next start will have it: the checkpoint's where it keeps one."""
         if self.pinned is not None and name in self.pinned:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
+
+    def sink_option(self, name: str) -> str | None:
+        """Return the text of a sink's option, None where it is not known to be given."""
+        return self.sink_options.get(name.lower())
 
     def enabled(self, name: str, default: str = "true") -> bool | None:
         """Return whether a setting will be true at the next start, None where that is not known."""

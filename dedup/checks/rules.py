@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.checks import guarantee_rules, kafka_rules, memory_rules, speed_rules
+from dedup.checks import guarantee_rules, kafka_rules, memory_rules, sink_rules, speed_rules
 from dedup.checks.facts import Facts
 from dedup.checks.findings import Assessments, Finding, findings
 
@@ -17,6 +17,9 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "horizon-retention": kafka_rules.horizon_retention,
     "source-clocks": kafka_rules.source_clocks,
     "kafka-data-loss": kafka_rules.kafka_data_loss,
+    "sink-readers": sink_rules.sink_readers,
+    "sink-markers": sink_rules.sink_markers,
+    "sink-timeout": sink_rules.sink_timeout,
     "shuffle-partitions": speed_rules.shuffle_partitions,
     "shard-layout": speed_rules.shard_layout,
     "trigger-limit": speed_rules.trigger_limit,

@@ -14,6 +14,7 @@ from dedup.cli.failures import OK
 from dedup.cli.help_screen import App
 from dedup.cli.remedies.command import remedies
 from dedup.cli.run.command import run
+from dedup.cli.sink.command import sink_app
 from dedup.cli.tune.command import tune
 from dedup.cli.version import version_lines
 from dedup.cli.watch.command import watch
@@ -28,6 +29,7 @@ app = App(
 for command in (tune, check, run, explain, watch, demo, remedies):
     app.command()(command)
 app.add_typer(catalog_app, name="catalog")
+app.add_typer(sink_app, name="sink")
 
 
 def _version(wanted: bool) -> None:

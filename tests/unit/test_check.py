@@ -23,8 +23,9 @@ from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.run.output_folder import Record
 from dedup.cli.run.run_options import RunOptions
 from dedup.core.sharding import slot_keys
+from dedup.kafka.sink.sink_options import sink_options
 from dedup.monitor.metrics_log import MetricsLog
-from dedup.spark.driver.checkpoint_log import read_checkpoint
+from dedup.spark.driver.checkpoint_log import SINKS, read_checkpoint
 from tests.support.batch_metrics import HOUR_MS, QUERY, batch
 from tests.support.catalog import certificate
 
@@ -208,6 +209,24 @@ def test_with_everything_known(tmp_path: Path) -> None:
     last = result.stdout.strip().split("\n")[-1]
     assert "fine" in last
     assert not {"breaks", "costs", "told"} & set(last.split())
+
+
+def test_a_sink_is_known_by_what_it_staged(tmp_path: Path) -> None:
+    place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(10, 10))
+    assert not findings(place).keys() & {"sink-readers", "sink-markers", "sink-timeout"}
+    (place / SINKS / "audit").mkdir(parents=True)
+    given = ("--log", make_log(tmp_path / "log", batch_ms=45_000), "--sink-option", "Topic=out")
+    found = findings(place, *given)
+    assert "sink audit" in found["sink-readers"][0]["evidence"]
+    assert "Topic out-markers" in found["sink-markers"][0]["evidence"]
+    assert "took 45.0 s" in found["sink-timeout"][0]["evidence"]
+    longer = ("--sink-option", "kafka.transaction.timeout.ms=300000")
+    assert findings(place, *given, *longer)["sink-timeout"][0]["level"] == "fine"
+
+
+def test_the_sink_stages_where_it_is_looked_for() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "topic": "t", "checkpointLocation": "/c"}
+    assert sink_options(given).staging == f"/c/{SINKS}/kafka"
 
 
 def test_exit_code_4_where_the_guarantee_breaks(tmp_path: Path) -> None:

@@ -152,6 +152,32 @@ CASES = {
         Case({"sources": (kafka(options={"failondataloss": "False"}),)}, BREAKS, "topic orders",
              '.option("failOnDataLoss", "true")'),
     ],
+    "sink-readers": [
+        Case({}, None),
+        Case({"kafka_sinks": ("kafka", "audit")}, UNKNOWN, "(sink kafka, audit)",
+             "isolation.level=read_committed", Takes.OUTSIDE),
+    ],
+    "sink-markers": [
+        Case({}, None),
+        Case({"kafka_sinks": ("kafka",)}, UNKNOWN, "Topic TOPIC-markers",
+             f"{KAFKA_CONFIGS} TOPIC-markers --describe --all", Takes.OUTSIDE),
+        Case({"kafka_sinks": ("kafka",), "sink_options": {"topic": "out"}}, UNKNOWN, "out-markers",
+             f"{KAFKA_CONFIGS} out-markers --describe --all", Takes.OUTSIDE),
+        Case({"kafka_sinks": ("kafka",), "sink_options": {"topic": "out", "markers": "m"}}, UNKNOWN,
+             "Topic m holds", f"{KAFKA_CONFIGS} m --describe --all", Takes.OUTSIDE),
+    ],
+    "sink-timeout": [
+        Case({"batch_took_max_ms": 90_000}, None),
+        Case({"kafka_sinks": ("kafka",)}, UNKNOWN, "--log"),
+        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 29_999}, FINE, "1 minute (taken to"),
+        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 30_000}, COSTS, "took 30.0 s, more",
+             '.option("kafka.transaction.timeout.ms", 120000)'),
+        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 30_000,
+              "sink_options": {"kafka.transaction.timeout.ms": "300000"}}, FINE, "is 5 minutes,"),
+        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 600_000}, COSTS, "600.0 s",
+             '.option("kafka.transaction.timeout.ms", 2400000)\n'
+             "# and transaction.max.timeout.ms=2400000 on every broker"),
+    ],
     "shuffle-partitions": [
         Case({"cores": 4}, UNKNOWN, "--properties"),
         Case({"state_partitions": 8}, UNKNOWN, "spark.executor.instances"),

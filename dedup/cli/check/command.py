@@ -26,6 +26,9 @@ class CheckFlags(Flags):
     source_option: Annotated[
         list[str] | None, option("KEY=VALUE", "Option of the source: maxOffsetsPerTrigger=...")
     ] = None
+    sink_option: Annotated[
+        list[str] | None, option("KEY=VALUE", "Option of the Kafka sink: topic=...")
+    ] = None
     kafka_retention: Annotated[
         str | None, option("DURATION", "retention.ms: '7 days', or forever.")
     ] = None

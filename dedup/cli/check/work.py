@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from dedup.checks.rules import advise
 from dedup.cli.check.command import CheckFlags
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.flags import pairs
+from dedup.cli.properties import read_properties
 from dedup.cli.run.output_folder import RECORD, Record
 from dedup.cli.session import stream_settings
 from dedup.core.duration import duration_ms
@@ -31,7 +31,6 @@ from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 
 
 def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
@@ -87,7 +86,7 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
 
 
 def _flags(given: CheckFlags) -> Facts:
-    settings = {} if given.properties is None else _properties(given.properties)
+    settings = {} if given.properties is None else read_properties(given.properties, "--properties")
     conf = _pairs(given.conf, "--conf")
     settings |= conf
     strange = sorted(name for name in conf if not name.startswith("spark."))
@@ -109,30 +108,15 @@ def _flags(given: CheckFlags) -> Facts:
         horizon_ms=None if given.horizon is None else positive_ms("--horizon", given.horizon),
         kafka_retention_ms=retention_ms,
         late=None if given.late is None else choice("--late", given.late, LATE),
+        sink_options={
+            name.lower(): value
+            for name, value in _pairs(given.sink_option, "--sink-option").items()
+        },
     )
 
 
 def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
     return {name: value.strip() for name, value in pairs(texts, flag).items()}
-
-
-def _properties(where: str) -> dict[str, str]:
-    try:
-        text = Path(where).expanduser().read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise ConfigError(f"--properties {where} cannot be read: {reason}.") from None
-    settings = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip()[0] in "#!":
-            continue
-        found = _PROPERTY.fullmatch(line)
-        if found is None:
-            raise ConfigError(
-                f"--properties {where}, line {number}: {line.strip()[:60]!r} is not KEY VALUE."
-            )
-        settings[found[1]] = found[2]
-    return settings
 
 
 def _output_folder(where: str) -> Record | None:
@@ -190,6 +174,7 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         records=sum(batch.records_in for batch in batches),
         late_records=sum(batch.late for batch in batches),
         batch_records_max=max(batch.records_in for batch in batches),
+        batch_took_max_ms=max(batch.batch_ms for batch in batches) or None,
     )
 
 
@@ -204,6 +189,7 @@ def _of_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str])
         pinned=log.pinned,
         state_partitions=log.state_partitions,
         checkpoint_format=log.checkpoint_format,
+        kafka_sinks=log.kafka_sinks,
         sources=sources,
         cores=cores_of(settings, machine_cores()),
         machine_bytes=machine_bytes(),

@@ -121,7 +121,7 @@ def _demo(
 
     good = all(check.good for check in checks)
     if show is not None:
-        show.print(_check_table(checks))
+        show.print(check_table(checks))
         show.print(table(first.figures, "first run"))
         verdict = "Every figure is right." if good else "SOME FIGURES ARE WRONG."
         show.print(f"{verdict} {time.monotonic() - begin_s:.0f} s.")
@@ -209,7 +209,8 @@ def _above(name: str, value: int, least: int) -> Check:
     return Check(name, value, f"more than {least}", value > least)
 
 
-def _check_table(checks: list[Check]) -> Any:
+def check_table(checks: list[Check]) -> Any:
+    """Return a table for `rich` of figures and of what they must be."""
     from rich import box
     from rich.table import Table
 

@@ -1,0 +1,44 @@
+"""Files of properties, as Java's and Spark's tools read them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dedup.errors import ConfigError
+
+_PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
+
+
+def read_properties(where: str, flag: str, *, secret: bool = False) -> dict[str, str]:
+    """Return the properties of a file.
+
+    Parameters
+    ----------
+    where : str
+        Path of the file.
+    flag : str
+        What it was given by, for the error.
+    secret : bool
+        Whether a line may hold a secret, so that no error shows it.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or a line is none.
+    """
+    try:
+        text = Path(where).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"{flag} {where} cannot be read: {reason}.") from None
+    settings = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip()[0] in "#!":
+            continue
+        found = _PROPERTY.fullmatch(line)
+        if found is None:
+            shown = "it" if secret else repr(line.strip()[:60])
+            raise ConfigError(f"{flag} {where}, line {number}: {shown} is not KEY VALUE.")
+        settings[found[1]] = found[2]
+    return settings

@@ -1,0 +1,1 @@
+"""`dedup sink`: look into a sink."""
