@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.events import SCHEMA, Events
 from dedup import kernel
@@ -48,13 +49,22 @@ TUNED_ROCKSDB = {
 }
 
 
+Sink = Callable[[DataStreamWriter, Path], DataStreamWriter]
+
+
+def into_nothing(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
+    """Computes all rows and keeps none."""
+    return writer.format("noop")
+
+
 @dataclass
 class Pipeline:
-    """One contender: how it transforms the stream, under which settings."""
+    """One contender: how it transforms the stream, under which settings, and into what."""
 
     name: str
     transform: Callable[[DataFrame, Path], DataFrame]
     settings: dict[str, str] = field(default_factory=dict)
+    sink: Sink = into_nothing
     query: StreamingQuery | None = None
     folder: Path = Path()
     batch_ms: list[int] = field(default_factory=list)
@@ -69,12 +79,12 @@ class Pipeline:
         self.folder.mkdir(parents=True, exist_ok=True)
         source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1000)
         events = source.parquet(str(self.folder))
-        self.query = (
-            self.transform(events, folder)
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(folder / "checkpoint"))
-            .start()
-        )
+        self.begin(self.transform(events, folder), folder)
+
+    def begin(self, rows: DataFrame, folder: Path) -> None:
+        """Start the query over rows that are transformed already."""
+        writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        self.query = self.sink(writer, folder).start()
 
     def feed(self, files: list[Path]) -> None:
         """One micro-batch: the files appear at once."""
@@ -86,10 +96,15 @@ class Pipeline:
                 os.link(file, staged / file.name)
             except OSError:  # on another file system
                 shutil.copy(file, staged / file.name)
-        before = self._last_batch()
+        before = self.last_batch()
         for file in files:
             (staged / file.name).rename(self.folder / file.name)
-        while self._last_batch() == before:
+        self.finish(before)
+
+    def finish(self, before: int) -> None:
+        """Wait for the micro-batch after one, and note what it took."""
+        assert self.query is not None
+        while self.last_batch() == before:
             self.query.processAllAvailable()
             time.sleep(0.05)
         progresses = [p for p in self.query.recentProgress if p["batchId"] > before]
@@ -104,7 +119,7 @@ class Pipeline:
             self.query.stop()
             self.query = None
 
-    def _last_batch(self) -> int:
+    def last_batch(self) -> int:
         assert self.query is not None
         done = [p["batchId"] for p in self.query.recentProgress if p["numInputRows"]]
         return max(done, default=-1)
