@@ -48,11 +48,15 @@ java_problem = h='$(JAVA_HOME)'; j="$${h:+$$h/bin/}java"; \
 
 .PHONY: help
 help: ## print this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every figure (under two minutes)
 	@$(PY) -m dedup.cli.main demo $(DEMO_ARGS)
+
+.PHONY: demo-kafka
+demo-kafka: java $(VENV)/.ready-test ## Kafka to Kafka on a real broker, the query killed three times (two minutes; tests/kafka/demo)
+	@$(PY) -m tests.kafka.demo $(DEMO_ARGS)
 
 .PHONY: test
 test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
@@ -100,6 +104,10 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.simulate check
 	@$(PY) -m benchmarks.simulate plan
 
+.PHONY: bench-kafka
+bench-kafka: java $(VENV)/.ready-bench ## the Kafka sink against Spark's own, alone and end to end (6 minutes)
+	@$(PY) -m benchmarks.kafka $(BENCH_ARGS)
+
 .PHONY: pictures
 pictures: java $(VENV)/.ready-test ## draw the pictures of the documentation anew, from a real run (3 minutes)
 	@$(PY) -m benchmarks.pictures
@@ -119,6 +127,10 @@ fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minute
 .PHONY: faults
 faults: java $(VENV)/.ready-test ## kill a real query 1,000 times and compare with the truth (hours); FAULTS_ARGS="--kills 50"
 	@$(PY) -m tests.faults.harness $(FAULTS_ARGS)
+
+.PHONY: faults-kafka
+faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a real broker (25 minutes); FAULTS_ARGS="--kills 40"
+	@$(PY) -m tests.kafka.campaign $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)
