@@ -17,7 +17,7 @@ from tests.kafka.broker import Broker, connector_jars, fetch_jars, free_port
 from tests.kafka.proxy import Proxy
 from tests.kafka.sink_query import PRELOAD, SinkQuery
 from tests.support.kafka_needs import UnimportableFile, do_without, missing_library, need_java
-from tests.support.quick_spark import FAULTS, QUICK_SESSION, workers_that_can_fail
+from tests.support.quick_spark import FAULTS, session_of_the_process
 
 # Workers must run this Python, not the first one on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -74,18 +74,9 @@ def fault_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def _session(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with workers_that_can_fail(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PRELOAD), prepend=os.pathsep)
-        session = (
-            # Two attempts a task: tests make tasks fail once.
-            SparkSession.builder.master("local[2,2]")
-            .config(map={**QUICK_SESSION})
-            .config("spark.driver.memory", "1g")
-            .config("spark.log.level", "OFF")
-            .config("spark.jars", connector_jars())
-            .config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
-            .getOrCreate()
-        )
+        session = session_of_the_process(tmp_path_factory.mktemp("spark"), connector_jars())
     if not has_connector(session):  # other tests of this process have started it
         for jar in connector_jars().split(","):
             session.sql(f"ADD JAR '{jar}'")

@@ -1,4 +1,4 @@
-"""One Spark session for all the tests of a process: starting a JVM costs more than most tests."""
+"""A session for each test, on the one JVM of the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.cli_job import FileDrop, Job
-from tests.support.quick_spark import FULL, INTERPRETED_PLANS, workers_that_can_fail
+from tests.support.quick_spark import session_of_the_process
 
 # Workers must run this Python, not the first one on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -20,25 +20,7 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 @pytest.fixture(scope="session")
 def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = tmp_path_factory.mktemp("spark")
-    with workers_that_can_fail():
-        session = (
-            # Two attempts a task: tests make tasks fail once.
-            SparkSession.builder.master("local[2,2]")
-            .appName("dedup tests")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            # Of the whole JVM: `writeStream` asks whichever session is active.
-            .config("spark.sql.timeType.enabled", "true")
-            .config("spark.driver.memory", "1g")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.ui.enabled", "false")
-            .config("spark.log.level", "OFF")
-            .config("spark.local.dir", str(scratch / "local"))
-            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .config(map={} if FULL else {**INTERPRETED_PLANS})
-            .getOrCreate()
-        )
+    session = session_of_the_process(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 

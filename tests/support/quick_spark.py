@@ -11,8 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dedup import faults
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FULL = os.environ.get("CI_FULL") == "1"
 #: Half the processor time of a start, and a third less of what follows.
@@ -46,3 +50,38 @@ def workers_that_can_fail() -> Iterator[None]:
         yield
     finally:
         del os.environ[faults.VARIABLE]
+
+
+def session_of_the_process(scratch: Path, jars: str = "") -> SparkSession:
+    """Return the session that all tests of a process share, started by the first that asks.
+
+    A JVM costs more than most tests. Nothing but the jars may differ between those who ask: who
+    comes later gets what the first has started.
+
+    Parameters
+    ----------
+    scratch : Path
+    jars : str, optional
+        For ``spark.jars``.
+    """
+    from pyspark.sql import SparkSession
+
+    with workers_that_can_fail():
+        return (
+            # Two attempts a task: tests make tasks fail once.
+            SparkSession.builder.master("local[2,2]")
+            .appName("dedup tests")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            # Of the whole JVM: `writeStream` asks whichever session is active.
+            .config("spark.sql.timeType.enabled", "true")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.local.dir", str(scratch / "local"))
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config(map={} if FULL else {**INTERPRETED_PLANS})
+            .config(map={"spark.jars": jars} if jars else {})
+            .getOrCreate()
+        )
