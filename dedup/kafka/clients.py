@@ -140,7 +140,7 @@ def check_known(settings: ClientSettings, *, transactional: bool = True) -> None
             raise ConfigError(f"Option {settings.option(name)} cannot be used: {reason}.")
     raise ConfigError(
         "The options kafka.* do not go together, says librdkafka: "
-        f"{settings.without_secrets(problem)}."
+        f"{settings.without_secrets(problem.removeprefix('Failed to create producer: '))}."
     )
 
 

@@ -75,6 +75,20 @@ def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> No
     assert [batch.num_rows for batch in one.read(staged)] == [1]
 
 
+def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
+    staging = Staging(str(tmp_path), "q")
+    first, second = staging.write(4, 0, rows), staging.write(4, 0, rows)
+    staging.manifest(4, [first])
+    assert staging.manifest(4, [second]) == [first]
+    (tmp_path / "q" / first.file).unlink()
+    with pytest.raises(SinkError, match=r"is gone\. .* Delete (\S+manifests/4.json) and start") as e:
+        staging.manifest(4, [second])
+    (tmp_path / "q" / "manifests/4.json").unlink()
+    assert str(tmp_path / "q" / "manifests/4.json") in str(e.value)
+    assert staging.manifest(4, [second]) == [second]
+
+
 def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:
     options = sink_options(
         {"kafka.bootstrap.servers": "a:9", "topic": "t", "checkpointLocation": "here"}

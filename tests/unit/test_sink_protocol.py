@@ -318,6 +318,13 @@ def test_a_slice_that_there_is_no_more_is_refused() -> None:
     assert not memory.transactions()
 
 
+def test_an_empty_slice_may_be_missing_in_another_division() -> None:
+    memory = Memory()
+    memory.put(BEFORE, 1, "")
+    publish_staged(BATCH, memory, [staged(0, "abc")])
+    assert memory.visible == ["a", "b", "c"]
+
+
 def test_a_slice_that_holds_other_rows_is_refused() -> None:
     memory = Memory()
     memory.put(BEFORE, 0, "a")

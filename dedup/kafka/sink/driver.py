@@ -133,8 +133,10 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
         )
     except Fenced as error:
         raise SinkError(
-            f"Another start of the query publishes micro-batch {batch.batch_id} by now: {error}. "
-            "Let only one of them run; what is published already is found by the next start."
+            f"Another start of the query publishes micro-batch {batch.batch_id} by now, or a "
+            "transaction ran into its time limit (kafka.transaction.timeout.ms): "
+            f"{error}. Let only one start run, and start it again: what is published already is "
+            "found then."
         ) from None
     finally:
         sink.close()

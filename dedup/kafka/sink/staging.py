@@ -70,7 +70,8 @@ class Staging:
                 raise ConfigError(
                     f"Option {option} is {value!r}, and this sink has published with "
                     f"{found.get(option)!r}: what is under way there could not be seen, and would "
-                    f"be published again. Give {option} its earlier value."
+                    f"be published again. Give {option} its earlier value; a second sink of the query "
+                    "needs a `name` of its own."
                 )
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
@@ -117,6 +118,12 @@ class Staging:
         """Return which slices the micro-batch is published from: those of the first call for ever.
 
         Where there is a manifest of this micro-batch already, its slices are the answer.
+
+        Raises
+        ------
+        SinkError
+            If a file of such a manifest is gone. Nothing of the micro-batch is published then: who
+            asks for its manifest has made sure of that.
         """
         name = f"manifests/{batch_id}.json"
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
@@ -124,10 +131,23 @@ class Staging:
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point("kafka.manifest.after")
         found = self._document(name)
-        return [
+        pieces = [
             StagedSlice(each["slot"], Content(**each["content"]), each["file"])
             for each in found["slices"]
         ]
+        if pieces != list(slices):
+            self._refuse_lost_files(name, batch_id, pieces)
+        return pieces
+
+    def _refuse_lost_files(self, manifest: str, batch_id: int, pieces: list[StagedSlice]) -> None:
+        for piece in pieces:
+            if piece.file and not self._root.exists(piece.file):
+                raise SinkError(
+                    f"The staged slice {self._root.url(piece.file)}, from which micro-batch "
+                    f"{batch_id} is to be published, is gone. Nothing of the micro-batch is "
+                    f"published. Delete {self._root.url(manifest)} and start the query again: it "
+                    "is published then with the rows that the query gives now."
+                )
 
     def published(self) -> int | None:
         """Return a micro-batch that the sink is known to have published, None for a new sink."""
