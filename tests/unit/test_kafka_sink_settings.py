@@ -82,7 +82,7 @@ def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: P
     staging.manifest(4, [first])
     assert staging.manifest(4, [second]) == [first]
     (tmp_path / "q" / first.file).unlink()
-    with pytest.raises(SinkError, match=r"is gone\. .* Delete (\S+manifests/4.json) and start") as e:
+    with pytest.raises(SinkError, match=r"is gone\. .* Delete \S+manifests/4.json and start") as e:
         staging.manifest(4, [second])
     (tmp_path / "q" / "manifests/4.json").unlink()
     assert str(tmp_path / "q" / "manifests/4.json") in str(e.value)

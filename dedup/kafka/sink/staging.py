@@ -70,8 +70,8 @@ class Staging:
                 raise ConfigError(
                     f"Option {option} is {value!r}, and this sink has published with "
                     f"{found.get(option)!r}: what is under way there could not be seen, and would "
-                    f"be published again. Give {option} its earlier value; a second sink of the query "
-                    "needs a `name` of its own."
+                    f"be published again. Give {option} its earlier value; a second sink of "
+                    "the query needs a `name` of its own."
                 )
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
