@@ -79,8 +79,10 @@ POINTS = {
 }  # fmt: skip
 
 #: What a fault does: nothing (one visit goes by), SIGKILL, an exception, a full disk, a refusal,
-#: SIGSTOP until someone continues the process, half a second of sleep, one flipped bit in the file.
-KINDS = ("skip", "kill", "raise", "enospc", "eacces", "freeze", "slow", "corrupt")
+#: SIGSTOP until someone continues the process, half a second of sleep, one flipped bit in the file,
+#: and a wait that lasts until `let_go`, also where the process that started this one is dead (a
+#: stopped process would be ended with it).
+KINDS = ("skip", "kill", "raise", "enospc", "eacces", "freeze", "slow", "corrupt", "outlive")
 
 _folder = os.environ.get(VARIABLE)
 
@@ -117,6 +119,12 @@ def fired(folder: str | os.PathLike[str]) -> list[tuple[str, str, int]]:
     return [(name, kind, int(pid)) for _, name, _, kind, pid in found if kind != "skip"]
 
 
+def let_go(folder: str | os.PathLike[str], pid: int) -> None:
+    """Let a process go on that waits at a fault of kind ``outlive``."""
+    with open(os.path.join(folder, f"go~{pid}"), "x"):
+        pass
+
+
 def _visit(folder: str, name: str, path: str | os.PathLike[str] | None) -> None:
     for armed in sorted(entry for entry in os.listdir(folder) if entry.startswith(f"{name}~")):
         try:
@@ -125,8 +133,17 @@ def _visit(folder: str, name: str, path: str | os.PathLike[str] | None) -> None:
             )
         except FileNotFoundError:  # another process was first
             continue
-        _strike(armed.rpartition("~")[2], name, path)
+        kind = armed.rpartition("~")[2]
+        if kind == "outlive":
+            _outlive(folder)
+        _strike(kind, name, path)
         return
+
+
+def _outlive(folder: str) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    while not os.path.exists(os.path.join(folder, f"go~{os.getpid()}")):
+        time.sleep(0.02)
 
 
 def _strike(kind: str, name: str, path: str | os.PathLike[str] | None) -> None:

@@ -94,6 +94,23 @@ class Driver:
         metrics = [{name: getattr(m, name) for name in _METRICS} for m in run.metrics]
         return {"rows": run.rows, "metrics": metrics, "tasks": tasks_done(spark)}
 
+    def sink(
+        self,
+        folder: str,
+        address: str,
+        topic: str,
+        ranges: Sequence[tuple[int, int]],
+        settings: dict[str, str],
+    ) -> dict[str, Any]:
+        """Write numbers to Kafka, a micro-batch a range; which executors did it."""
+        from tests.kafka.sink_query import SinkQuery  # needs the client library
+
+        spark = self.session(settings)
+        query = SinkQuery(spark, address, topic, Path(folder))
+        query.numbers(*(range(*each) for each in ranges))
+        query.run()
+        return {"tasks": tasks_done(spark)}
+
     def batch(self, settings: dict[str, str], options: dict[str, Any]) -> dict[str, Any]:
         """De-duplicate a small batch DataFrame; the number of rows that go on."""
         spark = self.session(settings)

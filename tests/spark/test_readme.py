@@ -26,7 +26,7 @@ CHECK = "check orders/checkpoint --catalog orders/catalog --log metrics"
 
 
 def snippets(language: str) -> list[str]:
-    """Those of the README; what needs a broker runs in tests/kafka/test_sink_readme.py."""
+    """Those of the README; what needs a broker runs in tests/kafka/test_kafka_readme.py."""
     found = re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
     return [snippet for snippet in found if "localhost:9092" not in snippet]
 

@@ -193,3 +193,8 @@ def members(session_id: int) -> list[int]:
                 if int(fields[3]) == session_id and fields[0] != "Z":
                     found.append(int(entry.name))
     return found
+
+
+def parent(pid: int) -> int:
+    """Who started a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -14,6 +14,7 @@ import pytest
 
 import dedup
 from dedup import faults
+from tests.support.waiting import wait_until
 
 _VISIT = "import sys; from dedup import faults; faults.point(*sys.argv[1:]); print('went on')"
 
@@ -90,6 +91,21 @@ def test_a_process_is_killed(tmp_path: Path) -> None:
     assert first.wait(60) == -signal.SIGKILL
     assert faults.fired(tmp_path) == [("group.end", "kill", first.pid)]
     assert started(tmp_path).communicate(timeout=60)[0] == b"went on\n"
+
+
+def test_a_process_outlives_who_started_it_until_it_is_let_go(tmp_path: Path) -> None:
+    faults.arm(tmp_path, "group.end", "outlive")
+    process = started(tmp_path)
+    assert wait_until(lambda: faults.fired(tmp_path), 60)
+    status = Path(f"/proc/{process.pid}/status")
+    assert wait_until(
+        lambda: int(re.findall(r"SigIgn:\s+(\w+)", status.read_text())[0], 16) & 1, 60
+    )
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    faults.let_go(tmp_path, process.pid)
+    assert process.communicate(timeout=60)[0] == b"went on\n"
 
 
 def test_a_process_stands_still_until_it_is_continued(tmp_path: Path) -> None:

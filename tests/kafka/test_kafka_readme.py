@@ -1,0 +1,106 @@
+"""The snippets that need a broker run, page by page as a reader meets them, in one program."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dedup
+from tests.kafka.broker import connector_jars
+from tests.kafka.records import make_topic, read_topic, send
+from tests.support.processes import python
+from tests.support.schema_registry import running_registry
+
+PACKAGE = Path(dedup.__file__).parent
+_BEFORE = "from pyspark.sql import SparkSession\nfrom dedup import dedup_by_id\n"
+_BETWEEN = """
+query.processAllAvailable()
+query.stop()
+records = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "localhost:9092")
+records = records.option("subscribe", "orders").option("startingOffsets", "earliest").load()
+records = records.selectExpr("key", "value")
+"""
+_AFTER = """
+for each in (query, again):
+    each.processAllAvailable()
+    each.stop()
+"""
+_UNTIL_SEEN = """
+query.processAllAvailable()
+print("poison", poison_counts(query.lastProgress) or poison_counts(query.recentProgress[0]))
+query.stop()
+dead = quarantined_records(spark, "orders/quarantine").collect()
+print("dead", [(row.offset, bytes(row.value)) for row in dead])
+letters.processAllAvailable()
+letters.stop()
+print("payments", payments.columns[:2])
+"""
+SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "string"},
+                                                    {"name": "cents", "type": "long"}]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """What came of the program: the README and the sink's page, then the source's."""
+    for name in ("orders", "orders-once", "orders-again", "sales", "payments", "dead-letters"):
+        make_topic(broker, name, 2)
+    lines = [
+        json.dumps({"order_id": f"o{n % 3}", "amount": 1.5, "placed_at": None}).encode()
+        for n in range(6)
+    ]
+    send(broker, "orders", [(b"o%d" % (n % 3), line) for n, line in enumerate(lines)])
+    send(broker, "sales", [(None, line) for line in lines])
+    send(broker, "sales", [{"value": b"{broken", "partition": 1}])
+    [readme] = [part for part in snippets(PACKAGE.parent / "README.md") if "localhost" in part]
+    sink = "".join(snippets(PACKAGE / "kafka" / "sink" / "README.md"))
+    source = "".join(snippets(PACKAGE / "kafka" / "source" / "README.md")) + _UNTIL_SEEN
+    # A topic and folders of its own.
+    program = _BEFORE + readme + _BETWEEN + sink + _AFTER + source.replace("orders", "sales")
+    with running_registry() as registry:
+        registry.require("reader", "secret")
+        registry.add(1, json.dumps(SCHEMA), "payments-value")
+        for given, real in [
+            ("localhost:9092", broker),
+            ("http://localhost:8081", registry.url),
+            # What it would fetch is there.
+            ("connector_jars())", f"{connector_jars()!r})"),
+        ]:
+            assert given in program
+            program = program.replace(given, real)
+        return python(
+            "-c", program, cwd=tmp_path_factory.mktemp("reader"),
+            env={"PYSPARK_PYTHON": sys.executable},
+        )  # fmt: skip
+
+
+@pytest.mark.timeout(400)
+def test_the_program_runs_to_its_end(ran: subprocess.CompletedProcess[str]) -> None:
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def test_the_readme_and_the_page_of_the_sink(
+    ran: subprocess.CompletedProcess[str], broker: str
+) -> None:
+    once = [json.loads(record.value or b"") for record in read_topic(broker, "orders-once")]
+    # The README's query, which de-duplicates, then the page's, which does not.
+    assert len(once) == 3 + 6
+    assert {one["order_id"] for one in once} == {"o0", "o1", "o2"}
+    assert len(read_topic(broker, "orders-again")) == 6
+
+
+def test_the_page_of_the_source(ran: subprocess.CompletedProcess[str], broker: str) -> None:
+    ids = re.findall(r"\| *(o\d)\| *1\.50", ran.stdout)
+    assert sorted(ids) == ["o0", "o1", "o2"], ran.stdout[-3000:]
+    assert "poison {'sales': {1: 1}}" in ran.stdout
+    assert "b'{broken'" in ran.stdout
+    assert "payments ['id', 'cents']" in ran.stdout
+    assert [record.value for record in read_topic(broker, "dead-letters")] == [b"{broken"]
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

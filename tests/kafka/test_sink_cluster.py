@@ -1,0 +1,59 @@
+"""The sink on a cluster: an executor is lost in the midst of a transaction, its worker lives on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dedup import faults
+from tests.cluster.driver_process import DriverProcess
+from tests.kafka.records import make_topic, read_topic
+from tests.kafka.watching import watched
+from tests.support.spark_cluster import parent, running_cluster
+from tests.support.waiting import wait_until
+
+RANGES = [(0, 50), (50, 120), (120, 180)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", ["kafka.marker.after", "kafka.commit.before", "kafka.rows.first"])
+def test_an_executor_is_lost_and_its_worker_lives_on(
+    broker: str, tmp_path: Path, point: str
+) -> None:
+    topic = make_topic(broker, f"cluster-{point}", 3)
+    armed = tmp_path / "faults"
+    armed.mkdir()
+    faults.arm(armed, point, "outlive")
+    arguments = {
+        "folder": str(tmp_path / "query"), "address": broker, "topic": topic, "ranges": RANGES,
+        "settings": {f"spark.executorEnv.{faults.VARIABLE}": str(armed)},
+    }  # fmt: skip
+    (tmp_path / "driver").mkdir()
+    with running_cluster(tmp_path) as cluster, watched(broker, topic) as seen:
+        driver = DriverProcess(cluster, tmp_path / "driver")
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                answer = pool.submit(driver.ask, "sink", **arguments)
+                assert wait_until(lambda: faults.fired(armed) or answer.done(), 120), "no fault"
+                [(_, kind, worker)] = faults.fired(armed)
+                assert kind == "outlive"
+                executor = parent(parent(worker))
+                assert "Executor" in Path(f"/proc/{executor}/cmdline").read_text()
+                os.kill(executor, signal.SIGKILL)
+                tasks = answer.result()["tasks"]
+            finally:
+                driver.kill()
+        assert len(tasks) == 3, "there is a new executor"
+        assert Path(f"/proc/{worker}").exists(), "the worker has outlived it"
+        everything = Counter(range(RANGES[-1][1]))
+        assert Counter(int(r.key or b"-1") for r in read_topic(broker, topic)) == everything
+        faults.let_go(armed, worker)
+        assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 60), "it ends"
+    assert Counter(int(r.key or b"-1") for r in read_topic(broker, topic)) == everything
+    assert max(seen.values()) == 1
