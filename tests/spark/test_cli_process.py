@@ -32,22 +32,30 @@ def wait_for_batch(running: subprocess.Popen[str], output: Path, batch: int) -> 
         time.sleep(0.05)
 
 
-def commands_of_session(leader: int) -> str:
+def commands_of_session(leader: int) -> dict[int, str]:
     """Command lines of all processes of a session."""
-    found = []
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             session = (process / "stat").read_text().rpartition(")")[2].split()[3]
             if int(session) == leader:
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return "\n".join(found)
+                command = (process / "cmdline").read_text().replace("\0", " ")
+                found[int(process.name)] = command
+    return found
+
+
+def java_of_session(leader: int) -> list[int]:
+    return [pid for pid, command in commands_of_session(leader).items() if "java" in command]
 
 
 def end_whole_group(running: subprocess.Popen[str]) -> None:
     """What a service manager does; Spark's Java is gone before the run hears of it."""
     running.send_signal(signal.SIGSTOP)
     os.killpg(running.pid, signal.SIGTERM)
-    assert wait_until(lambda: "java" not in commands_of_session(running.pid), 120)
+    # Its listeners would wait a minute and a half for the run, which stands still.
+    for pid in java_of_session(running.pid):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not java_of_session(running.pid), 120)
     running.send_signal(signal.SIGCONT)
 
 
@@ -77,7 +85,8 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
             env=POSIX,
         ) as running:
             wait_for_batch(running, output, begun + 1)
-            assert "dedup.spark.daemon" in commands_of_session(running.pid)
+            commands = commands_of_session(running.pid).values()
+            assert any("dedup.spark.daemon" in command for command in commands)
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 assert b"\ndedup_" in answer.read()
             if whole_group:
