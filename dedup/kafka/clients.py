@@ -17,6 +17,8 @@ _CONNECTION = (
     "enable.sasl.", "log", "metadata.", "message.max.", "receive.message.", "reconnect.",
     "resolve.", "sasl.", "security.", "socket.", "ssl.", "topic.metadata.",
 )  # fmt: skip
+#: librdkafka waits half of it between its first two connections, which a new producer needs.
+RECONNECT_MS = "20"
 #: Java's rule for keys: the same key goes to the same partition, whoever writes it.
 _PARTITIONER = "murmur2_random"
 
@@ -83,7 +85,7 @@ def transactional_config(
         "transactional.id": transactional_id,
         "transaction.timeout.ms": str(timeout_ms or settings.transaction_timeout_ms),
     }
-    return dict(settings.properties) | own
+    return {"reconnect.backoff.ms": RECONNECT_MS} | dict(settings.properties) | own
 
 
 def consumer_config(

@@ -123,6 +123,7 @@ class KafkaSlot:
         sender.producer = producer
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")
+        self._connect(producer, deadline)
         while True:
             try:
                 producer.init_transactions(max(deadline - time.monotonic(), _RETRY_S))
@@ -136,6 +137,18 @@ class KafkaSlot:
         self.is_just_owned = True
         while len(_held) > KEPT:
             _held.popitem(last=False)
+
+    def _connect(self, producer: Any, deadline: float) -> None:
+        """Wait until the producer is connected to a broker by the name that the cluster gives it.
+
+        librdkafka gives up the connection to a bootstrap server once it has learned that broker's
+        own name. A question for the coordinator that was sent over it, or before there is another,
+        is asked again after half a second only. The second of two answers comes over that other.
+        """
+        with suppress(self._library.KafkaException):  # initialising tells, and in better words
+            for _ in range(2):
+                left_s = max(deadline - time.monotonic(), _RETRY_S)
+                producer.list_topics(self._options.markers, left_s)
 
     def know(self, newest: Marker | None) -> None:
         """Note the newest marker, read after the slot was initialised."""
