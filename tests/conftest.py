@@ -7,12 +7,13 @@ import os
 import pytest
 from hypothesis import settings
 
+from tests.support import class_archive
 from tests.support.kafka_needs import need_library
-from tests.support.quick_spark import FULL, QUICK_JAVA
+from tests.support.quick_spark import FULL
 
 if not FULL:
     # Of every Spark that a test starts, `dedup run` in a process of its own among them.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.OPTIONS)
 
 # A busy machine is no fault of the code.
 settings.register_profile("untimed", deadline=None)
@@ -27,6 +28,8 @@ def kafka_library() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long; runs with CI_FULL=1 only")
+    if not FULL and config.option.numprocesses and not hasattr(config, "workerinput"):
+        class_archive.make_in_background()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import BatchMetrics, dedup_by_id
+from tests.support import class_archive
 from tests.support.object_store import s3_factory
-from tests.support.quick_spark import QUICK_JAVA, QUICK_SESSION
+from tests.support.quick_spark import QUICK_SESSION
 from tests.support.spark_query import Query
 from tests.support.waiting import wait_until
 
@@ -43,7 +44,7 @@ class Driver:
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": QUICK_JAVA,
+            "spark.executor.extraJavaOptions": class_archive.OPTIONS,
             "spark.driver.memory": "512m",
             "spark.log.level": "ERROR",
             "spark.network.timeout": "60s",

@@ -24,8 +24,16 @@ from typing import Any
 import pyarrow as pa
 
 from dedup import faults
-from dedup.errors import ConfigError, DataError, SinkError
+from dedup.errors import ConfigError, DataError
 from dedup.kafka.clients import confluent, transactional_config
+from dedup.kafka.sink.client_errors import (
+    client_log,
+    ends_producer,
+    is_fenced,
+    is_too_large,
+    of_initialising,
+    of_record,
+)
 from dedup.kafka.sink.marker_log import MarkerLog
 from dedup.kafka.sink.produce import Sender
 from dedup.kafka.sink.sink_options import SinkOptions, partitioner_key
@@ -119,7 +127,7 @@ class KafkaSlot:
             other.producer.purge()
         sender = Sender(self._options)
         config = transactional_config(self._options.clients, self.id)
-        producer = self._library.Producer(config | sender.producer_settings())
+        producer = self._library.Producer(config | sender.producer_settings(), logger=client_log)
         sender.producer = producer
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")
@@ -129,8 +137,9 @@ class KafkaSlot:
                 producer.init_transactions(max(deadline - time.monotonic(), _RETRY_S))
                 break
             except self._library.KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline:
-                    raise self._cannot("begin", error) from None
+                reason = error.args[0]
+                if not reason.retriable() or time.monotonic() > deadline:
+                    raise of_initialising(reason, self.id, self._options.clients) from None
                 time.sleep(_RETRY_S)
         faults.point("kafka.init.after")
         self._mine = _held[self._key] = Held(producer, sender, None)
@@ -176,7 +185,7 @@ class KafkaSlot:
             self.abort()
             raise
         except self._library.KafkaException as error:
-            if error.args[0].code() == self._library.KafkaError.MSG_SIZE_TOO_LARGE:
+            if is_too_large(error.args[0]):
                 self.abort()
                 raise DataError(
                     "A record is with its headers larger than the producer takes: raise "
@@ -199,9 +208,13 @@ class KafkaSlot:
             raise self._lost("send", error) from None
         except SystemError as error:
             raise self._fatal(error) from None
-        failed = held.sender.failed
-        if failed is not None:
-            self._refused(*failed)
+        if held.sender.failed is not None:
+            refusal = of_record(*held.sender.failed)
+            if isinstance(refusal, Fenced):
+                self.drop()
+            else:
+                self.abort()
+            raise refusal
         if len(held.producer):
             self.drop()
             raise Aborted(
@@ -232,7 +245,7 @@ class KafkaSlot:
             held.producer.commit_transaction(self._timeout_s)
         except self._library.KafkaException as error:
             self.drop()
-            if self._is_fenced(error.args[0]):
+            if is_fenced(error.args[0]):
                 raise Fenced(self._text(error)) from None
             raise Indefinite(self._text(error)) from None
         except SystemError as error:
@@ -278,7 +291,7 @@ class KafkaSlot:
     def _lost(self, what: str, error: Any) -> Exception:
         """Return what an error within a transaction means: its producer is of no use any more."""
         self.drop()
-        if self._is_fenced(error.args[0]) or self._is_fatal(error.args[0]):
+        if ends_producer(error.args[0]):
             return Fenced(self._text(error))
         return Aborted(f"cannot {what}: {self._text(error)}")
 
@@ -290,64 +303,6 @@ class KafkaSlot:
         """
         self.drop()
         return Fenced(f"the producer met a fatal error: {error.__cause__ or error}")
-
-    def _refused(self, error: Any, message: Any) -> None:
-        """Raise what a record that the brokers did not take means."""
-        codes = self._library.KafkaError
-        if error.code() in (codes._PURGE_QUEUE, codes._PURGE_INFLIGHT):
-            self.drop()
-            raise Fenced("the transaction's records were given up")
-        if self._is_fenced(error) or self._is_fatal(error):
-            self.drop()
-            raise Fenced(str(error))
-        self.abort()
-        where = f"topic {message.topic()}, partition {message.partition()}, key {message.key()!r}"
-        if error.code() in (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_MSG_SIZE):
-            raise DataError(
-                f"A record of {len(message.value() or b''):,} bytes ({where[:200]}) is larger than "
-                "the topic takes: raise max.message.bytes of the topic, or kafka.message.max.bytes "
-                "of the sink, or make the record smaller. Nothing of its slice was published."
-            )
-        if error.code() in (
-            codes.TOPIC_AUTHORIZATION_FAILED,
-            codes.UNKNOWN_TOPIC_OR_PART,
-            codes._UNKNOWN_TOPIC,
-            codes._UNKNOWN_PARTITION,
-        ):
-            raise ConfigError(
-                f"A record cannot be written ({where[:200]}): {error.str()}. Nothing of its slice "
-                "was published."
-            )
-        raise Aborted(f"a record was not taken ({where[:200]}): {error.str()}")
-
-    def _is_fatal(self, error: Any) -> bool:
-        return bool(error.fatal()) or error.code() == self._library.KafkaError._FATAL
-
-    def _is_fenced(self, error: Any) -> bool:
-        codes = self._library.KafkaError
-        return error.code() in (
-            codes._FENCED,
-            codes.INVALID_PRODUCER_EPOCH,
-            codes.INVALID_PRODUCER_ID_MAPPING,
-            codes.UNKNOWN_PRODUCER_ID,
-            getattr(codes, "PRODUCER_FENCED", 90),
-            codes.TRANSACTION_COORDINATOR_FENCED,
-        )
-
-    def _cannot(self, what: str, error: Any) -> Exception:
-        text = self._text(error)
-        codes = self._library.KafkaError
-        code = error.args[0].code()
-        if code in (
-            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED,
-            codes.INVALID_TRANSACTION_TIMEOUT,
-        ):  # fmt: skip
-            return ConfigError(f"The sink cannot {what} a transaction as {self.id}: {text}.")
-        return SinkError(
-            f"The sink cannot {what} a transaction as {self.id} at "
-            f"{self._options.clients.servers}: {text}. Nothing was written; start the query again "
-            "once the brokers answer."
-        )
 
     def _text(self, error: Any) -> str:
         return self._options.clients.without_secrets(str(error.args[0].str()))
