@@ -309,17 +309,6 @@ def test_bad_input_is_refused(
     assert read_topic(sink.address, sink.topic) == []
 
 
-@pytest.mark.slow
-def test_continuous_processing_is_refused(sink: SinkQuery) -> None:
-    rows = sink.spark.readStream.format("rate").load().selectExpr("string(value) AS value")
-    writer = rows.writeStream.format("dedup_kafka").trigger(continuous="1 second")
-    query = writer.options(**sink.options).start()
-    with pytest.raises(StreamingQueryException) as raised:
-        query.awaitTermination(60)
-    assert "trigger(continuous=...) makes none" in str(cause(raised.value))
-    assert read_topic(sink.address, sink.topic) == []
-
-
 def test_the_jars_are_there(broker: str) -> None:
     """Java's client is asked above: without it that test would not be one."""
     assert any("kafka-clients" in path.name for path in fetch_jars().iterdir())

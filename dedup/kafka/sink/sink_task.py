@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dedup import faults
-from dedup.errors import ConfigError, SinkError
+from dedup.errors import SinkError
 from dedup.kafka.clients import confluent, producer_config
 from dedup.kafka.sink.driver import Answer
 from dedup.kafka.sink.produce import Sender
@@ -127,19 +127,12 @@ def current_batch(name: str, run_id: str | None = None) -> tuple[Batch, int]:
 
     Raises
     ------
-    ConfigError
-        Where the query runs without micro-batches.
     SinkError
         Where no streaming query runs.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    if context and context.getLocalProperty("__is_continuous_processing") == "true":
-        raise ConfigError(
-            "This sink publishes micro-batches, and trigger(continuous=...) makes none. Start the "
-            "query with trigger(processingTime=...) or without a trigger."
-        )
     found: list[Any] = [
         context.getLocalProperty(key) if context else None
         for key in ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
