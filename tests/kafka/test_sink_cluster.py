@@ -17,7 +17,7 @@ from tests.kafka.watching import watched
 from tests.support.spark_cluster import parent, running_cluster
 from tests.support.waiting import wait_until
 
-RANGES = [(0, 50), (50, 120), (120, 180)]
+RANGES = [(30 * n, 30 * (n + 1)) for n in range(10)]
 
 
 @pytest.mark.slow
@@ -29,7 +29,6 @@ def test_an_executor_is_lost_and_its_worker_lives_on(
     topic = make_topic(broker, f"cluster-{point}", 3)
     armed = tmp_path / "faults"
     armed.mkdir()
-    faults.arm(armed, point, "outlive")
     arguments = {
         "folder": str(tmp_path / "query"), "address": broker, "topic": topic, "ranges": RANGES,
         "settings": {f"spark.executorEnv.{faults.VARIABLE}": str(armed)},
@@ -40,6 +39,10 @@ def test_an_executor_is_lost_and_its_worker_lives_on(
         with ThreadPoolExecutor(1) as pool:
             try:
                 answer = pool.submit(driver.ask, "sink", **arguments)
+                first = tmp_path / "query" / "checkpoint" / "commits" / "0"
+                assert wait_until(lambda: first.exists() or answer.done(), 120)
+                # From now on tasks publish by themselves.
+                faults.arm(armed, point, "outlive")
                 assert wait_until(lambda: faults.fired(armed) or answer.done(), 120), "no fault"
                 [(_, kind, worker)] = faults.fired(armed)
                 assert kind == "outlive"
