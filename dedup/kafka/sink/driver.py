@@ -89,7 +89,10 @@ def check_cluster(options: SinkOptions) -> None:
         Saying what to change.
     """
     clients, markers = options.clients, options.markers if options.transactional else None
-    asked = (clients.servers, options.topic, markers, clients.transaction_timeout_ms)
+    asked = (
+        clients.servers, options.topic, markers, clients.transaction_timeout_ms,
+        options.accept_lost_markers,  # their topic, too, may have to be made anew
+    )  # fmt: skip
     if asked in _checked:
         return
     topics = [] if options.topic is None else [options.topic]
