@@ -12,8 +12,9 @@ import pyarrow as pa
 from dedup.errors import SinkError
 from dedup.kafka.sink.driver import Answer, check_cluster, complete
 from dedup.kafka.sink.record_shape import record_shape
-from dedup.kafka.sink.sink_options import Partitioner, SinkOptions, sink_options
-from dedup.kafka.sink.sink_task import SinkTask, current_batch
+from dedup.kafka.sink.sink_options import Partitioner, SinkOptions, located, sink_options
+from dedup.kafka.sink.sink_task import SinkTask, new_batch
+from dedup.spark.driver.checkpoint_log import read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,8 +29,8 @@ class KafkaFunction:
     compared, as after a start.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
-        self.options = options
+    def __init__(self, options: SinkOptions, checkpoint: str) -> None:
+        self.options, self._checkpoint = options, checkpoint
         #: By query: ID of the row, its newest micro-batch, and whether that was published.
         self._rows: dict[str, tuple[str, int, bool]] = {}
 
@@ -43,13 +44,17 @@ class KafkaFunction:
         """
         task = SinkTask(self.options, record_shape(rows.dtypes, self.options))
         check_cluster(self.options)
-        query_id = _query_of(rows)
+        query_id = _query_of(rows) or read_progress(self._checkpoint).query_id
         run_id = self._row(query_id, batch_id)
         self._rows[query_id] = (run_id, batch_id, False)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            batch, slot = current_batch(task.options.name, run_id)
-            answer = pickle.dumps(task.write(batch, slot, batches))
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None, "this runs in tasks"
+            batch = new_batch(query_id, task.options.name, run_id, batch_id)
+            answer = pickle.dumps(task.write(batch, context.partitionId(), batches))
             yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
 
         found = rows.mapInArrow(write, "answer binary").collect()
@@ -100,7 +105,8 @@ def kafka_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be.
+        If an option is unknown or cannot be; with Spark Connect also at the first micro-batch, if
+        `checkpoint` is not the query's.
     """
     given = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
     if topic is not None:
@@ -108,11 +114,12 @@ def kafka_sink(
     if isinstance(partitioner, str):
         given["partitioner"] = partitioner
     chooser = None if isinstance(partitioner, str) else partitioner
-    return KafkaFunction(sink_options(given | dict(options or {}), chooser))
+    made = sink_options(given | dict(options or {}), chooser)
+    return KafkaFunction(made, located(checkpoint))
 
 
 def _query_of(rows: DataFrame) -> str:
-    """Return the ID of the query that runs, empty where only its tasks can tell (Connect)."""
+    """Return the ID of the query that runs, empty in a session of Spark Connect."""
     try:
         return rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
     except Exception:

@@ -145,10 +145,13 @@ def _staging(options: Mapping[str, str], name: str) -> str:
             "The sink needs a folder that driver and executors share, for slices that wait: give "
             "the option checkpointLocation, below which it makes one, or the option staging."
         )
-    # Spark's names for what pyarrow calls otherwise.
+    return f"{located(checkpoint)}/dedup-sinks/{name}"
+
+
+def located(checkpoint: str) -> str:
+    """Return a checkpoint's location as pyarrow takes it, the same in every process."""
     same = re.sub(r"^s3[an]://", "s3://", checkpoint)
-    same = re.sub(r"^file:/+", "/", same)
-    return f"{_absolute(same)}/dedup-sinks/{name}"
+    return _absolute(re.sub(r"^file:/+", "/", same))
 
 
 def _absolute(where: str) -> str:

@@ -115,15 +115,13 @@ def _sender(options: SinkOptions) -> Sender:
     return _senders[key]
 
 
-def current_batch(name: str, run_id: str | None = None) -> tuple[Batch, int]:
+def current_batch(name: str) -> tuple[Batch, int]:
     """Return the micro-batch that the running task of a streaming query belongs to, and its number.
 
     Parameters
     ----------
     name : str
         Of the sink.
-    run_id : str, optional
-        Of this start of the query. Default: Spark's job group, which Spark sets to it.
 
     Raises
     ------
@@ -139,8 +137,9 @@ def current_batch(name: str, run_id: str | None = None) -> tuple[Batch, int]:
     ]
     if context is None or None in found:
         raise SinkError("This sink publishes micro-batches of a streaming query, and none runs.")
-    query_id, batch_id, job_group = found
-    return new_batch(query_id, name, run_id or job_group, int(batch_id)), context.partitionId()
+    # Spark's job group is the ID of this start of the query.
+    query_id, batch_id, run_id = found
+    return new_batch(query_id, name, run_id, int(batch_id)), context.partitionId()
 
 
 def new_batch(query_id: str, name: str, run_id: str, batch_id: int) -> Batch:

@@ -13,10 +13,12 @@ import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dedup
 from dedup import dedup_by_id
+from dedup.errors import cause
 from dedup.kafka import Field, Json, connector_jars, kafka_records
 
 
@@ -65,7 +67,10 @@ def main(servers: str, source: str, target: str, folder: str, jars: str) -> None
         .option("checkpointLocation", f"{folder}/checkpoint")
         .start()
     )
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        raise cause(error) or error from None
 
 
 if __name__ == "__main__":

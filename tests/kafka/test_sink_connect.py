@@ -1,0 +1,62 @@
+"""The sink through Spark Connect, as a format and in `foreachBatch`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.kafka.records import make_topic, read_topic
+from tests.support.processes import run_python
+
+CODE = """
+import json, sys
+from pyspark.sql import SparkSession
+import dedup
+from dedup.errors import cause
+from dedup.kafka import kafka_sink
+
+servers, folder = sys.argv[1:]
+spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.log.level", "OFF").config("spark.sql.shuffle.partitions", "2").getOrCreate())
+dedup.register(spark)
+rows = (spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1)
+    .parquet(f"{folder}/input"))
+
+def run(writer, checkpoint):
+    query = writer.trigger(availableNow=True).option("checkpointLocation", checkpoint).start()
+    assert query.awaitTermination(120)
+    return query
+
+once = rows.writeStream.format("dedup_kafka").option("kafka.bootstrap.servers", servers)
+run(once.option("topic", "connect-format"), f"{folder}/format")
+sink = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
+run(rows.writeStream.foreachBatch(sink), f"{folder}/function")
+try:
+    run(once.option("topic", "connect-none"), f"{folder}/none")
+except Exception as error:
+    refused = str(cause(error))
+print(json.dumps({"module": type(spark).__module__, "refused": refused}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(find_spec("grpc") is None, reason="grpcio is not installed")
+def test_a_session_of_connect_writes_each_record_once(broker: str, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    for n in range(3):
+        keys = [str(key) for key in range(50 * n, 50 * (n + 1))]
+        pq.write_table(pa.table({"key": keys, "value": keys}), tmp_path / "input" / f"{n}.parquet")
+    for name in ("connect-format", "connect-function"):
+        make_topic(broker, name, 2)
+    told = run_python(CODE, broker, tmp_path)
+    assert "connect" in told["module"]
+    assert "There is no topic 'connect-none'" in told["refused"]
+    everything = Counter(range(150))
+    for name in ("connect-format", "connect-function"):
+        assert Counter(int(r.key or b"-1") for r in read_topic(broker, name)) == everything
