@@ -84,6 +84,9 @@ POINTS = {
 #: stopped process would be ended with it).
 KINDS = ("skip", "kill", "raise", "enospc", "eacces", "freeze", "slow", "corrupt", "outlive")
 
+#: A test that failed lets nobody go.
+_OUTLIVE_S = 600.0
+
 _folder = os.environ.get(VARIABLE)
 
 
@@ -142,7 +145,8 @@ def _visit(folder: str, name: str, path: str | os.PathLike[str] | None) -> None:
 
 def _outlive(folder: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    while not os.path.exists(os.path.join(folder, f"go~{os.getpid()}")):
+    go, end_s = os.path.join(folder, f"go~{os.getpid()}"), time.monotonic() + _OUTLIVE_S
+    while not os.path.exists(go) and time.monotonic() < end_s:
         time.sleep(0.02)
 
 

@@ -28,7 +28,8 @@ def kafka_library() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long; runs with CI_FULL=1 only")
-    if not FULL and config.option.numprocesses and not hasattr(config, "workerinput"):
+    in_parallel = getattr(config.option, "numprocesses", None)
+    if not FULL and in_parallel and not hasattr(config, "workerinput"):
         class_archive.make_in_background()
 
 

@@ -351,7 +351,7 @@ def _publish(
         raise SinkError(
             f"The staged files of {_named(batch, number)} do not hold what was written to "
             "them. Nothing of it was published. Start the query again: the micro-batch is "
-            "staged anew.",
+            "staged anew (in mode atomic once its manifest is deleted).",
             remedy="sink-differs",
         )
     slot.pre_commit(batch.marker(number, content, tasks))

@@ -30,6 +30,8 @@ for each in (query, again):
     each.processAllAvailable()
     each.stop()
 """
+#: The next page stands alone.
+_NEXT_PAGE = "\ndel SparkSession, dedup, dedup_by_id, spark, records, query\n"
 _UNTIL_SEEN = """
 query.processAllAvailable()
 print("poison", poison_counts(query.lastProgress) or poison_counts(query.recentProgress[0]))
@@ -60,7 +62,8 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
     sink = "".join(snippets(PACKAGE / "kafka" / "sink" / "README.md"))
     source = "".join(snippets(PACKAGE / "kafka" / "source" / "README.md")) + _UNTIL_SEEN
     # A topic and folders of its own.
-    program = _BEFORE + readme + _BETWEEN + sink + _AFTER + source.replace("orders", "sales")
+    pages = _BEFORE + readme + _BETWEEN + sink + _AFTER
+    program = pages + _NEXT_PAGE + source.replace("orders", "sales")
     with running_registry() as registry:
         registry.require("reader", "secret")
         registry.add(1, json.dumps(SCHEMA), "payments-value")

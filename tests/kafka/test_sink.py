@@ -233,6 +233,35 @@ def test_a_function_chooses_the_partition(sink: SinkQuery) -> None:
     assert all(int(r.key or b"") % 3 == r.partition for r in found)
 
 
+@pytest.mark.slow
+def test_two_sinks_of_one_query_need_two_names(sink: SinkQuery) -> None:
+    """Else the second finds its rows published, and they are in the other topic."""
+    other = make_topic(sink.address, f"{sink.topic}-other", 1)
+
+    def publish(**second: str) -> None:
+        markers = {"markers": f"{sink.topic}-markers"}
+        one, two = (
+            kafka_sink(sink.address, topic=topic, checkpoint=str(sink.checkpoint), options=options)
+            for topic, options in ((sink.topic, markers), (other, markers | second))
+        )
+
+        def both(rows: DataFrame, batch_id: int) -> None:
+            one(rows, batch_id)
+            two(rows, batch_id)
+
+        stream = sink.rows().writeStream.foreachBatch(both).trigger(availableNow=True)
+        stream.option("checkpointLocation", str(sink.checkpoint)).start().awaitTermination(120)
+
+    sink.numbers(range(9))
+    with pytest.raises(StreamingQueryException) as raised:
+        publish()
+    assert "a second sink of the query needs a `name` of its own" in str(cause(raised.value))
+    assert read_topic(sink.address, other) == []
+    publish(name="second")
+    assert numbers(sink) == once(range(9))
+    assert len(read_topic(sink.address, other)) == 9
+
+
 def test_keys_go_where_java_s_client_sends_them(sink: SinkQuery) -> None:
     """`DefaultPartitioner` of Kafka's own client, asked in a JVM."""
     keys = [b"", b"a", b"\x00", b"\xff" * 5, "schlüssel".encode(), b"k" * 1000]

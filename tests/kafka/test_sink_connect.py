@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.processes import run_python
 
 CODE = """
 import json, sys
+from pathlib import Path
 from pyspark.sql import SparkSession
 import dedup
 from dedup.errors import cause
@@ -36,11 +38,23 @@ once = rows.writeStream.format("dedup_kafka").option("kafka.bootstrap.servers", 
 run(once.option("topic", "connect-format"), f"{folder}/format")
 sink = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
 run(rows.writeStream.foreachBatch(sink), f"{folder}/function")
-try:
-    run(once.option("topic", "connect-none"), f"{folder}/none")
-except Exception as error:
-    refused = str(cause(error))
-print(json.dumps({"module": type(spark).__module__, "refused": refused}))
+for kind in ("format", "function"):
+    Path(folder, kind, "commits", "2").unlink()
+run(once.option("topic", "connect-format"), f"{folder}/format")
+again = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
+run(rows.writeStream.foreachBatch(again), f"{folder}/function")
+
+def refusal(writer, checkpoint):
+    try:
+        run(writer, checkpoint)
+    except Exception as error:
+        return str(cause(error) or error)
+
+print(json.dumps({
+    "module": type(spark).__module__,
+    "topic": refusal(once.option("topic", "connect-none"), f"{folder}/none"),
+    "checkpoint": refusal(rows.writeStream.foreachBatch(again), f"{folder}/another"),
+}))
 """
 
 
@@ -56,7 +70,11 @@ def test_a_session_of_connect_writes_each_record_once(broker: str, tmp_path: Pat
         make_topic(broker, name, 2)
     told = run_python(CODE, broker, tmp_path)
     assert "connect" in told["module"]
-    assert "There is no topic 'connect-none'" in told["refused"]
+    assert "There is no topic 'connect-none'" in told["topic"]
+    assert "is not the one that the query of" in told["checkpoint"]
     everything = Counter(range(150))
     for name in ("connect-format", "connect-function"):
         assert Counter(int(r.key or b"-1") for r in read_topic(broker, name)) == everything
+        query = json.loads((tmp_path / name.partition("-")[2] / "metadata").read_text())["id"]
+        keys = {json.loads(r.key or b"")[1] for r in read_topic(broker, f"{name}-markers")}
+        assert keys == {query}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dedup.errors import SinkError
 from dedup.kafka.client_options import client_settings
 from dedup.kafka.preflight import check_sink
 from dedup.kafka.sink.sink_options import SinkOptions, sink_options
@@ -17,8 +18,9 @@ from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from tests.kafka.broker import Broker
 from tests.kafka.proxy import Api, Harm, Proxy, commits, of
-from tests.kafka.records import count_aborted, end_offsets, make_topic, read_topic
+from tests.kafka.records import admin, count_aborted, end_offsets, make_topic, read_topic
 
 _INVALID_PRODUCER_EPOCH = 47
 
@@ -152,3 +154,19 @@ def test_records_whose_requests_are_repeated_are_there_once(
     publish(slot, 1)
     fault.wait()
     assert values(broker, slot) == [b"0", b"1"]
+
+
+@pytest.mark.slow
+def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
+    broker: str, tmp_path: Path
+) -> None:
+    """Kafka would delete from it. The fixture `broker` is asked for its jars alone."""
+    with Broker(tmp_path, {"auto.create.topics.enable": "true"}) as eager:
+        given = {"kafka.bootstrap.servers": eager.address}
+        options = sink_options(given | {"topic": "out", "checkpointLocation": str(tmp_path)})
+        slot = KafkaSlot(options, "query", 0)
+        with pytest.raises(SinkError, match="The topic of the markers, 'out-markers', is gone"):
+            slot.own()
+        listed = admin(eager.address).list_topics(timeout=10).topics
+        assert set(listed) == {"__transaction_state"}
+        slot.drop()

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from contextlib import suppress
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from tests.support.quick_spark import QUICK_JAVA
 _SET = zlib.crc32(f"{sys.prefix} {version('pyspark')} {os.environ.get('JAVA_HOME')}".encode())
 FILE = Path(tempfile.gettempdir()) / f"dedup-test-classes-{_SET:08x}.jsa"
 _MAKING = FILE.with_suffix(".making")
+_MAKING_S = 600
 #: Java would print what it thinks of an archive.
 OPTIONS = f"{QUICK_JAVA} -XX:SharedArchiveFile={FILE} -Xlog:disable"
 _QUERY = """
@@ -44,6 +46,9 @@ spark.sparkContext._gateway.proc.wait()
 
 def make_in_background() -> None:
     """Begin to make the archive, where there is none and nobody else makes it."""
+    with suppress(OSError):
+        if _MAKING.exists() and time.time() - _MAKING.stat().st_mtime > _MAKING_S:
+            _MAKING.unlink()  # whoever made it was killed
     with suppress(FileExistsError):
         if not FILE.exists():
             _MAKING.touch(exist_ok=False)

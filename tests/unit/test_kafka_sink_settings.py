@@ -52,6 +52,25 @@ def test_a_failure_that_was_caught_is_not_passed_by() -> None:
     call(sink, 7)
 
 
+def test_a_checkpoint_tells_the_query_that_runs_this_micro_batch(tmp_path: Path) -> None:
+    """Where Spark does not: the wrong checkpoint would publish in another query's name."""
+    sink = kafka_sink("localhost:9", checkpoint=f"file://{tmp_path}", topic="out")
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        sink._query_of_checkpoint(0)
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "metadata").write_text('{"id": "the-query"}')
+    (tmp_path / "offsets" / "5").touch()
+    assert sink._query_of_checkpoint(5) == "the-query"
+    for batch_id in (4, 6):
+        with pytest.raises(ConfigError, match="is not the one that the query of"):
+            sink._query_of_checkpoint(batch_id)
+    (tmp_path / "commits" / "5").touch()
+    for batch_id in (5, 6):
+        with pytest.raises(ConfigError, match="call it from foreachBatch alone"):
+            sink._query_of_checkpoint(batch_id)
+
+
 def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), "q")
     staging.settle({"markers": "a", "transactional.id.prefix": "p"})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.kafka.client_options import ClientSettings
 from dedup.kafka.clients import confluent
 from dedup.sinks.protocol import Aborted, Fenced
+
+#: How librdkafka words it.
+_FENCING = ("fenced by a newer instance", "an old epoch", "PRODUCER_FENCED")
 
 
 def is_fenced(error: Any) -> bool:
@@ -100,12 +104,12 @@ def of_initialising(error: Any, transactional_id: str, settings: ClientSettings)
 
 
 class _Others(logging.Filter):
-    """Lets pass what is not about fencing, unless all is asked for."""
+    """Lets pass what does not tell of ordinary fencing, unless all is asked for."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is told."""
-        text = record.getMessage().lower()
-        ordinary = "fenced" in text or "old epoch" in text
+        text = record.getMessage()
+        ordinary = any(part in text for part in _FENCING)
         return not ordinary or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
@@ -113,3 +117,9 @@ class _Others(logging.Filter):
 #: are not bound to their slots it happens every day.
 client_log = logging.getLogger("dedup.kafka.client")
 client_log.addFilter(_Others())
+
+
+def tell(producer: Any) -> None:
+    """Let a producer that is about to be given up log what it has not told yet."""
+    with suppress(Exception):  # of its reports, which concern nobody any more
+        producer.poll(0)

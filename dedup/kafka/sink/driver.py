@@ -124,7 +124,13 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
     faults.point("kafka.driver.before")
     sink = KafkaSink(options, staging, batch.query_id)
     whole = (lambda: staging.manifest(batch.batch_id, staged)) if options.mode == ATOMIC else None
-    staging.settle({"markers": options.markers, "transactional.id.prefix": options.id_prefix})
+    staging.settle(
+        {
+            "topic": options.topic or "",
+            "markers": options.markers,
+            "transactional.id.prefix": options.id_prefix,
+        }
+    )
     try:
         publish_staged(
             batch,

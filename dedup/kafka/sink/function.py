@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dedup.errors import SinkError
+from dedup.errors import ConfigError, SinkError
 from dedup.kafka.sink.driver import Answer, check_cluster, complete
 from dedup.kafka.sink.record_shape import record_shape
 from dedup.kafka.sink.sink_options import Partitioner, SinkOptions, located, sink_options
@@ -44,7 +44,7 @@ class KafkaFunction:
         """
         task = SinkTask(self.options, record_shape(rows.dtypes, self.options))
         check_cluster(self.options)
-        query_id = _query_of(rows) or read_progress(self._checkpoint).query_id
+        query_id = _query_of(rows) or self._query_of_checkpoint(batch_id)
         run_id = self._row(query_id, batch_id)
         self._rows[query_id] = (run_id, batch_id, False)
 
@@ -61,6 +61,17 @@ class KafkaFunction:
         answers: list[Answer] = [pickle.loads(row.answer) for row in found]
         complete(self.options, answers)
         self._rows[query_id] = (run_id, batch_id, True)
+
+    def _query_of_checkpoint(self, batch_id: int) -> str:
+        """Return whose checkpoint it is, where that query runs this micro-batch now."""
+        found = read_progress(self._checkpoint)
+        if not found.again or found.next_batch_id != batch_id:
+            raise ConfigError(
+                f"Micro-batch {batch_id} is not the one that the query of {self._checkpoint} runs: "
+                "give kafka_sink as `checkpoint` the checkpointLocation of the query that calls "
+                "it, and call it from foreachBatch alone."
+            )
+        return found.query_id
 
     def _row(self, query_id: str, batch_id: int) -> str:
         run_id, last, published = self._rows.get(query_id, ("", batch_id, True))
@@ -105,8 +116,9 @@ def kafka_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be; with Spark Connect also at the first micro-batch, if
-        `checkpoint` is not the query's.
+        If an option is unknown or cannot be. Where Spark does not tell which query runs (Spark
+        Connect, a thread of the user's), also by a call whose micro-batch is not the one that the
+        query of `checkpoint` runs.
     """
     given = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
     if topic is not None:

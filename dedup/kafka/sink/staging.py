@@ -110,7 +110,9 @@ class Staging:
         except (ObjectMissing, OSError, pa.ArrowException) as error:
             raise SinkError(
                 f"The staged slice {self._root.url(piece.file)} is missing or damaged: {error}. "
-                "Nothing of the micro-batch was published by this run. Start the query again.",
+                "Nothing of the micro-batch was published by this run. Start the query again; in "
+                "mode atomic delete the manifest of the micro-batch first "
+                f"({self._root.url('manifests')}), or it is published from this file for ever.",
                 remedy="sink-differs",
             ) from None
 
@@ -122,8 +124,8 @@ class Staging:
         Raises
         ------
         SinkError
-            If a file of such a manifest is gone. Nothing of the micro-batch is published then: who
-            asks for its manifest has made sure of that.
+            If a file of such a manifest is gone. By the markers nothing of the micro-batch is
+            published then: who asks for its manifest has made sure of that.
         """
         name = f"manifests/{batch_id}.json"
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
@@ -144,9 +146,10 @@ class Staging:
             if piece.file and not self._root.exists(piece.file):
                 raise SinkError(
                     f"The staged slice {self._root.url(piece.file)}, from which micro-batch "
-                    f"{batch_id} is to be published, is gone. Nothing of the micro-batch is "
+                    f"{batch_id} is to be published, is gone. By the markers nothing of it is "
                     f"published. Delete {self._root.url(manifest)} and start the query again: it "
-                    "is published then with the rows that the query gives now."
+                    "is published then with the rows that the query gives now. Where markers were "
+                    "accepted as lost, look at the last records of the topic first."
                 )
 
     def published(self) -> int | None:

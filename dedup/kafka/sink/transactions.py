@@ -33,6 +33,7 @@ from dedup.kafka.sink.client_errors import (
     is_too_large,
     of_initialising,
     of_record,
+    tell,
 )
 from dedup.kafka.sink.marker_log import MarkerLog
 from dedup.kafka.sink.produce import Sender
@@ -127,11 +128,13 @@ class KafkaSlot:
             other.producer.purge()
         sender = Sender(self._options)
         config = transactional_config(self._options.clients, self.id)
-        producer = self._library.Producer(config | sender.producer_settings(), logger=client_log)
+        # What is asked for with `kafka.debug` goes to the error stream, as librdkafka does it.
+        told = {} if "debug" in config else {"logger": client_log}
+        producer = self._library.Producer(config | sender.producer_settings(), **told)
         sender.producer = producer
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")
-        self._connect(producer, deadline)
+        silent = self._connect(producer, deadline)
         while True:
             try:
                 producer.init_transactions(max(deadline - time.monotonic(), _RETRY_S))
@@ -139,7 +142,9 @@ class KafkaSlot:
             except self._library.KafkaException as error:
                 reason = error.args[0]
                 if not reason.retriable() or time.monotonic() > deadline:
-                    raise of_initialising(reason, self.id, self._options.clients) from None
+                    tell(producer)
+                    why = silent or reason if reason.retriable() else reason
+                    raise of_initialising(why, self.id, self._options.clients) from None
                 time.sleep(_RETRY_S)
         faults.point("kafka.init.after")
         self._mine = _held[self._key] = Held(producer, sender, None)
@@ -147,17 +152,25 @@ class KafkaSlot:
         while len(_held) > KEPT:
             _held.popitem(last=False)
 
-    def _connect(self, producer: Any, deadline: float) -> None:
+    def _connect(self, producer: Any, deadline: float) -> Any:
         """Wait until the producer is connected to a broker by the name that the cluster gives it.
 
         librdkafka gives up the connection to a bootstrap server once it has learned that broker's
         own name. A question for the coordinator that was sent over it, or before there is another,
         is asked again after half a second only. The second of two answers comes over that other.
+
+        Returns
+        -------
+        confluent_kafka.KafkaError or None
+            Why no broker answers.
         """
-        with suppress(self._library.KafkaException):  # initialising tells, and in better words
+        try:
             for _ in range(2):
                 left_s = max(deadline - time.monotonic(), _RETRY_S)
                 producer.list_topics(self._options.markers, left_s)
+        except self._library.KafkaException as error:
+            return error.args[0]
+        return None
 
     def know(self, newest: Marker | None) -> None:
         """Note the newest marker, read after the slot was initialised."""
@@ -201,7 +214,7 @@ class KafkaSlot:
         held = self._of()
         deadline = time.monotonic() + self._timeout_s
         try:
-            while held.producer.flush(1.0):
+            while left := held.producer.flush(1.0):
                 if held.sender.failed is not None or time.monotonic() > deadline:
                     break
         except self._library.KafkaException as error:
@@ -215,7 +228,7 @@ class KafkaSlot:
             else:
                 self.abort()
             raise refusal
-        if len(held.producer):
+        if left:
             self.drop()
             raise Aborted(
                 f"the brokers did not take the records within {self._timeout_s:.0f} s, the time "
@@ -273,6 +286,7 @@ class KafkaSlot:
             return
         if _held.get(self._key) is held:
             del _held[self._key]
+        tell(held.producer)
         held.producer.purge()
 
     def _of(self) -> Held:
