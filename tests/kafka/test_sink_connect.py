@@ -39,7 +39,8 @@ run(once.option("topic", "connect-format"), f"{folder}/format")
 sink = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
 run(rows.writeStream.foreachBatch(sink), f"{folder}/function")
 for kind in ("format", "function"):
-    Path(folder, kind, "commits", "2").unlink()
+    for name in ("2", ".2.crc"):
+        Path(folder, kind, "commits", name).unlink()
 run(once.option("topic", "connect-format"), f"{folder}/format")
 again = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
 run(rows.writeStream.foreachBatch(again), f"{folder}/function")
