@@ -30,6 +30,7 @@ QUICK = {
 
 TWO_CRASHES = Scope(batches=2, crashes=2, retries=0, later=(Start(), Start(ONE)))
 FULL = {
+    "three micro-batches and two crashes": (replace(TWO_CRASHES, batches=3), 1_767_000),
     "two crashes and an ambiguous commit": (replace(TWO_CRASHES, ambiguous=1), 6_200_000),
     "three micro-batches, an ambiguous commit and a timeout": (
         Scope(ambiguous=1, timeouts=1, retries=0, later=(Start(), Start(ONE))),
@@ -50,7 +51,7 @@ FULL = {
 }
 #: Too large to be walked through whole: as far as so many states, the nearest ones first.
 IN_PART = {
-    "three micro-batches, two crashes": Scope(crashes=2, retries=0),
+    "three micro-batches, two crashes, rows that move": Scope(crashes=2, retries=0),
     "two crashes and a timeout": replace(TWO_CRASHES, timeouts=1),
     "two crashes, and an attempt that fails and is repeated": replace(TWO_CRASHES, retries=1),
 }
