@@ -191,6 +191,8 @@ class Broker:
             "broker.session.timeout.ms": 1500,
             "broker.heartbeat.interval.ms": 200,
             "auto.create.topics.enable": "false",
+            # Tests write records of any time, and a broker that lives for minutes would delete them.
+            "log.retention.ms": -1,
         }
 
     def _run(self, *command: str) -> None:

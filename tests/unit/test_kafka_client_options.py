@@ -221,7 +221,12 @@ def test_a_transactional_producer_is_set_up_whole() -> None:
         "bootstrap.servers": "h:9092", "acks": "all", "enable.idempotence": "true",
         "linger.ms": "9", "partitioner": "murmur2_random", "retry.backoff.ms": "250",
         "transactional.id": "me", "transaction.timeout.ms": "90000",
+        "reconnect.backoff.ms": "20", "allow.auto.create.topics": "false",
     }  # fmt: skip
+    assert (
+        transactional_config(settings(reconnect_backoff_ms="70"), "me")["reconnect.backoff.ms"]
+        == "70"
+    )
     assert transactional_config(given, "me", 7000)["transaction.timeout.ms"] == "7000"
 
 
