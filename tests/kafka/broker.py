@@ -191,7 +191,7 @@ class Broker:
             "broker.session.timeout.ms": 1500,
             "broker.heartbeat.interval.ms": 200,
             "auto.create.topics.enable": "false",
-            # Tests write records of any time, and a broker that lives for minutes would delete them.
+            # Tests write records of any time; a broker that lives for minutes would delete old ones.
             "log.retention.ms": -1,
         }
 
