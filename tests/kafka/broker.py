@@ -191,7 +191,7 @@ class Broker:
             "broker.session.timeout.ms": 1500,
             "broker.heartbeat.interval.ms": 200,
             "auto.create.topics.enable": "false",
-            # Tests write records of any time; a broker that lives for minutes would delete old ones.
+            # Tests write records of any time, which retention would delete meanwhile.
             "log.retention.ms": -1,
         }
 
