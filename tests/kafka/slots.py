@@ -9,15 +9,25 @@ from typing import Any
 
 import pyarrow as pa
 
+from dedup.kafka.client_options import client_settings
+from dedup.kafka.preflight import check_sink
 from dedup.kafka.sink.driver import Answer, complete
 from dedup.kafka.sink.record_shape import record_shape
 from dedup.kafka.sink.sink_options import SinkOptions, sink_options
 from dedup.kafka.sink.sink_task import SinkTask, new_batch
 from dedup.kafka.sink.transactions import KafkaSlot, forget_producers
-from tests.kafka.records import read_topic
+from tests.kafka.records import make_topic, read_topic
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 _COLUMNS = [("key", "binary"), ("value", "binary")]
+
+
+def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -> SinkOptions:
+    """Options of a sink into a new topic, whose topic of markers is there."""
+    make_topic(address, topic, partitions=partitions)
+    servers = {"kafka.bootstrap.servers": address}
+    check_sink(client_settings(servers), [topic], f"{topic}-markers")
+    return sink_options(servers | {"topic": topic, "checkpointLocation": str(checkpoint)})
 
 
 class Sink:

@@ -11,24 +11,19 @@ from confluent_kafka import Producer
 
 from dedup import tools
 from dedup.errors import ConfigError
-from dedup.kafka.client_options import client_settings
-from dedup.kafka.preflight import check_sink
-from dedup.kafka.sink.sink_options import SinkOptions, sink_options
+from dedup.kafka.sink.sink_options import SinkOptions
 from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
 from dedup.sinks.protocol import Batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import SOON, make_topic
+from tests.kafka.slots import ready_options
 from tests.support.processes import dedup
 
 
 @pytest.fixture(scope="module")
 def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> SinkOptions:
-    make_topic(broker, "inspected", partitions=2)
-    servers = {"kafka.bootstrap.servers": broker}
-    check_sink(client_settings(servers), ["inspected"], "inspected-markers")
-    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
-    return sink_options(servers | {"topic": "inspected", "checkpointLocation": checkpoint})
+    return ready_options(broker, "inspected", 2, tmp_path_factory.mktemp("checkpoint"))
 
 
 def pre_commit(options: SinkOptions, query_id: str, slot: int, batch_id: int) -> KafkaSlot:

@@ -7,27 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from dedup.kafka.client_options import client_settings
-from dedup.kafka.preflight import check_sink
 from dedup.kafka.sink import transactions
 from dedup.kafka.sink.driver import KafkaSink
-from dedup.kafka.sink.sink_options import SinkOptions, sink_options
+from dedup.kafka.sink.sink_options import SinkOptions
 from dedup.kafka.sink.staging import Staging
 from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import Batch, Fenced
 from tests.kafka.records import make_topic
-from tests.kafka.slots import Sink, numbers
+from tests.kafka.slots import Sink, numbers, ready_options
 
 
 @pytest.fixture(scope="module")
 def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> SinkOptions:
-    make_topic(broker, "slots", partitions=1)
-    servers = {"kafka.bootstrap.servers": broker}
-    check_sink(client_settings(servers), ["slots"], "slots-markers")
-    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
-    return sink_options(servers | {"topic": "slots", "checkpointLocation": checkpoint})
+    return ready_options(broker, "slots", 1, tmp_path_factory.mktemp("checkpoint"))
 
 
 def publish(slot: KafkaSlot, run_id: str) -> Marker:

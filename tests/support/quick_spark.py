@@ -26,14 +26,14 @@ INTERPRETED_PLANS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-QUICK_SESSION = {
-    **INTERPRETED_PLANS,
-    "spark.driver.extraJavaOptions": QUICK_JAVA,
+#: Of every session of the tests, those with CI_FULL=1 as well.
+_SMALL_SESSION = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
+QUICK_SESSION = {**INTERPRETED_PLANS, **_SMALL_SESSION, "spark.driver.extraJavaOptions": QUICK_JAVA}
 #: Where faults are armed that strike Python workers of the process's session.
 FAULTS = Path(tempfile.gettempdir(), f"dedup-test-faults-{os.getpid()}")
 
@@ -71,13 +71,10 @@ def session_of_the_process(scratch: Path, jars: str = "") -> SparkSession:
             # Two attempts a task: tests make tasks fail once.
             SparkSession.builder.master("local[2,2]")
             .appName("dedup tests")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
+            .config(map={**_SMALL_SESSION})
             # Of the whole JVM: `writeStream` asks whichever session is active.
             .config("spark.sql.timeType.enabled", "true")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.ui.enabled", "false")
             .config("spark.log.level", "OFF")
             .config("spark.local.dir", str(scratch / "local"))
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
