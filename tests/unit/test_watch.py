@@ -368,7 +368,13 @@ class Watching:
             env={**own, "TERM": term},
         )  # fmt: skip
         if not terminal:
+            self.close_theirs()
+
+    def close_theirs(self) -> None:
+        """Close the process's end once: soon after, its number may be another thread's."""
+        if self.theirs >= 0:
             os.close(self.theirs)
+            self.theirs = -1
 
     def until(self, text: bytes) -> None:
         """Read until that is written."""
@@ -382,8 +388,7 @@ class Watching:
     def end(self, timeout: float = 30) -> int:
         """Return the exit code, when all is read."""
         code = self.process.wait(timeout)
-        with suppress(OSError):
-            os.close(self.theirs)
+        self.close_theirs()
         # A terminal's end is an error, a pipe's is nothing.
         with suppress(OSError):
             while more := os.read(self.ours, 65536):
