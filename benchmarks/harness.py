@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.events import SCHEMA, Events
+from benchmarks.events import SCHEMAS, Events
 from dedup import kernel
 from dedup.core.metrics import BatchMetrics
 from dedup.spark.observations import from_progress
@@ -65,6 +65,7 @@ class Pipeline:
     transform: Callable[[DataFrame, Path], DataFrame]
     settings: dict[str, str] = field(default_factory=dict)
     sink: Sink = into_nothing
+    schema: str = SCHEMAS["narrow"]
     query: StreamingQuery | None = None
     folder: Path = Path()
     batch_ms: list[int] = field(default_factory=list)
@@ -77,7 +78,7 @@ class Pipeline:
             spark.conf.set(key, value)
         self.folder = folder / "in"
         self.folder.mkdir(parents=True, exist_ok=True)
-        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1000)
+        source = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1000)
         events = source.parquet(str(self.folder))
         self.begin(self.transform(events, folder), folder)
 
@@ -166,6 +167,7 @@ def session(
         .config("spark.driver.memory", driver_memory)
         .config("spark.sql.shuffle.partitions", str(partitions))
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.pollingDelay", "1000")
     )

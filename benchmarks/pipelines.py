@@ -11,20 +11,22 @@ import sys
 from typing import Any
 
 from benchmarks.contenders import contenders
-from benchmarks.events import Events
+from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import BASE_SETTINGS, HORIZON, comparison, data_folder, parser
 from benchmarks.results import finish
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Feed all contenders in turn; times, settings and our own metrics."""
-    events = Events(rows=arguments.rows, duplicates=arguments.duplicates)
+    events = Events(rows=arguments.rows, duplicates=arguments.duplicates, shape=arguments.shape)
     data = data_folder(arguments.data, events)
     wanted = [
         p
         for n, p in contenders().items()
         if not arguments.only or any(o in n for o in arguments.only)
     ]
+    for pipeline in wanted:
+        pipeline.schema = events.schema
     with comparison(arguments, wanted, driver_memory=arguments.driver_memory):
         for number in range(arguments.batches):
             files = events.write(data, number)
@@ -35,6 +37,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 )
     result = {
         "rows_per_batch": events.rows,
+        "shape": events.shape,
         "duplicates": events.duplicates,
         "horizon": HORIZON,
         "settings": {p.name: {**BASE_SETTINGS, **p.settings} for p in wanted},
@@ -70,6 +73,7 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     options = parser(__doc__, batches=11, driver_memory="8g", name="pipelines")
     options.add_argument("--only", action="append")
+    options.add_argument("--shape", choices=SCHEMAS, default="narrow", help="of the rows")
     arguments = options.parse_args()
     finish(arguments.name, run(arguments), table)
 

@@ -19,6 +19,7 @@ VARIABLE = "DEDUP_FAULTS"
 #: Where a process can be made to fail, and what has just been done or is about to be.
 POINTS = {
     "pack.begin": "nothing is read yet",
+    "bodies.write": "rows are about to be written to local disk, in place of travelling",
     "pack.end": "all rows of a map task are sent",
     "certificate.put.before": "the catalog may be new",
     "certificate.put.after": "the catalog has its birth certificate",

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dedup import faults
@@ -33,6 +34,7 @@ from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.machine import wall_clock_ms
 from dedup.spark.executor import wire
+from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.shard_input import ShardInput
 from dedup.spark.executor.task import Layout, Task, layout, warn_of_others
 from dedup.spark.executor.worker import freeze_gc, release_memory
@@ -98,7 +100,10 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "base_epoch": base.epoch,
         "other_queries": others,
     }
-    return _output(plan, shard_input, outcome, shard, counts, watch)
+    if plan.shared_disk:
+        return _output(plan, shard_input, outcome, shard, counts, watch)
+    drop_earlier(task)
+    return _output(plan, shard_input, outcome, shard, counts, watch, handed_on(task, shard))
 
 
 def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardState, int]:
@@ -128,7 +133,8 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     watch.lap("read")
     nothing: SegmentStore = None  # type: ignore[assignment]  # no segment is ever named or sealed
     outcome = process(ShardState(), shard_input.records(), policy, nothing, epoch, watch.lap)
-    return _output(plan, shard_input, outcome, shard, dict(outcome.counts), watch)
+    beside = handed_on(task, shard)
+    return _output(plan, shard_input, outcome, shard, dict(outcome.counts), watch, beside)
 
 
 def _shard_input(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> ShardInput:
@@ -145,8 +151,12 @@ def _output(
     shard: int,
     counts: dict[str, int],
     watch: Stopwatch,
+    beside: BodyFile | None = None,
 ) -> pd.DataFrame:
-    """Return the control row with the counters, then the blobs of which any row goes on."""
+    """Return the control row with the counters, then the blobs of which any row goes on.
+
+    Their bodies are put into a file beside Spark, if one is given.
+    """
     goes_on = plan.goes_on
     keys: list[bytes | None] = [None]
     bodies: list[bytes | None] = [shard_input.schema_bytes]
@@ -164,8 +174,12 @@ def _output(
         if kept:
             rows.append(head.num_rows)
             keys.append(key_blob if needs_keys else None)
+            if beside is not None:
+                body = beside.append(np.frombuffer(body, np.uint8))
             bodies.append(body)
             verdicts.append(judged.tobytes())
+    if beside is not None:
+        beside.close()
     watch.lap("write")
     control = _counters(plan, outcome, shard, counts, watch) | {"emitted": emitted}
     if plan.verdict_column is not None:

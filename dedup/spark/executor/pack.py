@@ -16,6 +16,7 @@ from dedup.core.keys import Keys
 from dedup.core.sharding import shards_of
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import null_ids, null_timestamps
+from dedup.spark.executor.bodies import Bodies, InlineBodies, drop_earlier, of_map_task
 from dedup.spark.executor.keycolumn import key_column
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.sources import ObservedSources, add_observed, name_sources
@@ -42,7 +43,8 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     freeze_gc()
     faults.point("pack.begin")
     watch = Stopwatch()
-    packer = Packer(plan, layout(plan, Task.current(plan)))
+    task = Task.current(plan)
+    packer = Packer(plan, layout(plan, task), _bodies(plan, task))
     for batch in batches:
         watch.resume()
         if batch.num_rows:
@@ -52,12 +54,20 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         watch.lap("pack")
     watch.resume()
     yield from _sent(packer.flush(), watch)
+    packer.sent_bodies.close()
     control = packer.control_rows()
     watch.lap("pack")
     yield _with_time(control, watch.us["pack"])
     faults.point("pack.end")
     del control, packer
     release_memory()
+
+
+def _bodies(plan: Plan, task: Task) -> Bodies:
+    if not plan.shared_disk:
+        return InlineBodies()
+    drop_earlier(task)
+    return of_map_task(task)
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
@@ -79,6 +89,7 @@ class Packer:
 
     plan: Plan
     layout: Layout
+    sent_bodies: Bodies = field(default_factory=InlineBodies)
     bodies: list[pa.RecordBatch] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
@@ -155,7 +166,7 @@ class Packer:
                     len(index),
                     wire.write_keys(keys.take(taken)),
                     wire.write_head(head.take(index)),
-                    wire.write_body(body.take(index)),
+                    self.sent_bodies.write(body.take(index)),
                 )
 
     def control_rows(self) -> pa.RecordBatch:

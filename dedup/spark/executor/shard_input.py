@@ -16,6 +16,7 @@ from dedup.core.keys import Keys
 from dedup.core.records import Records
 from dedup.errors import ConfigError
 from dedup.spark.executor import wire
+from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.sources import ObservedSources, add_observed
@@ -112,11 +113,11 @@ class ShardInput:
         ends = np.cumsum([head.num_rows for head in self.heads])
         blob = np.searchsorted(ends, index, "right")
         by_blob = np.argsort(blob, kind="stable")
-        pieces = []
+        pieces, reader = [], BodyReader()
         for number in np.unique(blob):
             start = ends[number] - self.heads[number].num_rows
             inside = index[by_blob[blob[by_blob] == number]] - start
-            body = wire.read_batch(self.blobs[number], without(schema, in_keys))
+            body = reader.read(self.blobs[number], without(schema, in_keys))
             keys = self.keys[number].take(inside)
             pieces.append(restored(body.take(pa.array(inside)), keys, schema, in_keys))
         restore = np.empty(len(index), np.int64)

@@ -41,6 +41,8 @@ class Task:
         Unique among all attempts of all tasks of the run.
     partitions : int
         Pinned number of the operator's partitions.
+    partition : int
+        That of the task, within its stage.
     """
 
     query_id: str
@@ -48,6 +50,7 @@ class Task:
     epoch: int
     attempt_id: int
     partitions: int
+    partition: int = 0
 
     @staticmethod
     def current(plan: Plan) -> Task:
@@ -67,6 +70,7 @@ class Task:
             epoch=int(batch_id) if batch_id is not None else 0,
             attempt_id=context.taskAttemptId(),
             partitions=int(pinned or shuffle or 200),
+            partition=context.partitionId(),
         )
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dedup import faults
 from dedup.core.metrics import VERDICTS
 from dedup.spark.executor import wire
+from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.plan import Plan
@@ -19,7 +20,7 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     """Yield user rows of one partition; a shard's control row comes before its blobs."""
     freeze_gc()
     faults.point("unpack.begin")
-    goes_on = plan.goes_on
+    goes_on, reader = plan.goes_on, BodyReader()
     schema: pa.Schema | None = None
     names = pa.array(VERDICTS, pa.string())
     for batch in batches:
@@ -34,7 +35,7 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
                     in_keys = key_column(plan, schema)
                 continue
             assert schema is not None, "a shard's control row comes first"
-            user = wire.read_batch(body.as_buffer(), without(schema, in_keys))
+            user = reader.read(body.as_buffer(), without(schema, in_keys))
             if in_keys is not None:
                 own = wire.read_keys(keys[position].as_buffer(), count)
                 user = restored(user, own, schema, in_keys)
@@ -50,4 +51,5 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
             kept = goes_on[judged]
             yield user if kept.all() else user.filter(pa.array(kept))
     faults.point("unpack.end")
+    reader.remove_handed_on()
     release_memory()

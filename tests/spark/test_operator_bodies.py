@@ -1,0 +1,257 @@
+"""Rows that go from the first pass to the last by a file, past Spark: nothing is lost with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup.errors import DedupError, cause
+from dedup.spark.driver import build
+from dedup.spark.executor.bodies import FOLDER
+from tests.support.oracle import Oracle
+from tests.support.small_disk import fill, small_disk
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
+from tests.support.spark_query import Query, Run
+
+_WHERE = {True: "one machine", False: "cluster"}
+
+
+@pytest.fixture(params=_WHERE, ids=_WHERE.get)
+def shared_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether pack writes the files, or the group function."""
+    shared: bool = request.param
+    monkeypatch.setattr(build, "shares_disk", lambda _: shared)
+    return shared
+
+
+def files(spark: SparkSession) -> list[Path]:
+    """Those of all queries of the session."""
+    roots = Path(str(spark.conf.get("spark.local.dir"))).glob(f"*/{FOLDER}")
+    return [path for root in roots for path in root.rglob("*") if path.is_file()]
+
+
+def of_query(spark: SparkSession, made: Query) -> list[Path]:
+    query_id = next(p.name for p in made.catalog.iterdir() if p.is_dir() and "-" in p.name)
+    return [path for path in files(spark) if query_id in path.parts]
+
+
+def once(work: str, marks: Path, strike: Callable[[int, Any], bool]) -> Callable[..., Any]:
+    """Pack or unpack, in which one worker is killed where `strike` says so, once per micro-batch.
+
+    `strike` is given how many batches have come out, and the last of them.
+    """
+    folder = str(marks)
+
+    def struck(plan: Any, batches: Any) -> Iterator[Any]:
+        import os
+        import signal
+
+        from dedup.spark.executor import pack, task, unpack
+
+        made = {"pack": pack.pack, "unpack": unpack.unpack}[work]
+        for number, batch in enumerate(made(plan, batches)):
+            if strike(number, batch):
+                epoch = task.Task.current(plan).epoch
+                try:
+                    os.close(os.open(f"{folder}/{work}-{epoch}", os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    pass
+                else:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    return struck
+
+
+def test_rows_go_by_a_file_that_goes_with_its_micro_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    given = tables(3)
+    made = query(spark, tmp_path, given)
+    seen: list[tuple[set[str], int]] = []
+
+    def look(df: DataFrame) -> list[Any]:
+        rows = df.toArrow().to_pylist()
+        found = of_query(spark, made)
+        epochs = {path.parent.name.partition("-")[0] for path in found}
+        seen.append((epochs, sum(path.stat().st_size for path in found)))
+        return rows
+
+    Oracle(HORIZON_S, LATENESS_S).check(given, made.run(look))
+    assert [epochs for epochs, _ in seen] == [{f"{number:012d}"} for number in range(3)]
+    assert all(size > 800 * 8 for _, size in seen)
+
+
+def test_a_worker_dies_with_its_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_disk: bool
+) -> None:
+    """In the first pass after rows were written, in the last one after some were read."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setattr(build, "pack", once("pack", marks, lambda n, _: n == 1))
+    monkeypatch.setattr(build, "unpack", once("unpack", marks, lambda n, _: n == 0))
+    given = tables(2)
+    made = query(spark, tmp_path, given)
+    Oracle(HORIZON_S, LATENESS_S).check(given, made.run())
+    assert {p.name for p in marks.iterdir()} == {
+        f"{work}-{epoch}" for work in ("pack", "unpack") for epoch in range(2)
+    }
+    left = of_query(spark, made)
+    assert {path.parent.name[:12] for path in left} == {f"{1:012d}"}
+    # That of the attempt that died; where all may read it, also that of the one after it.
+    assert len(left) == (2 if shared_disk else 1)
+
+
+def test_a_cluster_keeps_no_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "shares_disk", lambda _: False)
+    monkeypatch.setattr(build, "unpack", counting(tmp_path))
+    given = tables(2)
+    made = query(spark, tmp_path / "query", given)
+    Oracle(HORIZON_S, LATENESS_S).check(given, made.run())
+    assert of_query(spark, made) == []
+    assert (tmp_path / "seen").exists(), "there was none either"
+
+
+def counting(folder: Path) -> Callable[..., Any]:
+    """Unpack, which notes whether bodies came as places."""
+    mark = str(folder / "seen")
+
+    def noting(plan: Any, batches: Any) -> Iterator[Any]:
+        from dedup.spark.executor import bodies, unpack
+
+        def looked_at() -> Iterator[Any]:
+            for batch in batches:
+                for body in batch.column("body"):
+                    if body.is_valid and body.as_py()[:4] == bodies._MAGIC:
+                        open(mark, "w").close()
+                yield batch
+
+        yield from unpack.unpack(plan, looked_at())
+
+    return noting
+
+
+def test_a_batch_hands_rows_on_by_a_file_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "unpack", counting(tmp_path))
+    before = set(files(spark))
+    frame = spark.range(1000).selectExpr("cast(id % 700 AS string) id", "id AS number")
+    rows = frame.transform(build.Operator(query_options())).toArrow()
+    assert rows.num_rows == 700
+    assert (tmp_path / "seen").exists()
+    assert set(files(spark)) == before
+
+
+def query_options() -> Any:
+    from dedup import dedup_by_id
+
+    return dedup_by_id("id", horizon="1 day").options
+
+
+@pytest.mark.slow
+def test_a_damaged_file_stops_the_query_which_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_disk: bool
+) -> None:
+    def damaging(plan: Any, batches: Any) -> Iterator[Any]:
+        from dedup.spark.executor import bodies, unpack
+
+        def damaged() -> Iterator[Any]:
+            for batch in batches:
+                for body in batch.column("body"):
+                    if body.is_valid and body.as_py()[:4] == bodies._MAGIC:
+                        path = body.as_py()[bodies._PLACE.size :]
+                        with open(path, "r+b") as file:
+                            file.seek(40)
+                            file.write(b"damage")
+                        break
+                yield batch
+
+        yield from unpack.unpack(plan, damaged())
+
+    stops_and_goes_on(spark, tmp_path, monkeypatch, "unpack", damaging, "is damaged")
+
+
+@pytest.mark.slow
+def test_a_file_that_somebody_removed_stops_the_query_which_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_disk: bool
+) -> None:
+    def removing(plan: Any, batches: Any) -> Iterator[Any]:
+        import os
+        from contextlib import suppress
+
+        from dedup.spark.executor import bodies, unpack
+
+        def removed() -> Iterator[Any]:
+            for batch in batches:
+                for body in batch.column("body"):
+                    if body.is_valid and body.as_py()[:4] == bodies._MAGIC:
+                        with suppress(FileNotFoundError):
+                            os.unlink(body.as_py()[bodies._PLACE.size :])
+                yield batch
+
+        yield from unpack.unpack(plan, removed())
+
+    stops_and_goes_on(spark, tmp_path, monkeypatch, "unpack", removing, "No such file")
+
+
+def test_a_full_disk_stops_the_query_which_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        local = str(disk)
+
+        def elsewhere(plan: Any, batches: Any) -> Iterator[Any]:
+            import os
+            from unittest.mock import patch
+
+            from dedup.spark.executor import pack
+
+            with patch.dict(os.environ, {"SPARK_LOCAL_DIRS": local}):
+                yield from pack.pack(plan, batches)
+
+        fill(disk)
+        text = "No space left on device"
+        stops_and_goes_on(spark, tmp_path, monkeypatch, "pack", elsewhere, text)
+
+
+def stops_and_goes_on(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str,
+    faulty: Callable[..., Any], text: str,
+) -> None:  # fmt: skip
+    """A pass fails for good in the second micro-batch; without the fault the query completes."""
+    given: list[pa.Table] = tables(2)
+    made = query(spark, folder / "query", given[:1])
+    run: Run = made.run()
+    made.add_table(given[1])
+    with monkeypatch.context() as patched:
+        patched.setattr(build, name, faulty)
+        with pytest.raises(StreamingQueryException) as failure:
+            made.run()
+    found = cause(failure.value)
+    assert type(found) is DedupError
+    assert text in str(found)
+    assert found.remedy == "local-disk"
+    run.rows |= made.run().rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
+
+
+def test_two_actions_read_the_same_file(
+    spark: SparkSession, tmp_path: Path, shared_disk: bool
+) -> None:
+    given = tables(2)
+    made = query(spark, tmp_path, given)
+
+    def twice(df: DataFrame) -> list[Any]:
+        df.write.format("noop").mode("append").save()
+        return df.toArrow().to_pylist()
+
+    Oracle(HORIZON_S, LATENESS_S).check(given, made.run(twice))

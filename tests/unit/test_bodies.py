@@ -1,0 +1,231 @@
+"""Rows in files beside Spark: what is written is read, and whatever is amiss is told."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dedup.errors import DedupError
+from dedup.spark.executor import bodies, wire
+from dedup.spark.executor.bodies import BodyReader, InlineBodies
+from dedup.spark.executor.task import Task
+from tests.support.small_disk import fill, small_disk
+
+RUN = "5f0f6b2e-8f52-4a1e-9a52-0a6a4d7b7c11"
+
+
+def task(epoch: int = 7, *, attempt: int = 3, partition: int = 0, query: str = "orders") -> Task:
+    return Task(query, RUN, epoch, attempt, 2, partition)
+
+
+@pytest.fixture(autouse=True)
+def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two local folders of Spark's."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", ",".join(map(str, folders)))
+    return folders
+
+
+def rows(count: int, seed: int = 0) -> pa.RecordBatch:
+    """Rows of many types, with nulls."""
+    rng = np.random.default_rng(seed)
+    number = rng.integers(0, 1 << 40, count).tolist()
+    kinds: dict[str, pa.Array] = {
+        "text": pa.array([None if n % 7 == 0 else f"text {n}" for n in number], pa.string()),
+        "raw": pa.array([bytes([n % 256]) * (n % 50) for n in number], pa.binary()),
+        "flag": pa.array([n % 3 == 0 for n in number], pa.bool_()),
+        "money": pa.array([Decimal(n % 10_000) / 100 for n in number], pa.decimal128(12, 2)),
+        "at": pa.array([dt.datetime(2026, 1, 1, 0, n % 60) for n in number], pa.timestamp("us")),
+        "list": pa.array([[n, None] if n % 2 else None for n in number], pa.list_(pa.int64())),
+        "map": pa.array([[("k", n)] for n in number], pa.map_(pa.string(), pa.int64())),
+        "nested": pa.array([{"a": n, "b": str(n)} for n in number],
+                           pa.struct([("a", pa.int64()), ("b", pa.string())])),
+        "nothing": pa.nulls(count),
+    }  # fmt: skip
+    return pa.record_batch(kinds)
+
+
+def test_bodies_are_read_as_they_were_written() -> None:
+    given = [rows(1000, 1), rows(0), rows(1, 2), rows(5000, 3), rows(20, 4)]
+    file = bodies.of_map_task(task())
+    places = [file.write(body) for body in given]
+    file.close()
+    reader = BodyReader()
+    for body, place in zip(given, places, strict=True):
+        assert place.size < 300
+        found = reader.read(place, body.schema)
+        found.validate(full=True)
+        assert found.equals(body)
+    # Lasting ones: what was read stays as it is when the file is gone.
+    found = reader.read(places[3], given[3].schema)
+    file.path.unlink()
+    assert found.equals(given[3])
+
+
+def test_rows_are_over_the_pages_of_the_file() -> None:
+    file = bodies.of_map_task(task())
+    body = pa.record_batch({"number": pa.array(range(100_000), pa.int64())})
+    places = [file.write(body) for _ in range(3)]
+    file.close()
+    before = pa.total_allocated_bytes()
+    reader = BodyReader()
+    found = [reader.read(place, body.schema) for place in places]
+    assert pa.total_allocated_bytes() - before < body.nbytes / 10
+    assert all(one.column(0).buffers()[1].address % 8 == 0 for one in found)
+
+
+def test_bodies_that_travelled_are_handed_on_as_they_are() -> None:
+    """Wide ones are compressed."""
+    narrow = pa.record_batch({"number": pa.array(range(1000), pa.int64())})
+    wide = pa.record_batch({"text": pa.array(["the same text again and again " * 9] * 1000)})
+    file = bodies.handed_on(task(), shard=4)
+    for body in (narrow, wide):
+        data = InlineBodies().write(body)
+        assert BodyReader().read(data, body.schema).equals(body)
+        place = file.append(np.frombuffer(data, np.uint8))
+        assert BodyReader().read(place, body.schema).equals(body)
+    assert file.path.stat().st_size < wide.nbytes / 5
+
+
+def test_who_removes_which_file() -> None:
+    """What one task wrote for itself goes with it; what others may read again does not."""
+    body = rows(10)
+    own, shared = bodies.handed_on(task(), 0), bodies.of_map_task(task())
+    reader = BodyReader()
+    for file in (own, shared):
+        reader.read(file.write(body), body.schema)
+        file.close()
+    reader.remove_handed_on()
+    assert (own.path.exists(), shared.path.exists()) == (False, True)
+    reader.remove_handed_on()
+
+
+def test_no_two_attempts_write_to_one_file() -> None:
+    files = [
+        make(task(attempt=attempt, partition=partition))
+        for make in (bodies.of_map_task, lambda t: bodies.handed_on(t, 0))
+        for attempt in (1, 2)
+        for partition in (0, 1)
+    ]
+    # A shard is in one partition, so that an attempt has one file of it, wherever.
+    assert len({file.path for file in files}) == len(files)
+    first = bodies.of_map_task(task())
+    first.write(rows(3))
+    with pytest.raises(DedupError, match="File exists"):
+        bodies.of_map_task(task()).write(rows(3))
+
+
+def test_a_task_without_rows_leaves_no_file(disks: list[Path]) -> None:
+    bodies.of_map_task(task()).close()
+    assert not any(disk.exists() for disk in disks)
+
+
+def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
+    kept, gone = [], []
+    for partition in (0, 1):
+        for epoch, query, into in (
+            (5, "orders", gone), (6, "orders", gone), (7, "orders", kept),
+            (8, "orders", kept),  # a task may outlive its micro-batch
+            (5, "others", kept),
+        ):  # fmt: skip
+            file = bodies.of_map_task(task(epoch, partition=partition, query=query))
+            file.write(rows(3))
+            file.close()
+            into.append(file.path)
+    stranger = disks[0] / bodies.FOLDER / "orders" / "no-number"
+    stranger.mkdir()
+    bodies.drop_earlier(task(7))
+    assert [path.exists() for path in (*kept, stranger, *gone)] == [True] * 7 + [False] * 4
+    assert {path.is_relative_to(disks[0]) for path in kept} == {True, False}
+
+
+def test_without_folders_of_sparks_the_systems_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
+    assert bodies.of_map_task(task()).path.is_relative_to(tmp_path / "system")
+
+
+@pytest.mark.parametrize("where", ["first byte", "middle", "last byte"])
+def test_every_damage_is_seen(where: str) -> None:
+    body = rows(3000)
+    file = bodies.of_map_task(task())
+    file.write(body)
+    place = file.write(body)
+    length = file.path.stat().st_size // 2
+    file.write(body)
+    file.close()
+    data = bytearray(file.path.read_bytes())
+    _, start, size, _ = bodies._PLACE.unpack(bytes(place)[: bodies._PLACE.size])
+    assert abs(size - length) < length / 2
+    at = {"first byte": start, "middle": start + size // 2, "last byte": start + size - 1}[where]
+    data[at] ^= 4
+    file.path.write_bytes(data)
+    with pytest.raises(DedupError, match=r"is damaged.*nothing is lost") as error:
+        BodyReader().read(place, body.schema)
+    assert error.value.remedy == "local-disk"
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, 2000])
+def test_a_file_that_was_cut_off(left: int) -> None:
+    body = rows(300)
+    file = bodies.of_map_task(task())
+    place = file.write(body)
+    file.close()
+    with file.path.open("r+b") as handle:
+        handle.truncate(left)
+    with pytest.raises(DedupError, match=r"is damaged|cannot be read"):
+        BodyReader().read(place, body.schema)
+
+
+def test_a_file_that_is_gone() -> None:
+    body = rows(3)
+    file = bodies.of_map_task(task())
+    place = file.write(body)
+    file.close()
+    file.path.unlink()
+    with pytest.raises(DedupError, match=r"No such file.*nothing is lost") as error:
+        BodyReader().read(place, body.schema)
+    assert error.value.remedy == "local-disk"
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
+        file = bodies.of_map_task(task())
+        place = file.write(rows(3))
+        fill(disk)
+        many = rows(1 << 16)
+        with pytest.raises(DedupError, match=r"No space left on device.*Nothing is lost") as error:
+            file.write(many)
+        assert error.value.remedy == "local-disk"
+        assert BodyReader().read(place, rows(3).schema).equals(rows(3))
+
+
+def test_a_folder_that_cannot_be_written(disks: list[Path]) -> None:
+    disks[0].write_text("a file is in its way")
+    with pytest.raises(DedupError, match=r"cannot be written.*Not a directory"):
+        bodies.of_map_task(task()).write(rows(3))
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20])
+def test_the_checksum_covers_all_bytes(size: int) -> None:
+    rng = np.random.default_rng(size)
+    data = rng.integers(0, 256, size, np.uint8)
+    whole = bodies.checksum(data)
+    for at in {0, size // 2, size - 1} if size else ():
+        data[at] ^= 1
+        assert bodies.checksum(data) != whole
+        data[at] ^= 1
+    assert bodies.checksum(data) == whole
+
+
+def test_a_body_never_looks_like_a_place() -> None:
+    for body in (rows(0), rows(5), pa.record_batch({"DBP1": pa.array([1])})):
+        assert bytes(wire.write_body(body))[:4] != bodies._MAGIC
