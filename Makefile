@@ -86,9 +86,11 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, 
 	done
 
 .PHONY: bench
-bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (30 minutes)
+bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (45 minutes)
 	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
 	@$(PY) -m benchmarks.pipelines --batches 12
+	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape kafka --name pipelines-kafka
+	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape wide --name pipelines-wide
 	@$(PY) -m benchmarks.small
 	@$(PY) -m benchmarks.sweeps duplicates
 	@$(PY) -m benchmarks.starts

@@ -63,8 +63,8 @@ class Plan:
         Largest share of a micro-batch that one shard may hold in memory.
     start_id : str
         UUID drawn on the driver whenever the operator is applied.
-    shared_disk : bool
-        Whether all tasks run on one machine, so that one can read what another wrote there.
+    bodies : {"pack", "group", "nobody"}
+        Who writes the rows to a file, by which unpack gets them.
     marked : bool
         Whether the driver left a mark at the root that every executor must see.
     """
@@ -92,7 +92,7 @@ class Plan:
     cache_bytes: int
     max_shard_batch_bytes: int
     start_id: str
-    shared_disk: bool = False
+    bodies: Literal["pack", "group", "nobody"] = "nobody"
     marked: bool = False
 
     @property

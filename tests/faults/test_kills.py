@@ -18,7 +18,8 @@ from tests.support.small_state import HORIZON_S, LATENESS_S
 
 _KILLED = (
     "bodies.write", "pack.end", "segment.chunk", "sidecar.put.after", "segment.put.after",
-    "group.update.before", "group.update.after", "group.end", "backup.put.after", "unpack.end", "sink.published",
+    "group.update.before", "group.update.after", "group.end", "backup.put.after", "unpack.end",
+    "sink.published",
 )  # fmt: skip
 
 

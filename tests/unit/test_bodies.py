@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import resource
+import stat
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +16,7 @@ import pytest
 
 from dedup.errors import DedupError
 from dedup.spark.executor import bodies, wire
-from dedup.spark.executor.bodies import BodyReader, InlineBodies
+from dedup.spark.executor.bodies import BodyFile, BodyReader, InlineBodies
 from dedup.spark.executor.task import Task
 from tests.support.small_disk import fill, small_disk
 
@@ -21,6 +25,30 @@ RUN = "5f0f6b2e-8f52-4a1e-9a52-0a6a4d7b7c11"
 
 def task(epoch: int = 7, *, attempt: int = 3, partition: int = 0, query: str = "orders") -> Task:
     return Task(query, RUN, epoch, attempt, 2, partition)
+
+
+class Chosen:
+    """What `bodies` asks of a plan."""
+
+    def __init__(self, bodies: str) -> None:
+        self.bodies = bodies
+
+
+PACK: Any = Chosen("pack")
+GROUP: Any = Chosen("group")
+NOBODY: Any = Chosen("nobody")
+
+
+def of_map_task(at: Task) -> BodyFile:
+    made = bodies.body_writer(PACK, at)
+    assert isinstance(made, BodyFile)
+    return made
+
+
+def handed_on(at: Task, shard: int = 0) -> BodyFile:
+    made = bodies.handed_on(GROUP, at, shard)
+    assert made is not None
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +80,7 @@ def rows(count: int, seed: int = 0) -> pa.RecordBatch:
 
 def test_bodies_are_read_as_they_were_written() -> None:
     given = [rows(1000, 1), rows(0), rows(1, 2), rows(5000, 3), rows(20, 4)]
-    file = bodies.of_map_task(task())
+    file = of_map_task(task())
     places = [file.write(body) for body in given]
     file.close()
     reader = BodyReader()
@@ -61,14 +89,14 @@ def test_bodies_are_read_as_they_were_written() -> None:
         found = reader.read(place, body.schema)
         found.validate(full=True)
         assert found.equals(body)
-    # Lasting ones: what was read stays as it is when the file is gone.
+    # What was read stays as it is when the file is gone.
     found = reader.read(places[3], given[3].schema)
     file.path.unlink()
     assert found.equals(given[3])
 
 
 def test_rows_are_over_the_pages_of_the_file() -> None:
-    file = bodies.of_map_task(task())
+    file = of_map_task(task())
     body = pa.record_batch({"number": pa.array(range(100_000), pa.int64())})
     places = [file.write(body) for _ in range(3)]
     file.close()
@@ -83,45 +111,58 @@ def test_bodies_that_travelled_are_handed_on_as_they_are() -> None:
     """Wide ones are compressed."""
     narrow = pa.record_batch({"number": pa.array(range(1000), pa.int64())})
     wide = pa.record_batch({"text": pa.array(["the same text again and again " * 9] * 1000)})
-    file = bodies.handed_on(task(), shard=4)
+    file, reader = handed_on(task(), 4), BodyReader()
+    places = []
     for body in (narrow, wide):
         data = InlineBodies().write(body)
-        assert BodyReader().read(data, body.schema).equals(body)
-        place = file.append(np.frombuffer(data, np.uint8))
-        assert BodyReader().read(place, body.schema).equals(body)
+        assert reader.read(data, body.schema).equals(body)
+        places.append(file.append(np.frombuffer(data, np.uint8)))
+    file.close()
     assert file.path.stat().st_size < wide.nbytes / 5
+    for body, place in zip((narrow, wide), places, strict=True):
+        assert reader.read(place, body.schema).equals(body)
 
 
 def test_who_removes_which_file() -> None:
     """What one task wrote for itself goes with it; what others may read again does not."""
     body = rows(10)
-    own, shared = bodies.handed_on(task(), 0), bodies.of_map_task(task())
+    own, shared = handed_on(task()), of_map_task(task())
     reader = BodyReader()
     for file in (own, shared):
-        reader.read(file.write(body), body.schema)
+        places = [file.write(body), file.write(body)]
         file.close()
-    reader.remove_handed_on()
+        for place in places:
+            assert reader.read(place, body.schema).equals(body)
     assert (own.path.exists(), shared.path.exists()) == (False, True)
-    reader.remove_handed_on()
+    reader.close()
+
+
+def test_who_writes_files() -> None:
+    for plan in (GROUP, NOBODY):
+        assert isinstance(bodies.body_writer(plan, task()), InlineBodies)
+    for plan in (PACK, NOBODY):
+        assert bodies.handed_on(plan, task(), 0) is None
 
 
 def test_no_two_attempts_write_to_one_file() -> None:
     files = [
         make(task(attempt=attempt, partition=partition))
-        for make in (bodies.of_map_task, lambda t: bodies.handed_on(t, 0))
+        for make in (of_map_task, handed_on)
         for attempt in (1, 2)
         for partition in (0, 1)
+        for _ in range(2)  # a plan may hold the passes twice
     ]
-    # A shard is in one partition, so that an attempt has one file of it, wherever.
     assert len({file.path for file in files}) == len(files)
-    first = bodies.of_map_task(task())
-    first.write(rows(3))
-    with pytest.raises(DedupError, match="File exists"):
-        bodies.of_map_task(task()).write(rows(3))
+
+
+def test_files_are_for_this_user_alone() -> None:
+    file = of_map_task(task())
+    file.write(rows(3))
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
 
 
 def test_a_task_without_rows_leaves_no_file(disks: list[Path]) -> None:
-    bodies.of_map_task(task()).close()
+    of_map_task(task()).close()
     assert not any(disk.exists() for disk in disks)
 
 
@@ -133,7 +174,7 @@ def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
             (8, "orders", kept),  # a task may outlive its micro-batch
             (5, "others", kept),
         ):  # fmt: skip
-            file = bodies.of_map_task(task(epoch, partition=partition, query=query))
+            file = of_map_task(task(epoch, partition=partition, query=query))
             file.write(rows(3))
             file.close()
             into.append(file.path)
@@ -141,6 +182,9 @@ def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
     stranger.mkdir()
     bodies.drop_earlier(task(7))
     assert [path.exists() for path in (*kept, stranger, *gone)] == [True] * 7 + [False] * 4
+    # A run that began later leaves nothing of the one before, whatever its numbers.
+    bodies.drop_earlier(replace(task(7), run_id="6" + RUN[1:]))
+    assert [path.exists() for path in kept if "orders" in path.parts] == [False] * 4
     assert {path.is_relative_to(disks[0]) for path in kept} == {True, False}
 
 
@@ -149,13 +193,13 @@ def test_without_folders_of_sparks_the_systems_is_taken(
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
-    assert bodies.of_map_task(task()).path.is_relative_to(tmp_path / "system")
+    assert of_map_task(task()).path.is_relative_to(tmp_path / "system")
 
 
 @pytest.mark.parametrize("where", ["first byte", "middle", "last byte"])
 def test_every_damage_is_seen(where: str) -> None:
     body = rows(3000)
-    file = bodies.of_map_task(task())
+    file = of_map_task(task())
     file.write(body)
     place = file.write(body)
     length = file.path.stat().st_size // 2
@@ -167,7 +211,7 @@ def test_every_damage_is_seen(where: str) -> None:
     at = {"first byte": start, "middle": start + size // 2, "last byte": start + size - 1}[where]
     data[at] ^= 4
     file.path.write_bytes(data)
-    with pytest.raises(DedupError, match=r"is damaged.*nothing is lost") as error:
+    with pytest.raises(DedupError, match=r"is damaged.*computes the micro-batch anew") as error:
         BodyReader().read(place, body.schema)
     assert error.value.remedy == "local-disk"
 
@@ -175,7 +219,7 @@ def test_every_damage_is_seen(where: str) -> None:
 @pytest.mark.parametrize("left", [0, 1, 100, 2000])
 def test_a_file_that_was_cut_off(left: int) -> None:
     body = rows(300)
-    file = bodies.of_map_task(task())
+    file = of_map_task(task())
     place = file.write(body)
     file.close()
     with file.path.open("r+b") as handle:
@@ -186,11 +230,11 @@ def test_a_file_that_was_cut_off(left: int) -> None:
 
 def test_a_file_that_is_gone() -> None:
     body = rows(3)
-    file = bodies.of_map_task(task())
+    file = of_map_task(task())
     place = file.write(body)
     file.close()
     file.path.unlink()
-    with pytest.raises(DedupError, match=r"No such file.*nothing is lost") as error:
+    with pytest.raises(DedupError, match=r"is gone.*cannot be had from this query again") as error:
         BodyReader().read(place, body.schema)
     assert error.value.remedy == "local-disk"
 
@@ -198,20 +242,23 @@ def test_a_file_that_is_gone() -> None:
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "disk") as disk:
         monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
-        file = bodies.of_map_task(task())
+        file = of_map_task(task())
         place = file.write(rows(3))
         fill(disk)
         many = rows(1 << 16)
         with pytest.raises(DedupError, match=r"No space left on device.*Nothing is lost") as error:
             file.write(many)
         assert error.value.remedy == "local-disk"
-        assert BodyReader().read(place, rows(3).schema).equals(rows(3))
+        # It has made room for the next attempt.
+        assert not file.path.exists()
+        with pytest.raises(DedupError, match="is gone"):
+            BodyReader().read(place, rows(3).schema)
 
 
 def test_a_folder_that_cannot_be_written(disks: list[Path]) -> None:
     disks[0].write_text("a file is in its way")
     with pytest.raises(DedupError, match=r"cannot be written.*Not a directory"):
-        bodies.of_map_task(task()).write(rows(3))
+        of_map_task(task()).write(rows(3))
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20])
@@ -229,3 +276,19 @@ def test_the_checksum_covers_all_bytes(size: int) -> None:
 def test_a_body_never_looks_like_a_place() -> None:
     for body in (rows(0), rows(5), pa.record_batch({"DBP1": pa.array([1])})):
         assert bytes(wire.write_body(body))[:4] != bodies._MAGIC
+
+
+def test_only_the_part_that_is_read_takes_address_space() -> None:
+    """Spark bounds that of a worker where `spark.executor.pyspark.memory` is set."""
+    body = pa.record_batch({"number": pa.array(range(1000), pa.int64())})
+    file = of_map_task(task())
+    place = file.write(body)
+    with file.path.open("r+b") as handle:
+        handle.truncate(1 << 36)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 30), before[1]))
+    try:
+        assert BodyReader().read(place, body.schema).equals(body)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -169,17 +169,21 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         cache_bytes=options.cache_bytes,
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
-        shared_disk=shares_disk(df),
+        bodies=who_writes_bodies(df),
         marked=df.isStreaming and options.root is not None and checks.is_mount(spark, options.root),
     )
 
 
-def shares_disk(df: DataFrame) -> bool:
-    """Whether what a map task leaves on its disk is there for all later passes.
-
-    The rows of a batch may be asked for at any time, long after its first pass.
-    """
-    return df.isStreaming and checks.local_cores(df.sparkSession) is not None
+def who_writes_bodies(df: DataFrame) -> Literal["pack", "group", "nobody"]:
+    """Which pass writes the rows to a file; see `dedup.spark.executor.bodies`."""
+    spark = df.sparkSession
+    # The rows of a batch may be asked for at any time, and be left at any time.
+    if not df.isStreaming:
+        return "nobody"
+    # Spark's own local files are encrypted then.
+    if checks.setting(spark, "spark.io.encryption.enabled", "false").lower() == "true":
+        return "nobody"
+    return "group" if checks.local_cores(spark) is None else "pack"
 
 
 def _output_schema(df: DataFrame, options: Options) -> T.StructType:

@@ -66,7 +66,11 @@ def check_arrow(spark: SparkSession) -> None:
 
 def local_cores(spark: SparkSession) -> int | None:
     """Cores of a local master, None on a cluster."""
-    master = setting(spark, "spark.master", "")
+    try:
+        # The setting may be another one than that with which this session began.
+        master = str(spark.sparkContext.master)
+    except Exception:  # Spark Connect has none
+        master = setting(spark, "spark.master", "")
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
     if not found:
         return None

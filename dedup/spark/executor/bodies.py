@@ -2,13 +2,14 @@
 
 A row crosses six borders between processes on its way through the three passes, and only the first
 and the last pass look at all of it. So a body is written to a file as early as it can be, and what
-goes on is its **place**: file, offset, length and checksum.
+goes on is its **place**: file, offset, length and checksum. `Plan.bodies` says who writes it:
 
-- Where all tasks run on one machine, pack writes it, and only heads and keys are shuffled, sorted
-  and judged by Spark. The file stays until the query's next micro-batch begins: retries of the
-  later passes, and every action of a `foreachBatch`, may read it again.
-- On a cluster it is shuffled, and the group function writes it for unpack, which runs in the same
-  task, and removes it.
+- ``"pack"``, where all tasks run on one machine: only heads and keys are shuffled, sorted and
+  judged by Spark. The file stays until the query's next micro-batch begins, or the session ends:
+  retries of the later passes, and every action of a `foreachBatch`, may read it again.
+- ``"group"``, on a cluster: the body is shuffled, and the group function writes it for unpack,
+  which runs in the same task, and unlinks the file as soon as it has opened it.
+- ``"nobody"``: it goes through Spark all the way.
 
 Files lie below Spark's own folders for local data, beside those of the shuffle, and go with the
 session or executor as they do. One is written by one attempt and never changed; each place names
@@ -17,10 +18,13 @@ the file of the attempt that sent it.
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
 import shutil
 import struct
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +39,7 @@ from dedup.core.arrays import U8
 from dedup.errors import DedupError
 from dedup.spark.executor import wire
 from dedup.spark.executor.task import Task
+from dedup.spark.plan import Plan
 
 FOLDER = "dedup-bodies"
 #: Magic and version, offset, length and checksum; the path follows. An IPC message begins with
@@ -44,11 +49,11 @@ _MAGIC = b"DBP1"
 #: Bodies begin at multiples of this, and so do Arrow's buffers within them.
 _ALIGNED_BYTES = 8
 _PAGE_BYTES = 65_536
-#: Of the files that are read by the task that wrote them, and by no other.
-_HANDED_ON = "shard-"
+#: Prefix of files that only the task reads that wrote them.
+_HANDED_ON = b"shard-"
 
 
-class Bodies(Protocol):
+class BodyWriter(Protocol):
     """How pack hands on bodies."""
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
@@ -80,7 +85,7 @@ class BodyFile:
     """
 
     path: Path
-    _fd: int = -1
+    _file: io.FileIO | None = None
     _end: int = 0
     _memory: pa.Buffer | None = None
 
@@ -97,26 +102,31 @@ class BodyFile:
     def append(self, data: U8) -> bytes:
         """Append a body's bytes, as `wire.write_body` makes them; place and errors as `write`."""
         with self._errors():
-            if self._fd < 0:
-                self._begin()
+            file = self._file = self._file or self._begun()
             place = _PLACE.pack(_MAGIC, self._end, len(data), checksum(data))
             faults.point("bodies.write")
             padding = np.zeros(-len(data) % _ALIGNED_BYTES, np.uint8)
             for part in (data, padding):
-                _write_all(self._fd, part)
+                _write_all(file, part)
                 self._end += len(part)
         return place + os.fsencode(self.path)
 
     def close(self) -> None:
-        """Let go of the file. It is for this machine's page cache, and need not be durable."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Let go of the file. It is for this machine's page cache, and need not be durable.
 
-    def _begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(self.path, flags, 0o600)
+        Raises
+        ------
+        DedupError
+            Where a file system tells only now that it is full.
+        """
+        with self._errors():
+            if self._file is not None:
+                file, self._file = self._file, None
+                file.close()
+
+    def _begun(self) -> io.FileIO:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return io.FileIO(self.path, "xb", opener=_for_this_user)
 
     def _serialized(self, body: pa.RecordBatch) -> U8:
         """Return the IPC message, in memory that the next body takes over."""
@@ -135,11 +145,13 @@ class BodyFile:
         try:
             yield
         except OSError as error:
-            self.close()
+            # What is there of it would take the room that the next attempt needs.
+            with suppress(OSError):
+                os.unlink(self.path)
             raise DedupError(
-                f"Rows of this micro-batch cannot be written to {self.path}: {error.strerror}. "
-                "Free space on that disk, or let spark.local.dir (SPARK_LOCAL_DIRS) name another, "
-                "and start the query again. Nothing is lost.",
+                f"Rows of a micro-batch cannot be written to {self.path}: {error.strerror}. Free "
+                "space on that disk and start the query again, or let spark.local.dir "
+                "(SPARK_LOCAL_DIRS) name another and start Spark again. Nothing is lost.",
                 remedy="local-disk",
             ) from error
 
@@ -148,7 +160,7 @@ class BodyFile:
 class BodyReader:
     """Reads bodies by what stands for them in their blobs."""
 
-    _files: dict[bytes, pa.Buffer] = field(default_factory=dict)
+    _handed_on: dict[bytes, io.FileIO] = field(default_factory=dict)
 
     def read(self, body: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows, over the file's own pages where they are in one.
@@ -163,48 +175,80 @@ class BodyReader:
             return wire.read_batch(body, schema)
         _, offset, length, expected = _PLACE.unpack(data[: _PLACE.size])
         path = bytes(data[_PLACE.size :])
-        if path not in self._files:
-            self._files[path] = _mapped(path)
-        whole = self._files[path]
-        start = min(offset, whole.size)
-        message = whole.slice(start, min(length, whole.size - start))
-        if message.size != length or checksum(np.frombuffer(message, np.uint8)) != expected:
+        message = self._mapped(path, offset, length)
+        if message is None or checksum(np.frombuffer(message, np.uint8)) != expected:
             raise DedupError(
-                f"{os.fsdecode(path)} is damaged: it holds rows of this micro-batch, and not as "
+                f"{os.fsdecode(path)} is damaged: it holds rows of a micro-batch, and not as "
                 "they were written. Check that disk, or let spark.local.dir (SPARK_LOCAL_DIRS) "
-                "name another, and start the query again: it computes the micro-batch anew, and "
-                "nothing is lost.",
+                "name another, and start Spark and the query again: it computes the micro-batch "
+                "anew.",
                 remedy="local-disk",
             )
         return wire.read_batch(message, schema)
 
-    def remove_handed_on(self) -> None:
-        """Remove the files that were written for this task alone."""
-        for path in self._files:
-            if os.path.basename(os.fsdecode(path)).startswith(_HANDED_ON):
-                with suppress(OSError):
-                    os.unlink(path)
+    def _mapped(self, path: bytes, offset: int, length: int) -> memoryview | None:
+        """Return this part of a file, None where the file is shorter."""
+        begin = offset - offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            with self._opened(path) as file:
+                # No more than this part: a worker's address space may be limited.
+                mapped = mmap.mmap(
+                    file.fileno(), offset - begin + length, access=mmap.ACCESS_READ, offset=begin
+                )
+        except ValueError:
+            return None
+        except FileNotFoundError as error:
+            raise _gone(path) from error
+        except OSError as error:
+            raise DedupError(
+                f"{os.fsdecode(path)} holds rows of a micro-batch and cannot be read: "
+                f"{error.strerror}. Mend that, and start the query again: it computes the "
+                "micro-batch anew.",
+                remedy="local-disk",
+            ) from error
+        return memoryview(mapped)[offset - begin :]
+
+    @contextmanager
+    def _opened(self, path: bytes) -> Iterator[io.FileIO]:
+        """Open a file; one that only this task reads loses its name, and stays open."""
+        if not os.path.basename(path).startswith(_HANDED_ON):
+            with io.FileIO(path) as file:
+                yield file
+            return
+        if path not in self._handed_on:
+            self._handed_on[path] = io.FileIO(path)
+            os.unlink(path)
+        yield self._handed_on[path]
+
+    def close(self) -> None:
+        """Let go of the files; rows that were read stay."""
+        while self._handed_on:
+            self._handed_on.popitem()[1].close()
 
 
-def of_map_task(task: Task) -> BodyFile:
-    """Return the file for bodies that any task of this machine may read."""
-    return BodyFile(_folder(task) / f"map-{task.partition:05d}-{task.attempt_id}.arrow")
+def body_writer(plan: Plan, task: Task) -> BodyWriter:
+    """Return what pack writes bodies with."""
+    if plan.bodies != "pack":
+        return InlineBodies()
+    return BodyFile(_folder(task) / f"map-{task.partition:05d}-{_attempt(task)}")
 
 
-def handed_on(task: Task, shard: int) -> BodyFile:
-    """Return the file for bodies that unpack reads in the same task, and removes."""
-    return BodyFile(_folder(task) / f"{_HANDED_ON}{shard:05d}-{task.attempt_id}.arrow")
+def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
+    """Return the file in which the group function hands bodies to unpack, None for no file."""
+    if plan.bodies != "group":
+        return None
+    return BodyFile(_folder(task) / f"{os.fsdecode(_HANDED_ON)}{shard:05d}-{_attempt(task)}")
 
 
 def drop_earlier(task: Task) -> None:
-    """Remove the bodies of the query's earlier micro-batches, whoever wrote them on this disk.
+    """Remove the bodies that the query's earlier micro-batches and runs left with this executor.
 
-    Not those of later ones: a task may outlive its micro-batch.
+    Not those of the run's later micro-batches: a task may outlive its own.
     """
     for root in _roots():
-        for other in Path(root, FOLDER, task.query_id).glob("*"):
-            epoch = other.name.partition("-")[0]
-            if epoch.isdigit() and int(epoch) < task.epoch:
+        for other in Path(root, FOLDER, task.query_id).glob("*-*"):
+            epoch, _, run_id = other.name.partition("-")
+            if epoch.isdigit() and (run_id != task.run_id or int(epoch) < task.epoch):
                 shutil.rmtree(other, ignore_errors=True)
 
 
@@ -227,22 +271,27 @@ def _folder(task: Task) -> Path:
     return Path(root, FOLDER, task.query_id, f"{task.epoch:012d}-{task.run_id}")
 
 
-def _mapped(path: bytes) -> pa.Buffer:
-    try:
-        with pa.memory_map(os.fsdecode(path)) as file:
-            return file.read_buffer()
-    except OSError as error:
-        raise DedupError(
-            f"{os.fsdecode(path)} cannot be read ({error.strerror or error}), and holds rows of "
-            "this micro-batch. Either something empties the folders of spark.local.dir "
-            "(SPARK_LOCAL_DIRS), or a foreachBatch function kept its DataFrame and asked for the "
-            "rows after the query had gone on. Start the query again: it computes the micro-batch "
-            "anew, and nothing is lost.",
-            remedy="local-disk",
-        ) from error
+def _attempt(task: Task) -> str:
+    # Not the attempt alone: a plan may hold the operator's passes twice.
+    return f"{task.attempt_id}-{uuid.uuid4().hex}.arrow"
 
 
-def _write_all(fd: int, data: U8) -> None:
+def _gone(path: bytes) -> DedupError:
+    return DedupError(
+        f"{os.fsdecode(path)} is gone, which held rows of a micro-batch. Either something empties "
+        "the folders of spark.local.dir (SPARK_LOCAL_DIRS): let it spare them, and start the query "
+        "again, which computes the micro-batch anew. Or a foreachBatch function kept its DataFrame "
+        "and asked for the rows after the query had gone on: let it do all its work before it "
+        "returns. Rows of a micro-batch that is committed cannot be had from this query again.",
+        remedy="local-disk",
+    )
+
+
+def _for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write_all(file: io.FileIO, data: U8) -> None:
     left = data.data
     while left:
-        left = left[os.write(fd, left) :]
+        left = left[file.write(left) or 0 :]

@@ -59,6 +59,8 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     assert plan.root is not None
     faults.point("group.begin")
     task = Task.current(plan)
+    if plan.bodies == "group":
+        drop_earlier(task)
     lay = layout(plan, task, has_state=state.exists)
     shard = lay.slot_keys.index(int(key[0]))
     cache = LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes)
@@ -100,10 +102,8 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
         "base_epoch": base.epoch,
         "other_queries": others,
     }
-    if plan.shared_disk:
-        return _output(plan, shard_input, outcome, shard, counts, watch)
-    drop_earlier(task)
-    return _output(plan, shard_input, outcome, shard, counts, watch, handed_on(task, shard))
+    body_file = handed_on(plan, task, shard)
+    return _output(plan, shard_input, outcome, shard, counts, watch, body_file)
 
 
 def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardState, int]:
@@ -133,8 +133,7 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     watch.lap("read")
     nothing: SegmentStore = None  # type: ignore[assignment]  # no segment is ever named or sealed
     outcome = process(ShardState(), shard_input.records(), policy, nothing, epoch, watch.lap)
-    beside = handed_on(task, shard)
-    return _output(plan, shard_input, outcome, shard, dict(outcome.counts), watch, beside)
+    return _output(plan, shard_input, outcome, shard, dict(outcome.counts), watch)
 
 
 def _shard_input(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> ShardInput:
@@ -151,11 +150,11 @@ def _output(
     shard: int,
     counts: dict[str, int],
     watch: Stopwatch,
-    beside: BodyFile | None = None,
+    body_file: BodyFile | None = None,
 ) -> pd.DataFrame:
     """Return the control row with the counters, then the blobs of which any row goes on.
 
-    Their bodies are put into a file beside Spark, if one is given.
+    Their bodies are put into a file, if one is given.
     """
     goes_on = plan.goes_on
     keys: list[bytes | None] = [None]
@@ -174,12 +173,12 @@ def _output(
         if kept:
             rows.append(head.num_rows)
             keys.append(key_blob if needs_keys else None)
-            if beside is not None:
-                body = beside.append(np.frombuffer(body, np.uint8))
+            if body_file is not None:
+                body = body_file.append(np.frombuffer(body, np.uint8))
             bodies.append(body)
             verdicts.append(judged.tobytes())
-    if beside is not None:
-        beside.close()
+    if body_file is not None:
+        body_file.close()
     watch.lap("write")
     control = _counters(plan, outcome, shard, counts, watch) | {"emitted": emitted}
     if plan.verdict_column is not None:

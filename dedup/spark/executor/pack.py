@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from dedup.core.keys import Keys
 from dedup.core.sharding import shards_of
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import null_ids, null_timestamps
-from dedup.spark.executor.bodies import Bodies, InlineBodies, drop_earlier, of_map_task
+from dedup.spark.executor.bodies import BodyWriter, InlineBodies, body_writer, drop_earlier
 from dedup.spark.executor.keycolumn import key_column
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.sources import ObservedSources, add_observed, name_sources
@@ -44,30 +45,25 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     faults.point("pack.begin")
     watch = Stopwatch()
     task = Task.current(plan)
-    packer = Packer(plan, layout(plan, task), _bodies(plan, task))
-    for batch in batches:
+    if plan.bodies == "pack":
+        drop_earlier(task)
+    with closing(body_writer(plan, task)) as bodies:
+        packer = Packer(plan, layout(plan, task), bodies)
+        for batch in batches:
+            watch.resume()
+            if batch.num_rows:
+                packer.add(batch)
+                if packer.full:
+                    yield from _sent(packer.flush(), watch)
+            watch.lap("pack")
         watch.resume()
-        if batch.num_rows:
-            packer.add(batch)
-            if packer.full:
-                yield from _sent(packer.flush(), watch)
-        watch.lap("pack")
-    watch.resume()
-    yield from _sent(packer.flush(), watch)
-    packer.sent_bodies.close()
+        yield from _sent(packer.flush(), watch)
     control = packer.control_rows()
     watch.lap("pack")
     yield _with_time(control, watch.us["pack"])
     faults.point("pack.end")
     del control, packer
     release_memory()
-
-
-def _bodies(plan: Plan, task: Task) -> Bodies:
-    if not plan.shared_disk:
-        return InlineBodies()
-    drop_earlier(task)
-    return of_map_task(task)
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
@@ -89,7 +85,7 @@ class Packer:
 
     plan: Plan
     layout: Layout
-    sent_bodies: Bodies = field(default_factory=InlineBodies)
+    body_writer: BodyWriter = field(default_factory=InlineBodies)
     bodies: list[pa.RecordBatch] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
@@ -166,7 +162,7 @@ class Packer:
                     len(index),
                     wire.write_keys(keys.take(taken)),
                     wire.write_head(head.take(index)),
-                    self.sent_bodies.write(body.take(index)),
+                    self.body_writer.write(body.take(index)),
                 )
 
     def control_rows(self) -> pa.RecordBatch:

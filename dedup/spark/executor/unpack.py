@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,16 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     """Yield user rows of one partition; a shard's control row comes before its blobs."""
     freeze_gc()
     faults.point("unpack.begin")
-    goes_on, reader = plan.goes_on, BodyReader()
+    with closing(BodyReader()) as reader:
+        yield from _rows(plan, batches, reader)
+    faults.point("unpack.end")
+    release_memory()
+
+
+def _rows(
+    plan: Plan, batches: Iterator[pa.RecordBatch], reader: BodyReader
+) -> Iterator[pa.RecordBatch]:
+    goes_on = plan.goes_on
     schema: pa.Schema | None = None
     names = pa.array(VERDICTS, pa.string())
     for batch in batches:
@@ -50,6 +60,3 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
                 continue
             kept = goes_on[judged]
             yield user if kept.all() else user.filter(pa.array(kept))
-    faults.point("unpack.end")
-    reader.remove_handed_on()
-    release_memory()

@@ -10,14 +10,15 @@ shard  slot key of the shard   the same
 rows   number of user rows     -1
 keys   keys of the record IDs  null
 head   IPC batch of HEAD       JSON: what was observed of each source partition
-body   IPC batch of user rows  IPC schema message of the user rows
+body   IPC batch of user rows, IPC schema message of the user rows
+       or its place (`bodies`)
 ====== ======================= =====================================================
 
 A body goes without the column that the keys stand for, if there is one (`keycolumn`); the schema
 message has it. Keys are i32 little-endian: the length of every key, or -1 and each key's length;
 then their bytes. IPC batches are written without their schema message; bodies of wide rows are
 LZ4-compressed. Always through `take`, never from slices, so that a recomputed task sends the same
-bytes (invariant 6).
+bytes (invariant 6); places alone differ.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dedup.core.keys import Keys
 
 PACKED_SCHEMA = "shard int, rows int, keys binary, head binary, body binary"
 #: As pack sends it: with the time that the map task spent in it, in its first control row. The
-#: column ends before the shuffle, whose bytes must not differ between attempts (invariant 6).
+#: column ends before the shuffle, whose bytes should not differ between attempts (invariant 6).
 SENT_SCHEMA = f"{PACKED_SCHEMA}, pack_us bigint"
 PACKED_ARROW = pa.schema(
     [
