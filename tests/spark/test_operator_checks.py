@@ -17,6 +17,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup import dedup_by_id, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
+from dedup.spark.driver import checks
 from tests.support.processes import run_python
 from tests.support.spark_query import SCHEMA, Query, daily, trace
 
@@ -283,10 +284,10 @@ def test_the_check_leaves_nothing_behind(stream: DataFrame, tmp_path: Path) -> N
 
 
 def test_a_local_catalog_on_a_cluster(
-    spark: SparkSession, stream: DataFrame, tmp_path: Path
+    stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is told that its master is a cluster; `local-cluster` is the real thing."""
-    spark.conf.set("spark.master", "yarn")
+    """The checks are told that the master is a cluster; `local-cluster` is the real thing."""
+    monkeypatch.setattr(checks, "master_of", lambda _: "yarn")
     with refused(
         f"catalog={tmp_path}/c is a local path, but Spark runs on yarn: .*shared_local=True"
     ):
@@ -395,7 +396,7 @@ def test_an_arrow_compression_that_python_cannot_read(
 
 
 def test_too_many_partitions_for_a_local_master(
-    spark: SparkSession, stream: DataFrame, tmp_path: Path
+    spark: SparkSession, stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def warned(**options: Any) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:
@@ -412,7 +413,7 @@ def test_too_many_partitions_for_a_local_master(
     (text,) = warned(shards=2)
     assert text.startswith("spark.sql.shuffle.partitions=9 on a local master with 2 cores: each of")
     assert 'spark.conf.set("spark.sql.shuffle.partitions", "2")' in text
-    spark.conf.set("spark.master", "spark://somewhere:7077")
+    monkeypatch.setattr(checks, "master_of", lambda _: "spark://somewhere:7077")
     assert warned(shared_local=True) == []
 
 

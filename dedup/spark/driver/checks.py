@@ -64,14 +64,17 @@ def check_arrow(spark: SparkSession) -> None:
         )
 
 
+def master_of(spark: SparkSession) -> str:
+    """Return the master that the session runs on; its setting may have been changed since."""
+    try:
+        return str(spark.sparkContext.master)
+    except Exception:  # Spark Connect has no context
+        return setting(spark, "spark.master", "")
+
+
 def local_cores(spark: SparkSession) -> int | None:
     """Cores of a local master, None on a cluster."""
-    try:
-        # The setting may be another one than that with which this session began.
-        master = str(spark.sparkContext.master)
-    except Exception:  # Spark Connect has none
-        master = setting(spark, "spark.master", "")
-    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master_of(spark))
     if not found:
         return None
     if found.group(1) == "*":
@@ -101,7 +104,7 @@ def _check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
     if is_mount(spark, root) and not shared_local:
         raise ConfigError(
             f"catalog={root.url()} is a local path, but Spark runs on "
-            f"{setting(spark, 'spark.master', 'a cluster')}: every executor would see another "
+            f"{master_of(spark) or 'a cluster'}: every executor would see another "
             "disk. Use a shared file system or an object store (s3://, hdfs://, ...), or set "
             "shared_local=True if the path is the same mount on every machine.",
             remedy="unshared-root",
