@@ -96,8 +96,10 @@ def _give_up(thread: threading.Thread) -> None:
     """Leave a thread to itself.
 
     When the process ends, pyarrow waits until the requests that it has sent to S3 have failed for
-    good: then Ctrl-C must work without Python.
+    good: then Ctrl-C must work without Python. A Ctrl-C that comes at the very moment of the call
+    makes it raise in place of doing its work, so it is called twice.
     """
     if not _given_up:
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        for _ in range(2):
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     _given_up.append(thread)

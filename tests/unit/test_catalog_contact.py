@@ -81,15 +81,17 @@ def test_ctrl_c_ends_a_command_that_waits(silent: tuple[socket.socket, str]) -> 
 
 
 def test_a_second_ctrl_c_ends_a_program_that_waits(silent: tuple[socket.socket, str]) -> None:
+    """Even if another one came just when Python began to end."""
     server, where = silent
     program = (
-        "import sys\n"
+        "import atexit, ctypes, sys\n"
         "from dedup.catalog.contact import reach\n"
         "from dedup.catalog.root import Root\n"
         "root = Root(sys.argv[1])\n"
         "try:\n"
         "    reach(root, lambda: root.exists('q'))\n"
         "except KeyboardInterrupt:\n"
+        "    atexit.register(ctypes.pythonapi.PyErr_SetInterrupt)\n"
         "    print('interrupted', flush=True)\n"
     )
     with subprocess.Popen(
