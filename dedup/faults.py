@@ -19,6 +19,7 @@ VARIABLE = "DEDUP_FAULTS"
 #: Where a process can be made to fail, and what has just been done or is about to be.
 POINTS = {
     "pack.begin": "nothing is read yet",
+    "scan.begin": "part of an input file is about to be read by a task",
     "bodies.write": "rows are about to be written to local disk, in place of travelling",
     "pack.end": "all rows of a map task are sent",
     "certificate.put.before": "the catalog may be new",
@@ -55,6 +56,9 @@ POINTS = {
     "group.end": "the rows are returned",
     "unpack.begin": "nothing is unpacked yet",
     "unpack.end": "all rows of a task are handed on",
+    "files.group": "a task has written part of a file of the output",
+    "files.written": "its files are whole and durable, and nobody knows their names",
+    "files.collected": "the driver knows the files of a micro-batch, and none is in its place",
     "quarantine.before": "poison records are found, and none of them is written",
     "quarantine.after": "they are set aside, and not yet left out of the rows",
     "sink.staged": "a micro-batch is written aside",

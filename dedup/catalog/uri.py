@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from dedup.errors import ConfigError
 
@@ -31,6 +32,11 @@ def scheme_of(where: str) -> str | None:
     """
     found = _SCHEME.match(where)
     return found[1] if found else None
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a ``file:`` URI of Spark's, in which spaces and the like are encoded."""
+    return "/" + unquote(uri.removeprefix("file:")).lstrip("/")
 
 
 def check_known(where: str) -> None:

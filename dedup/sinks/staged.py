@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dedup import faults
 from dedup.catalog.localfile import sync
@@ -28,6 +28,56 @@ STAGING = "_staging"
 _BATCH = re.compile(r"batch=(\d+)")
 
 
+class RowsWriter(Protocol):
+    """Writes the rows of a micro-batch to a folder that nobody reads yet."""
+
+    def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
+        """Write all rows, in one Spark action.
+
+        Parameters
+        ----------
+        batch : DataFrame
+        folder : Path
+            That is not there yet.
+        split_by : str or None
+            Column whose values become folders such as ``verdict=duplicate``, and which the files
+            in them lack.
+        """
+
+    def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
+        """Leave a file with the columns alone, so that the folder reads as an empty table."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """Rows that Spark writes.
+
+    Parameters
+    ----------
+    file_format : str
+        Spark data source to write with: ``csv``, ``json`` or ``parquet``.
+    options : Mapping[str, str]
+        Options of that data source.
+    """
+
+    file_format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
+        """As `RowsWriter` says."""
+        writer = batch.write.format(self.file_format).options(**self.options)
+        if split_by is not None:
+            writer = writer.partitionBy(split_by)
+        writer.save(str(folder))
+
+    def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
+        """As `RowsWriter` says."""
+        rows = batch if without is None else batch.drop(without)
+        # Made afresh: the micro-batch itself, even cut to no rows, could run again.
+        empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
+        empty.write.format(self.file_format).options(**self.options).save(str(folder))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
     """Function for ``foreachBatch`` that publishes micro-batches as folders.
@@ -36,10 +86,8 @@ class StagedFiles:
     ----------
     output : Path
         Folder of the rows that go on; on a local file system.
-    file_format : str
-        Spark data source to write with: ``csv``, ``json`` or ``parquet``.
-    write_options : Mapping[str, str]
-        Options of that data source.
+    writer : RowsWriter
+        Writes the rows aside.
     duplicates : Path or None
         Folder of the rows that do not go on. They are told apart by the `verdict` column, which
         becomes a partition folder there and is absent from `output`.
@@ -68,8 +116,7 @@ class StagedFiles:
     """
 
     output: Path
-    file_format: str
-    write_options: Mapping[str, str] = field(default_factory=dict)
+    writer: RowsWriter
     duplicates: Path | None = None
     verdict: str = "dedup_verdict"
     goes_on: frozenset[str] = frozenset({"unique"})
@@ -91,14 +138,13 @@ class StagedFiles:
         """Write the rows of a micro-batch once, and publish them."""
         staged = self.output / STAGING / f"{batch_id:012d}-{uuid.uuid4().hex}"
         rows = staged / "rows"
-        writer = batch.write.format(self.file_format).options(**self.write_options)
         if self.duplicates is None:
-            writer.save(str(rows))
+            self.writer.write(batch, rows, None)
             self._set_aside(staged, batch_id)
             passed = rows
         else:
             # One pass over the micro-batch serves both outputs.
-            writer.partitionBy(self.verdict).save(str(rows))
+            self.writer.write(batch, rows, self.verdict)
             self._set_aside(staged, batch_id)
             passed, stopped = self._part(staged)
             if not _data_files(stopped):
@@ -152,12 +198,9 @@ class StagedFiles:
         return passed, stopped
 
     def _write_no_rows(self, batch: DataFrame, folder: Path) -> None:
-        """Leave a file with the columns alone, so that the folder reads as an empty table."""
-        rows = batch if self.duplicates is None else batch.drop(self.verdict)
         shutil.rmtree(folder, ignore_errors=True)
-        # Made afresh: the micro-batch itself, even cut to no rows, could run again.
-        empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
-        empty.write.format(self.file_format).options(**self.write_options).save(str(folder))
+        without = None if self.duplicates is None else self.verdict
+        self.writer.write_no_rows(batch, folder, without)
 
 
 def published_batches(root: Path) -> list[int]:

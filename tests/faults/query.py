@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dedup import dedup_by_id, faults
-from dedup.sinks.staged import StagedFiles
+from dedup.sinks.staged import SparkRows, StagedFiles
 from tests.support.object_store import s3_factory
 from tests.support.quick_spark import QUICK_SESSION
 from tests.support.spark_query import SCHEMA
@@ -63,7 +63,7 @@ def main() -> None:
     marked = records.transform(dedup_by_id("id", catalog=catalog, **options))
     sink = StagedFiles(
         output=folder / "output",
-        file_format="parquet",
+        writer=SparkRows("parquet"),
         duplicates=folder / SIDE if config.get("side") else None,
         verdict="verdict",
         goes_on=frozenset({"unique", "late"}),

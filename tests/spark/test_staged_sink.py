@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup.sinks.staged import STAGING, StagedFiles, published_batches
+from dedup.sinks.staged import STAGING, SparkRows, StagedFiles, published_batches
 
 VERDICT = "dedup_verdict"
 GOES_ON = frozenset({"unique", "late"})
@@ -36,7 +36,7 @@ def visible(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "json"])
 def test_each_batch_becomes_one_folder(spark: SparkSession, out: Path, file_format: str) -> None:
-    sink = StagedFiles(output=out, file_format=file_format, write_options={"header": "true"})
+    sink = StagedFiles(output=out, writer=SparkRows(file_format, {"header": "true"}))
     sink.open()
     frame = rows(spark, ("a", "unique"), ("b", "unique")).drop(VERDICT)
     sink(frame, 0)
@@ -56,7 +56,7 @@ def test_a_folder_of_empty_batches_reads_as_an_empty_table(
 ) -> None:
     other = tmp_path / "dup"
     options = {"header": "true"}
-    sink = StagedFiles(output=out, file_format=file_format, write_options=options, duplicates=other)
+    sink = StagedFiles(output=out, writer=SparkRows(file_format, options), duplicates=other)
     sink.open()
     sink(rows(spark, ("a", "unique")).limit(0), 0)
     for folder, extra in ((out, set()), (other, {VERDICT})):
@@ -67,7 +67,7 @@ def test_a_folder_of_empty_batches_reads_as_an_empty_table(
 
 def test_one_write_serves_both_outputs(spark: SparkSession, out: Path, tmp_path: Path) -> None:
     other = tmp_path / "dup"
-    sink = StagedFiles(output=out, file_format="parquet", duplicates=other, goes_on=GOES_ON)
+    sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other, goes_on=GOES_ON)
     sink.open()
     seen = spark.sparkContext.accumulator(0)
 
@@ -93,7 +93,7 @@ def test_one_write_serves_both_outputs(spark: SparkSession, out: Path, tmp_path:
 
 def test_a_batch_that_is_there_is_kept(spark: SparkSession, out: Path, tmp_path: Path) -> None:
     other = tmp_path / "dup"
-    sink = StagedFiles(output=out, file_format="parquet", duplicates=other)
+    sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other)
     sink.open()
     sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 3)
     before = {p: p.stat().st_ino for p in [*out.rglob("*.parquet"), *other.rglob("*.parquet")]}
@@ -107,7 +107,7 @@ def test_side_output_published_but_not_the_output(
     spark: SparkSession, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "dup"
-    sink = StagedFiles(output=out, file_format="parquet", duplicates=other)
+    sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other)
     sink.open()
     frame = rows(spark, ("a", "unique"), ("b", "duplicate"))
     rename = Path.rename
@@ -136,7 +136,7 @@ def test_rows_set_aside_are_published_once_and_before_the_output(
     aside = tmp_path / "aside"
     told = {0: spark.createDataFrame([("bad",)], "record string"), 1: None}
     told[2] = told[0].limit(0)
-    sink = StagedFiles(output=out, file_format="parquet", aside=aside, rows_aside=told.get)
+    sink = StagedFiles(output=out, writer=SparkRows("parquet"), aside=aside, rows_aside=told.get)
     sink.open()
     rename = Path.rename
 
@@ -162,7 +162,7 @@ def test_rows_set_aside_are_published_once_and_before_the_output(
 
 
 def test_a_failed_write_shows_nothing(spark: SparkSession, out: Path) -> None:
-    sink = StagedFiles(output=out, file_format="parquet")
+    sink = StagedFiles(output=out, writer=SparkRows("parquet"))
     sink.open()
     broken = rows(spark, ("a", "unique")).selectExpr("raise_error('no') as id")
     with pytest.raises(Exception, match="no"):
@@ -173,7 +173,7 @@ def test_a_failed_write_shows_nothing(spark: SparkSession, out: Path) -> None:
 
 
 def test_readers_do_not_see_staging(spark: SparkSession, out: Path) -> None:
-    sink = StagedFiles(output=out, file_format="parquet")
+    sink = StagedFiles(output=out, writer=SparkRows("parquet"))
     sink.open()
     sink(rows(spark, ("a", "unique")).drop(VERDICT), 0)
     for name in (STAGING, "_checkpoint", "_catalog"):
@@ -191,7 +191,7 @@ def test_side_output_on_another_file_system(spark: SparkSession, out: Path) -> N
         pytest.skip("needs a second file system at /dev/shm")
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         other = Path(folder)
-        sink = StagedFiles(output=out, file_format="parquet", duplicates=other)
+        sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other)
         sink.open()
         sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 0)
         assert ids(spark, other) == ["b"]

@@ -115,6 +115,14 @@ class RunFlags(TalkingFlags):
         option("PORT", "Serve the metrics to Prometheus while the run lasts."),
         _WATCHING,
     ] = None
+    parquet: Annotated[
+        str,
+        option(
+            "auto|spark",
+            "Who reads and writes Parquet: dedup itself where it may, which is faster, or Spark.",
+        ),
+        _SPARK,
+    ] = "auto"
     master: Annotated[str, option("local[N]", "Cores to use."), _SPARK] = "local[*]"
     driver_memory: Annotated[str, option("SIZE", "Memory of the JVM."), _SPARK] = "2g"
     dry_run: Annotated[

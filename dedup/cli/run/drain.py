@@ -22,12 +22,14 @@ from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
 from dedup.core.admission import goes_on
 from dedup.errors import DataError
-from dedup.sinks.staged import StagedFiles
+from dedup.sinks.staged import SparkRows, StagedFiles
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from dedup.files.query import FilesQuery
 
 _POLL_S = 0.25
 #: Options of Spark's reader by which a user leaves out files.
@@ -96,7 +98,7 @@ class _Publish:
 
 
 def drain(
-    stream: DataFrame,
+    files_query: FilesQuery,
     job: Job,
     columns: InputColumns,
     check: ColumnCheck,
@@ -113,8 +115,8 @@ def drain(
     Exception
         What Spark raised.
     """
-    options, spark = job.options, stream.sparkSession
-    sink = _sink(spark, job, columns, taken)
+    options, spark = job.options, files_query.stream.sparkSession
+    sink = _sink(files_query, job, columns, taken)
     sink.open()
     as_read = FilesAsRead(options.output)
     changed = as_read.written_again(job.files.stamps, taken)
@@ -128,7 +130,7 @@ def drain(
     interrupted = True
     with unless_java_ended(stop), followed(spark, options, reporter.note):
         query = (
-            stream.writeStream.foreachBatch(publish)
+            files_query.stream.writeStream.foreachBatch(publish)
             .queryName(options.output.name)
             .option("checkpointLocation", str(options.checkpoint))
             .trigger(availableNow=True)
@@ -212,16 +214,15 @@ def _record(job: Job, columns: InputColumns) -> Record:
     )
 
 
-def _sink(spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog) -> StagedFiles:
+def _sink(files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileLog) -> StagedFiles:
     options = job.options
-    file_format, settings = writer_options(options, job.files)
     rows_aside = None
     if options.aside is not None:
+        spark = files_query.stream.sparkSession
         rows_aside = BadRows(spark, options, job.files, columns, taken)
     return StagedFiles(
         output=options.output,
-        file_format=file_format,
-        write_options=settings,
+        writer=files_query.writer or SparkRows(*writer_options(options, job.files)),
         duplicates=options.duplicates,
         verdict=VERDICT,
         goes_on=_goes_on(options),

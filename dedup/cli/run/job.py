@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.cli.run.input.bad_rows import good_rows
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files
 from dedup.cli.run.input.schema_change import check_new_schema
-from dedup.cli.run.input.source import InputColumns, named_column, read_schema, read_stream
+from dedup.cli.run.input.source import (
+    InputColumns,
+    named_column,
+    read_schema,
+    read_stream,
+    stream_options,
+)
 from dedup.cli.run.output_folder import (
     Record,
     check_finished,
@@ -23,8 +30,10 @@ from dedup.cli.run.run_options import VERDICT, RunOptions
 from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from dedup.files.query import FilesQuery, ParquetFiles, ParquetFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +182,25 @@ def _begins(name: str, beginning: str) -> bool:
     return len(beginning) > 1 and name.lower().startswith(beginning.lower())
 
 
-def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
+def transform(
+    spark: SparkSession, job: Job, columns: InputColumns, new: Iterable[str]
+) -> FilesQuery:
     """Return the stream behind the operator, which fits the checkpoint.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    job : Job
+    columns : InputColumns
+    new : iterable of str
+        Files that are yet to be read.
 
     Raises
     ------
     DedupError
         What the query would stop with in its first micro-batch, where that can be known before.
     """
+    from dedup.files.query import query
     from dedup.spark.driver.going_on import check_going_on
     from dedup.spark.driver.operator import dedup_by_id
 
@@ -221,4 +241,28 @@ def transform(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame
     elif columns.read != columns.schema:
         rows = rows.select([named_column(name) for name in columns.schema.names])
     check_going_on(rows, operator, str(options.checkpoint))
-    return rows.transform(operator)
+    return query(rows, operator, *_parquet_ends(job, new))
+
+
+def _parquet_ends(job: Job, new: Iterable[str]) -> tuple[ParquetFiles | str, ParquetFolder | str]:
+    """Input and output where they are Parquet, or why Spark reads or writes them."""
+    from dedup.files.query import ParquetFiles, ParquetFolder
+    from dedup.sinks.staged import STAGING
+
+    options, files = job.options, job.files
+    if options.parquet == "spark":
+        return ("--parquet spark is given",) * 2
+    source = ParquetFiles(
+        place=files.place,
+        options=stream_options(options, files),
+        folders=files.folder_columns if files.partitioned else frozenset(),
+        paths=tuple(map(Path, new)),
+    )
+    sink = ParquetFolder(
+        staging=options.output / STAGING,
+        split_by=VERDICT if options.duplicates is not None else None,
+    )
+    return (
+        source if files.file_format == "parquet" else f"the input is {files.file_format}",
+        sink if options.output_format == "parquet" else f"the output is {options.output_format}",
+    )

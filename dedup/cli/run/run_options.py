@@ -113,6 +113,7 @@ class RunOptions:
     driver_memory: str = "2g"
     output_format: str | None = None
     new_columns: str = "error"
+    parquet: str = "auto"
 
     @classmethod
     def make(
@@ -191,6 +192,7 @@ class RunOptions:
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
         choice("--new-columns", self.new_columns, ("error", "ignore", "add"))
+        choice("--parquet", self.parquet, ("auto", "spark"))
         if self.schema is not None and self.infer:
             raise ConfigError("--schema and --infer contradict each other; give one of them.")
         if self.schema is not None and not self.schema.strip():

@@ -77,8 +77,12 @@ def run(
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
             reporter.note(clock)
-        stream = transform(session, job, columns)
-        return drain(stream, job, columns, check, taken, reporter, stop or StopRequest())
+        query = transform(session, job, columns, taken.ahead(job.files.stamps))
+        if job.files.file_format == "parquet" and options.parquet == "auto":
+            for done, why in (("reads", query.read_by_spark), ("writes", query.written_by_spark)):
+                if why is not None:
+                    reporter.note(f"Spark itself {done} the files, which takes longer: {why}.")
+        return drain(query, job, columns, check, taken, reporter, stop or StopRequest())
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
@@ -97,15 +101,17 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
                 notes += [clock] if clock is not None else []
                 notes += [warning(changed)] if changed else []
-                result = transform(session, job, columns)
+                result = transform(session, job, columns, taken.ahead(job.files.stamps))
                 file_format, settings = writer_options(job.options, job.files)
                 return {
                     **job.options.to_json(),
                     "shards": job.shards,
                     "columns": columns.read.simpleString(),
-                    "output_columns": result.schema.simpleString(),
+                    "output_columns": result.columns.simpleString(),
                     "output_format": file_format,
                     "output_options": settings,
+                    "read_by": _by(result.read_by_spark),
+                    "written_by": _by(result.written_by_spark),
                     "files": len(job.files.paths),
                     "files_taken_before": taken.count(taken.committed()),
                     "new_output": job.record is None,
@@ -176,6 +182,10 @@ def _session(
     return spark_session(
         master=options.master, driver_memory=options.driver_memory, shards=job.shards, log=log
     )
+
+
+def _by(why_spark: str | None) -> str:
+    return "dedup" if why_spark is None else f"Spark, because {why_spark}"
 
 
 def _missing_parents(paths: Iterable[Path]) -> list[Path]:

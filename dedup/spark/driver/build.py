@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    #: A pass over the rows of one task.
+    MapPass: TypeAlias = Callable[[Plan, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -51,7 +54,9 @@ class Operator:
             If the catalog cannot be written from the driver.
         """
         prepared, plan = prepare(df, self.options)
-        return _assemble(prepared, plan, _output_schema(df, self.options), self.options)
+        return assemble(
+            prepared, plan, self.options.metrics, output=output_schema(df, self.options)
+        )
 
 
 def plan_of(df: DataFrame, options: Options) -> Plan:
@@ -186,24 +191,47 @@ def who_writes_bodies(df: DataFrame) -> Literal["pack", "group", "nobody"]:
     return "group" if checks.local_cores(spark) is None else "pack"
 
 
-def _output_schema(df: DataFrame, options: Options) -> T.StructType:
+def output_schema(df: DataFrame, options: Options) -> T.StructType:
+    """Return the columns of the rows that leave the operator."""
     fields = list(df.schema.fields)
     if options.verdict is not None:
         fields.append(T.StructField(options.verdict, T.StringType(), nullable=False))
     return T.StructType(fields)
 
 
-def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options) -> DataFrame:
-    load_plan, load_pack, load_unpack = shipped(plan), shipped(pack), shipped(unpack)
+def assemble(
+    df: DataFrame,
+    plan: Plan,
+    metrics: str,
+    *,
+    output: T.StructType | str,
+    first: MapPass = pack,
+    last: MapPass = unpack,
+) -> DataFrame:
+    """Return the DataFrame behind the three passes.
+
+    Parameters
+    ----------
+    df : DataFrame
+        What the first pass takes.
+    plan : Plan
+    metrics : str
+        Name of the observation.
+    output : StructType or DDL
+        What the last pass gives.
+    first, last : callable of (Plan, iterator of record batches)
+        What packs rows, and what unpacks them. Pickled here.
+    """
+    load_plan, load_first, load_last = shipped(plan), shipped(first), shipped(last)
     load_stream, load_batch = shipped(dedup_stream), shipped(dedup_batch)
 
     # Spark pickles these by value; what they named of this package would be looked up before
     # anything of ours runs.
     def pack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return load_pack()(load_plan(), batches)
+        return load_first()(load_plan(), batches)
 
     def unpack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return load_unpack()(load_plan(), batches)
+        return load_last()(load_plan(), batches)
 
     def on_stream(key: Any, frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         return load_stream()(load_plan(), key, frames, state)
@@ -212,7 +240,7 @@ def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options)
         return load_batch()(load_plan(), key, frame)
 
     sent = df.mapInArrow(pack_rows, wire.SENT_SCHEMA)
-    packed = sent.observe(pack_name(options.metrics), pack_observation()).drop("pack_us")
+    packed = sent.observe(pack_name(metrics), pack_observation()).drop("pack_us")
     shards = packed.groupBy("shard")
     if plan.streaming:
         judged = shards.applyInPandasWithState(
@@ -220,4 +248,4 @@ def _assemble(df: DataFrame, plan: Plan, output: T.StructType, options: Options)
         )
     else:
         judged = shards.applyInPandas(on_batch, OUTPUT_SCHEMA)
-    return judged.observe(options.metrics, *observations()).mapInArrow(unpack_rows, output)
+    return judged.observe(metrics, *observations()).mapInArrow(unpack_rows, output)

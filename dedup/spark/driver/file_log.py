@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
+
+from dedup.catalog.uri import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class FileLog:
                     taken = Taken(int(entry["timestamp"]), int(entry["batchId"]))
                     if taken.batch <= self._known:
                         break
-                    found[_local(entry["path"])] = taken
+                    found[local_path(entry["path"])] = taken
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         return found
@@ -139,8 +140,3 @@ def last_number(log: Path) -> int:
     """Return the highest number in one of Spark's logs, -1 where there is none."""
     names = log.iterdir() if log.is_dir() else iter(())
     return max((int(path.name) for path in names if path.name.isdigit()), default=-1)
-
-
-def _local(uri: str) -> str:
-    """Path of a ``file:`` URI, in which Spark has encoded spaces and the like."""
-    return "/" + unquote(uri.removeprefix("file:")).lstrip("/")

@@ -110,9 +110,13 @@ def read_stream(
 ) -> DataFrame:
     """Return the files as a stream, the oldest first; later ones are for later runs."""
     reader = spark.readStream.format(files.file_format).schema(columns_to_read(options, columns))
-    settings = read_settings(options, files)
-    settings["maxFilesPerTrigger"] = str(options.files_per_trigger)
-    return reader.options(**settings).load(files.place)
+    return reader.options(**stream_options(options, files)).load(files.place)
+
+
+def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
+    """Return the options of Spark's reader of streams."""
+    limit = {"maxFilesPerTrigger": str(options.files_per_trigger)}
+    return read_settings(options, files) | limit
 
 
 def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:

@@ -1,0 +1,268 @@
+"""The operator between Parquet files, read and written by the tasks themselves where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.files import parquet_fit
+from dedup.files.scan import Scan
+from dedup.files.task_files import TaskFiles
+from dedup.files.types import NotCarried, arrow_schema
+from dedup.files.write import WRITTEN, FileWriter, with_spark_metadata
+from dedup.spark.driver import checks
+from dedup.spark.driver.build import Operator, assemble, output_schema, prepare
+from dedup.spark.executor.pack import pack
+from dedup.spark.executor.unpack import unpack
+from dedup.spark.plan import Plan
+
+if TYPE_CHECKING:
+    from dedup.spark.driver.build import MapPass
+
+#: A part of a large file that one task reads at a time.
+SPLIT_BYTES = 32 << 20
+#: Settings under which Parquet means something else to Spark than to pyarrow.
+_READ_SETTINGS = {
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.int96AsTimestamp": "true",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+_WRITE_SETTINGS = {
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "corrected",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+#: Options of Spark's reader that say which files there are, and not what is in them.
+_LISTING = frozenset(
+    {
+        "basepath", "cleansource", "filenameonly", "latestfirst", "maxbytespertrigger",
+        "maxfileage", "maxfilespertrigger", "mergeschema", "mode", "modifiedafter",
+        "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
+    }
+)  # fmt: skip
+_CODEC = "spark.sql.parquet.compression.codec"
+_CODECS = {"snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "none": "none",
+           "uncompressed": "none"}  # fmt: skip
+#: Columns of Spark's list of files; none of them needs the files to be read.
+_LISTED = {
+    "path": T.StringType(),
+    "modificationTime": T.TimestampType(),
+    "length": T.LongType(),
+    "content": T.BinaryType(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFiles:
+    """The input of a stream.
+
+    Parameters
+    ----------
+    place : str
+        Folder, file or glob, as Spark's reader takes it.
+    options : Mapping[str, str]
+        Those of Spark's reader.
+    folders : frozenset of str
+        Columns that are named by folders, in lower case.
+    paths : tuple of Path
+        Files to compare with the columns before the start; tasks compare all others.
+    """
+
+    place: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    folders: frozenset[str] = frozenset()
+    paths: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFolder:
+    """The output of a stream.
+
+    Parameters
+    ----------
+    staging : Path
+        Where tasks write, on the file system of the output.
+    split_by : str or None
+        Column whose values name folders.
+    """
+
+    staging: Path
+    split_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesQuery:
+    """A stream behind the operator.
+
+    Parameters
+    ----------
+    stream : DataFrame
+        To be started.
+    columns : StructType
+        Those of the rows that leave the operator.
+    writer : TaskFiles or None
+        Writes its micro-batches; None where they hold the rows themselves, for Spark to write.
+    read_by_spark, written_by_spark : str or None
+        Why it is Spark that reads, or writes, the files.
+    """
+
+    stream: DataFrame
+    columns: T.StructType
+    writer: TaskFiles | None
+    read_by_spark: str | None
+    written_by_spark: str | None
+
+
+def query(
+    rows: DataFrame, operator: Operator, source: ParquetFiles | str, sink: ParquetFolder | str
+) -> FilesQuery:
+    """Put the operator between files, of which its tasks read and write what they may.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The input as Spark reads it.
+    operator : Operator
+    source : ParquetFiles or str
+        The same input; a text says why Spark is to read it.
+    sink : ParquetFolder or str
+        The output; a text says why Spark is to write it.
+
+    Raises
+    ------
+    DedupError
+        As the operator does when it is applied.
+    """
+    prepared, plan = prepare(rows, operator.options)
+    given = output_schema(rows, operator.options)
+    why_read = why_written = None
+    frame: DataFrame = prepared
+    first: MapPass = pack
+    try:
+        frame, first = _scanned(rows, prepared, plan, source)
+    except NotCarried as error:
+        why_read = str(error)
+    writer = None
+    try:
+        writer = _writer(rows.sparkSession, given, sink)
+    except NotCarried as error:
+        why_written = str(error)
+    metrics = operator.options.metrics
+    return FilesQuery(
+        stream=assemble(
+            frame,
+            plan,
+            metrics,
+            output=given if writer is None else WRITTEN,
+            first=first,
+            last=unpack if writer is None else writer.pass_,
+        ),
+        columns=given,
+        writer=writer,
+        read_by_spark=why_read,
+        written_by_spark=why_written,
+    )
+
+
+def _scanned(
+    rows: DataFrame, prepared: DataFrame, plan: Plan, source: ParquetFiles | str
+) -> tuple[DataFrame, Scan]:
+    if isinstance(source, str):
+        raise NotCarried(source)
+    spark = rows.sparkSession
+    _check_settings(spark, _READ_SETTINGS)
+    for name in source.options:
+        if name.lower() not in _LISTING:
+            raise NotCarried(f"the option {name} is one of Spark's own reader")
+    names = prepared.columns[: len(rows.columns)]
+    helpers = prepared.columns[len(rows.columns) :]
+    if helpers != ([] if plan.now_column is None else [plan.now_column]):
+        raise NotCarried("the record ID, timestamp or order is an expression")
+    columns = arrow_schema(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
+    folders = frozenset(name for name in columns.names if name.lower() in source.folders)
+    clash = folders & _LISTED.keys()
+    if clash:
+        raise NotCarried(f"a folder names the column {min(clash)!r}")
+    _check_files(source.paths, pa.schema([f for f in columns if f.name not in folders]))
+    scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
+    return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
+
+
+def _splits(spark: SparkSession, source: ParquetFiles, folders: list[T.StructField]) -> DataFrame:
+    """Return the parts of the files of each micro-batch, spread over the tasks."""
+    listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
+    reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
+    files = reader.load(source.place).where("length > 0")
+    shown = [F.col("`" + f.name.replace("`", "``") + "`") for f in folders]
+    splits = files.select(
+        "path",
+        F.col("length").alias("size"),
+        F.unix_millis("modificationTime").alias("mtime_ms"),
+        F.ceil(F.col("length") / SPLIT_BYTES).cast("int").alias("count"),
+        F.current_timestamp().alias("now"),
+        *([F.struct(*shown).alias("folders")] if shown else []),
+    ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
+    return splits.repartition(checks.local_cores(spark) or _parallelism(spark))
+
+
+def _parallelism(spark: SparkSession) -> int:
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) -> TaskFiles:
+    if isinstance(sink, str):
+        raise NotCarried(sink)
+    _check_settings(spark, _WRITE_SETTINGS)
+    codec = checks.setting(spark, _CODEC, "snappy").lower()
+    if codec not in _CODECS:
+        raise NotCarried(f"{_CODEC} is {codec}")
+    if any("parquet.field.id" in (f.metadata or {}) for f in rows.fields):
+        raise NotCarried("the columns have field IDs")
+    in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
+    columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
+    return TaskFiles(
+        pass_=FileWriter(
+            staging=str(sink.staging),
+            columns=columns,
+            split_by=sink.split_by,
+            compression=_CODECS[codec],
+        ),
+        columns=arrow_schema(rows, "UTC"),
+    )
+
+
+def _check_settings(spark: SparkSession, needed: Mapping[str, str]) -> None:
+    for name, value in needed.items():
+        found = checks.setting(spark, name, value)
+        if found.lower() != value:
+            raise NotCarried(f"{name} is {found}")
+
+
+def _check_files(paths: Iterable[Path], columns: pa.Schema) -> None:
+    """Compare files with the columns; what cannot be read at all is told by the task that does."""
+
+    def look(path: Path) -> str | None:
+        try:
+            with parquet_fit.opened(str(path)) as file:
+                return parquet_fit.misfit(file, columns)
+        except (OSError, pa.ArrowException):
+            return None
+
+    with ThreadPoolExecutor() as pool:
+        for path, wrong in zip(paths, pool.map(look, paths), strict=False):
+            if wrong is not None:
+                raise NotCarried(f"{path}: {wrong}")
