@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(
-    *, master: str, driver_memory: str, shards: int, log: Path
+    *, master: str, driver_memory: str, shards: int, log: Path, is_idle: bool = False
 ) -> Iterator[SparkSession]:
     """Start Spark, hand out the session, stop it.
 
@@ -36,6 +36,9 @@ def spark_session(
         State partitions; a checkpoint that is there keeps its own number.
     log : Path
         File that gets all that Spark and its workers print.
+    is_idle : bool
+        Rows are to bypass the JVM, which then compiles its code once and quickly: to compile it
+        well takes a quarter of the processors' time in the first half minute.
 
     Raises
     ------
@@ -68,6 +71,8 @@ def spark_session(
             "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
         }
+        if is_idle:
+            settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:

@@ -27,8 +27,8 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from dedup.spark.driver.build import MapPass
 
-#: A part of a large file that one task reads at a time.
-SPLIT_BYTES = 32 << 20
+#: A part of a large file that one task reads at a time: as large as the row groups of most writers.
+SPLIT_BYTES = 128 << 20
 #: Settings under which Parquet means something else to Spark than to pyarrow.
 _READ_SETTINGS = {
     "spark.sql.parquet.binaryAsString": "false",
@@ -216,7 +216,8 @@ def _splits(spark: SparkSession, source: ParquetFiles, folders: list[T.StructFie
         F.current_timestamp().alias("now"),
         *([F.struct(*shown).alias("folders")] if shown else []),
     ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
-    return splits.repartition(checks.local_cores(spark) or _parallelism(spark))
+    # From one task Spark deals them out in turn; from several each would begin anywhere.
+    return splits.coalesce(1).repartition(checks.local_cores(spark) or _parallelism(spark))
 
 
 def _parallelism(spark: SparkSession) -> int:

@@ -14,10 +14,12 @@ from tests.support.state_stores import CHANGELOG, CHANGELOG_V2
 
 STORES = {"hdfs": {}, "rocksdb": CHANGELOG, "rocksdb, checkpoint v2": CHANGELOG_V2}
 #: Points of the driver alone, where an exception is no better than a kill.
-_DRIVER = ("sink.",)
+_DRIVER = ("sink.", "files.collected")
 #: Points that some campaigns never come by.
 _S3_ONLY = ("upload.before", "upload.after")
 _LOCAL_ONLY = ("publish.synced", "publish.named")
+#: Where Spark itself reads and writes the files, nobody comes by these.
+_FILES_ONLY = ("scan.begin", "files.group", "files.written", "files.collected")
 _SIDE_ONLY = ("sink.side.published",)
 _PENDING_LISTS_ONLY = ("pending_list.put.before", "pending_list.put.after")
 #: Twice the faults there.
@@ -68,6 +70,8 @@ class Campaign:
         On a standalone cluster of two executors; slow tasks are run twice there.
     pending lists, side : bool
         So many segments expire that their names leave the state; duplicates go to a side output.
+    by_spark : bool
+        Spark reads and writes the files, in place of the tasks.
     kinds : tuple of str
         What armed points do.
     per_point : int
@@ -93,6 +97,7 @@ class Campaign:
     speculation: bool = False
     pending_lists: bool = False
     side: bool = False
+    by_spark: bool = False
     cold: bool = False
     kinds: tuple[str, ...] = ("kill",)
     points: tuple[str, ...] = ()
@@ -124,6 +129,7 @@ class Campaign:
         left_out: tuple[str, ...] = _FETCHES_ONLY + BIRTH[1:]
         left_out += _LOCAL_ONLY if self.s3 else _S3_ONLY
         left_out += () if self.side else _SIDE_ONLY
+        left_out += _FILES_ONLY if self.by_spark else ()
         left_out += () if self.pending_lists else _PENDING_LISTS_ONLY
         return self.points or tuple(name for name in faults.POINTS if name not in left_out)
 
@@ -174,6 +180,8 @@ def campaigns(seed: int) -> Iterator[Campaign]:
     for turn, (store, s3) in enumerate(islice(cycle(places), seed % 2 * half, None), start=1):
         usual = Campaign(0, store=store, s3=s3, side=True, cold=s3)
         of_a_kind = [BIRTHS, BIRTHS, BIRTHS, MANY_PENDING_LISTS] + [FETCHES] * s3
+        if turn % 2 == 0:
+            of_a_kind.append(replace(usual, by_spark=True))
         if turn % half == 0:
             of_a_kind += [ON_CLUSTER, TWICE, ZOMBIES]
         for campaign in (usual, *of_a_kind):

@@ -80,6 +80,7 @@ def run(
         "options": campaign.options,
         "settings": campaign.settings(cluster.url if cluster else None),
         "side": campaign.side,
+        "by_spark": campaign.by_spark,
     }
     if campaign.s3:
         assert store is not None

@@ -16,7 +16,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dedup import dedup_by_id, faults
-from dedup.sinks.staged import SparkRows, StagedFiles
+from dedup.files import query as files
+from dedup.sinks.staged import STAGING, SparkRows, StagedFiles
 from tests.support.object_store import s3_factory
 from tests.support.quick_spark import QUICK_SESSION
 from tests.support.spark_query import SCHEMA
@@ -55,22 +56,33 @@ def main() -> None:
         options |= {"cache_dir": str(folder / "cache")}
     spark = session(settings)
     catalog = s3_factory(**config["s3"]) if config.get("s3") else str(folder / "catalog")
-    records = (
-        spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(folder / "input"))
+    given = {"maxFilesPerTrigger": "1"}
+    records = spark.readStream.schema(SCHEMA).options(**given).parquet(str(folder / "input"))
+    operator = dedup_by_id("id", catalog=catalog, **options)
+    side = folder / SIDE if config.get("side") else None
+    made = files.query(
+        records,
+        operator,
+        "not asked for"
+        if config.get("by_spark")
+        else files.ParquetFiles(place=str(folder / "input"), options=given),
+        "not asked for"
+        if config.get("by_spark")
+        else files.ParquetFolder(
+            staging=folder / "output" / STAGING, split_by="verdict" if side else None
+        ),
     )
-    marked = records.transform(dedup_by_id("id", catalog=catalog, **options))
+    assert (made.read_by_spark, made.written_by_spark) in {(None, None), ("not asked for",) * 2}
     sink = StagedFiles(
         output=folder / "output",
-        writer=SparkRows("parquet"),
-        duplicates=folder / SIDE if config.get("side") else None,
+        writer=made.writer or SparkRows("parquet"),
+        duplicates=side,
         verdict="verdict",
         goes_on=frozenset({"unique", "late"}),
     )
     sink.open()
     query = (
-        marked.writeStream.foreachBatch(sink)
+        made.stream.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()

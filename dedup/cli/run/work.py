@@ -179,8 +179,13 @@ def _session(
     if spark is not None:
         return nullcontext(spark)
     options = job.options
+    formats = {job.files.file_format, options.output_format}
     return spark_session(
-        master=options.master, driver_memory=options.driver_memory, shards=job.shards, log=log
+        master=options.master,
+        driver_memory=options.driver_memory,
+        shards=job.shards,
+        log=log,
+        is_idle=options.parquet == "auto" and formats == {"parquet"},
     )
 
 

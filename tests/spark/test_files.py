@@ -1,0 +1,235 @@
+"""Parquet that the tasks read and write themselves holds what Spark reads and writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+
+from dedup.cli.failures import FAILED
+from dedup.cli.progress import Reporter
+from dedup.cli.run.work import plan, run
+from dedup.files.types import arrow_schema
+from tests.support.cli_job import FileDrop, Job
+
+COLUMNS = """
+id string, b boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d double, text string,
+bytes binary, day date, ts timestamp, local timestamp_ntz, small decimal(9,2), mid decimal(18,4),
+large decimal(38,10), list array<int>, lists array<array<string>>,
+inner struct<a: int, `b.c`: struct<c: string, t: timestamp_ntz>>, map map<string, array<bigint>>,
+objects array<struct<x: int, y: binary>>, `dotted.name` string, `Case` int
+"""
+FIRST, LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)
+
+
+def some_rows() -> list[tuple[Any, ...]]:
+    def row(name: str, at: datetime, sign: int) -> tuple[Any, ...]:
+        return (
+            name, sign > 0, 127 * sign, -(2**15) + (sign > 0), 2**31 - 1, sign * (2**63 - 1),
+            0.1 * sign, float("nan") if sign > 0 else -0.0, "é🐍\0 \n", b"\0\xff", at.date(),
+            at.replace(tzinfo=UTC), at, Decimal("1234567.89") * sign, Decimal("-0.0001"),
+            Decimal("9" * 28 + ".1234567891") * sign, [1, None, sign], [["a"], [], None, [None]],
+            (None, ("x", at)), {"k": [1, None], "": None}, [(1, b""), None, (None, b"1")],
+            "dots", sign,
+        )  # fmt: skip
+
+    nothing = (None,) * 22
+    return [
+        row("a", FIRST, 1),
+        row("b", LAST, -1),
+        row("c", datetime(1582, 10, 4, 12), 1),
+        row("d", datetime(1969, 12, 31, 23, 59, 59, 999999), 1),
+        ("e", *nothing),
+        ("f", *nothing),
+        row("a", FIRST, 1),
+    ]
+
+
+def written_by_spark(spark: SparkSession, folder: Path, files: FileDrop) -> None:
+    frame = spark.createDataFrame(some_rows(), COLUMNS).coalesce(1)
+    frame.write.parquet(str(folder))
+    for path in folder.glob("*.parquet"):
+        files.stamp(path.rename(files.folder / path.name))
+
+
+def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
+    """What four readers find in an output, as texts in one order."""
+    names = ["id", "ts", "local", "day", "large", "text", "bytes", "i8"]
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        found = database.read_parquet(str(folder / "batch=*" / "*.parquet"), union_by_name=True)
+        duck = found.project(", ".join(n for n in names)).fetchall()
+    table = pa.concat_tables(
+        pq.read_table(path, partitioning=None) for path in folder.glob("batch=*/*.parquet")
+    )
+    frame = spark.read.parquet(str(folder)).drop("batch")
+    as_json = frame.select(fn.to_json(fn.struct("*"), {"ignoreNullFields": "false"}))
+    return {
+        "Spark": sorted(row[0] for row in as_json.collect()),
+        "Spark's types": [frame.schema.simpleString()],
+        "pyarrow": sorted(map(repr, table.to_pylist())),
+        "pyarrow's types": [f"{f.name} {f.type}" for f in table.schema],
+        "DuckDB": sorted(map(repr, duck)),
+    }
+
+
+@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
+def test_every_type_comes_out_as_spark_would_have_written_it(
+    job: Job, tmp_path: Path, stored: str
+) -> None:
+    job.spark.conf.set("spark.sql.parquet.outputTimestampType", stored)
+    written_by_spark(job.spark, tmp_path / "made", job.files)
+    job.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    found = {}
+    for by in ("auto", "spark"):
+        job.output = tmp_path / by
+        told = plan(job.made(output=job.output, parquet=by), spark=job.spark)
+        assert (told["read_by"], told["written_by"]) == (
+            ("dedup",) * 2 if by == "auto" else ("Spark, because --parquet spark is given",) * 2
+        )
+        job(output=job.output, parquet=by)
+        found[by] = readings(job.spark, job.output)
+    assert len(found["auto"]["Spark"]) == 6
+    assert found["auto"] == found["spark"]
+
+
+def test_columns_are_found_as_spark_finds_them(job: Job) -> None:
+    """In any case and order, absent ones as nulls, others passed over; folders are columns."""
+    ts = pa.array([0], pa.timestamp("ms", "Europe/Berlin"))
+    job.files.folder.joinpath("day=01").mkdir()
+    job.files.folder.joinpath("day=__HIVE_DEFAULT_PARTITION__").mkdir()
+    first = {"id": ["a"], "n": pa.array([1], pa.int32()), "ts": ts, "text": ["x"]}
+    job.files.table("day=01/1.parquet", pa.table(first))
+    second = {"TEXT": pa.array(["y"], pa.large_string()), "other": [1], "ID": ["b"]}
+    job.files.table("day=__HIVE_DEFAULT_PARTITION__/2.parquet", pa.table(second))
+    third = {"ts": ts, "id": ["c"], "text": pa.array(["z"]).dictionary_encode()}
+    job.files.table("day=01/3.parquet", pa.table(third))
+    options: dict[str, Any] = {"new_columns": "ignore"}
+    options["schema"] = "id STRING, n INT, ts TIMESTAMP, text STRING, day STRING"
+    told = plan(job.made(**options), spark=job.spark)
+    assert told["read_by"] == "dedup"
+    job(**options)
+    assert job.rows("parquet") == [
+        ("a", 1, datetime(1970, 1, 1), "x", "01"),
+        ("b", None, None, "y", None),
+        ("c", None, datetime(1970, 1, 1), "z", "01"),
+    ]
+
+
+def test_columns_have_the_types_under_which_spark_hands_them_to_python(spark: SparkSession) -> None:
+    """So IDs are encoded alike, and copies in one micro-batch ordered alike, by either reader."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    frame = spark.createDataFrame(some_rows(), COLUMNS)
+    frame = frame.select([fn.col(f"`{n}`") for n in frame.columns if n != "dotted.name"])
+
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"schema": [batch.schema.serialize().to_pybytes()]})
+
+    (schema, *_) = (row[0] for row in frame.mapInArrow(told, "schema binary").collect())
+    handed = pa.ipc.read_schema(pa.py_buffer(bytes(schema)))
+    assert handed.remove_metadata() == arrow_schema(frame.schema, "Asia/Tokyo")
+
+
+class Told(Reporter):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
+    pq.write_table(
+        pa.table({"id": ["a"], "n": pa.array([1], pa.uint32())}), job.files.folder / "1.parquet"
+    )
+    told = Told()
+    run(job.made(), told, spark=job.spark)
+    (note,) = (n for n in told.notes if "takes longer" in n)
+    path = job.files.folder / "1.parquet"
+    assert note == (
+        f"Spark itself reads the files, which takes longer: {path}: its column 'n' is uint32, "
+        "where int64 is expected."
+    )
+    # The checkpoint goes on with either reader.
+    job.files.table("2.parquet", pa.table({"id": ["a", "b"], "n": [1, 2]}))
+    told = Told()
+    run(job.made(), told, spark=job.spark)
+    assert not any("takes longer" in n for n in told.notes)
+    job.files.table("3.parquet", pa.table({"id": ["b", "c"], "n": [1, 2]}))
+    job(parquet="spark")
+    assert job.rows("parquet") == [("a", 1), ("b", 2), ("c", 2)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.parquet.binaryAsString", "true"),
+        ("spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
+        ("spark.sql.caseSensitive", "true"),
+    ],
+)
+def test_a_setting_of_sparks_reader_leaves_the_files_to_it(
+    job: Job, setting: str, value: str
+) -> None:
+    job.files.table("1.parquet", pa.table({"id": ["a"]}))
+    job.spark.conf.set(setting, value)
+    told = plan(job.made(), spark=job.spark)
+    assert told["read_by"] == f"Spark, because {setting} is {value}"
+    assert told["written_by"] == "dedup"
+
+
+def test_csv_in_parquet_out(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\na,1\nb,\n")
+    told = plan(job.made(output_format="parquet"), spark=job.spark)
+    assert told["read_by"] == "Spark, because the input is csv"
+    assert told["written_by"] == "dedup"
+    job(output_format="parquet", duplicates=job.duplicates)
+    assert job.rows("parquet") == [("a", "1"), ("b", None)]
+    assert job.rows("parquet", job.duplicates) == [("a", "1", "duplicate")]
+
+
+def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dedup.files import query
+
+    monkeypatch.setattr(query, "SPLIT_BYTES", 4 << 10)
+    table = pa.table({"id": [f"k{i % 3000}" for i in range(4000)], "n": list(range(4000))})
+    pq.write_table(table, job.files.folder / "1.parquet", row_group_size=100)
+    assert (job.files.folder / "1.parquet").stat().st_size > 6 * (4 << 10)
+    figures = job().figures
+    assert (figures.counts["records_in"], figures.counts["unique"]) == (4000, 3000)
+    assert len({row[0] for row in job.rows("parquet")}) == 3000
+
+
+def test_a_damaged_file_is_named(job: Job) -> None:
+    job.files.table("1.parquet", pa.table({"id": ["a"]}))
+    job()
+    table = pa.table({"id": [f"k{i}" for i in range(5000)]})
+    path = job.files.folder / "2.parquet"
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+    failure = job.fails()
+    assert failure.exit_code == FAILED
+    assert f"{path} cannot be read as Parquet" in failure.message
+    assert job.rows("parquet") == [("a",)]
+    path.write_bytes(b"")
+    os.utime(path)
+    job.files.table("3.parquet", pa.table({"id": ["a", "b"]}))
+    job()
+    assert job.rows("parquet") == [("a",), ("b",)]

@@ -1,0 +1,245 @@
+"""Files are read whole, each row group once, and as they were listed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.errors import DataError
+from dedup.files import parquet_fit
+from dedup.files.scan import BATCH_ROWS, Scan
+
+NOW = pa.scalar(7, pa.timestamp("us", "UTC"))
+
+
+def split(path: Path, number: int = 0, count: int = 1, **changes: Any) -> dict[str, Any]:
+    """What Spark hands to a task."""
+    status = path.stat()
+    listed = {"size": status.st_size, "mtime_ms": status.st_mtime_ns // 1_000_000}
+    name = "file://" + str(path).replace(" ", "%20")
+    return {"path": name, **listed, "number": number, "count": count, "now": NOW} | changes
+
+
+def rows(scan: Scan, *splits: dict[str, Any]) -> list[pa.RecordBatch]:
+    return list(scan.rows(iter([pa.RecordBatch.from_pylist(list(splits))])))
+
+
+def scan_of(schema: pa.Schema, **changes: Any) -> Scan:
+    made = {"columns": schema, "names": tuple(schema.names), "folders": frozenset()}
+    return Scan(**made | {"now_column": None} | changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "some file.parquet"
+
+
+@given(groups=st.integers(0, 12), count=st.integers(1, 30), compression=st.booleans())
+def test_each_row_group_is_read_by_one_part(
+    tmp_path_factory: pytest.TempPathFactory, groups: int, count: int, compression: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "parts.parquet"
+    table = pa.table({"n": pa.array(range(groups * 10), pa.int64())})
+    pq.write_table(
+        table, path, row_group_size=10, compression="snappy" if compression else "none",
+        use_dictionary=compression,
+    )  # fmt: skip
+    scan = scan_of(table.schema)
+    found = [b["n"].to_pylist() for i in range(count) for b in rows(scan, split(path, i, count))]
+    assert Counter(n for part in found for n in part) == Counter(range(groups * 10))
+
+
+def test_rows_come_with_the_time_of_the_micro_batch_and_under_the_names_of_the_plan(
+    path: Path,
+) -> None:
+    pq.write_table(pa.table({"a.b": ["x"], "N": pa.array([1], pa.int64()), "more": [2]}), path)
+    columns = pa.schema([("n", pa.int64()), ("a.b", pa.string()), ("none", pa.date32())])
+    scan = scan_of(columns, names=("n", "__dedup_column_1", "none"), now_column="__dedup_0")
+    (batch,) = rows(scan, split(path))
+    assert batch.to_pylist() == [
+        {"n": 1, "__dedup_column_1": "x", "none": None, "__dedup_0": NOW.as_py()}
+    ]
+
+
+def test_columns_of_folders(path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"], "day": [5]}), path)
+    columns = pa.schema([("id", pa.string()), ("day", pa.string()), ("n", pa.int32())])
+    scan = scan_of(columns, folders=frozenset({"day", "n"}))
+    (batch,) = rows(scan, split(path, folders={"day": "007", "n": None}))
+    assert batch.to_pylist() == [{"id": "a", "day": "007", "n": None}]
+
+
+def test_wide_rows_come_in_small_batches(path: Path) -> None:
+    table = pa.table({"text": ["x" * 10_000 + str(i) for i in range(5000)]})
+    pq.write_table(table, path, use_dictionary=False)
+    found = rows(scan_of(table.schema), split(path))
+    assert max(batch.nbytes for batch in found) < 18 << 20
+    assert pa.Table.from_batches(found).equals(table)
+    narrow = pa.table({"n": pa.array(range(BATCH_ROWS + 1), pa.int64())})
+    pq.write_table(narrow, path)
+    assert [b.num_rows for b in rows(scan_of(narrow.schema), split(path))] == [BATCH_ROWS, 1]
+
+
+@pytest.mark.parametrize("change", [{"size": 1}, {"mtime_ms": 1}])
+def test_a_file_that_is_not_as_it_was_listed(path: Path, change: dict[str, int]) -> None:
+    table = pa.table({"n": [1]})
+    pq.write_table(table, path)
+    with pytest.raises(DataError, match=r"some file\.parquet was written again while") as error:
+        rows(scan_of(table.schema), split(path, **change))
+    assert error.value.remedy == "unfinished-files"
+
+
+def test_a_file_that_changes_while_it_is_read(path: Path) -> None:
+    table = pa.table({"n": pa.array(range(2 * BATCH_ROWS), pa.int64())})
+    pq.write_table(table, path)
+    batches = scan_of(table.schema).rows(iter([pa.RecordBatch.from_pylist([split(path)])]))
+    next(batches)
+    os.utime(path, (1, 1))
+    with pytest.raises(DataError, match="was written again while"):
+        list(batches)
+    path.unlink()
+
+
+def test_a_file_that_is_gone(path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), path)
+    listed = split(path)
+    path.unlink()
+    with pytest.raises(
+        DataError, match=r"cannot be read: No such file or directory\. It was there"
+    ):
+        rows(scan_of(pa.schema([("n", pa.int64())])), listed)
+
+
+def test_damage_is_told_by_name(path: Path) -> None:
+    table = pa.table({"n": pa.array(range(1000), pa.int64())})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"cannot be read as Parquet: .*CRC") as error:
+        rows(scan_of(table.schema), split(path))
+    assert error.value.remedy == "bad-records"
+    path.write_bytes(b"no Parquet")
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        rows(scan_of(table.schema), split(path))
+
+
+def test_a_file_that_only_spark_reads_and_that_nobody_compared(path: Path) -> None:
+    pq.write_table(pa.table({"n": pa.array([1], pa.uint64())}), path)
+    with pytest.raises(DataError, match=r"its column 'n' is uint64.*Run again"):
+        rows(scan_of(pa.schema([("n", pa.int64())])), split(path))
+
+
+# --- which files are read alike
+
+
+def fault(path: Path, table: pa.Table, columns: pa.Schema | None = None, **how: Any) -> str | None:
+    pq.write_table(table, path, **how)
+    with parquet_fit.opened(str(path)) as file:
+        return parquet_fit.misfit(file, columns or table.schema)
+
+
+LIKE = {
+    "large_string": (pa.array(["a"], pa.large_string()), pa.string()),
+    "dictionary": (pa.array(["a"]).dictionary_encode(), pa.string()),
+    "fixed_size_binary": (pa.array([b"ab"], pa.binary(2)), pa.binary()),
+    "milliseconds": (pa.array([1], pa.timestamp("ms")), pa.timestamp("us")),
+    "another zone": (
+        pa.array([1], pa.timestamp("us", "Asia/Tokyo")), pa.timestamp("us", "America/Lima"),
+    ),
+    "list": (pa.array([[1]], pa.list_(pa.int64())), pa.list_(pa.int64())),
+    "map": (
+        pa.array([[("a", [1])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
+        pa.map_(pa.string(), pa.list_(pa.int32())),
+    ),
+    "struct": (pa.array([{"a": {"b": "x"}}]), pa.struct([("a", pa.struct([("b", pa.string())]))])),
+}  # fmt: skip
+UNLIKE = {
+    "unsigned": (pa.array([1], pa.uint8()), pa.int16()),
+    "wider": (pa.array([1], pa.int32()), pa.int64()),
+    "other decimal": (pa.array([1]).cast(pa.decimal128(20, 0)), pa.decimal128(21, 0)),
+    "no zone": (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC")),
+    "a zone": (pa.array([1], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+    "nanoseconds": (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
+    "time of day": (pa.array([1], pa.time64("us")), pa.int64()),
+    "half float": (pa.array([1.0], pa.float16()), pa.float32()),
+    "text for bytes": (pa.array(["a"]), pa.binary()),
+    "bytes for text": (pa.array([b"a"]), pa.string()),
+    "field order": (
+        pa.array([{"a": 1, "b": 2}]), pa.struct([("b", pa.int64()), ("a", pa.int64())]),
+    ),
+    "fewer fields": (pa.array([{"a": 1}]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+    "other case inside": (pa.array([{"A": 1}]), pa.struct([("a", pa.int64())])),
+    "list of unsigned": (pa.array([[1]], pa.list_(pa.uint32())), pa.list_(pa.int32())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_types_that_a_cast_brings_to_those_of_spark(path: Path, name: str) -> None:
+    array, wanted = LIKE[name]
+    columns = pa.schema([("x", wanted)])
+    assert fault(path, pa.table({"x": array}), columns) is None
+    (batch,) = rows(scan_of(columns), split(path))
+    assert batch.schema.types == [wanted]
+    assert batch["x"].to_pylist() == array.cast(wanted).to_pylist()
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_types_that_are_left_to_spark(path: Path, name: str) -> None:
+    array, wanted = UNLIKE[name]
+    told = fault(path, pa.table({"x": array}), pa.schema([("x", wanted)]))
+    assert told is not None
+    assert told.startswith("its column 'x' is ")
+
+
+def test_int96_counts_as_a_time_with_a_zone(path: Path) -> None:
+    table = pa.table({"x": pa.array([0], pa.timestamp("us", "UTC"))})
+    for wanted, like in ((pa.timestamp("us", "UTC"), True), (pa.timestamp("us"), False)):
+        told = fault(path, table, pa.schema([("x", wanted)]), use_deprecated_int96_timestamps=True)
+        assert (told is None) == like
+    inside = pa.table({"x": pa.array([[0]], pa.list_(pa.timestamp("us", "UTC")))})
+    told = fault(path, inside, use_deprecated_int96_timestamps=True)
+    assert told == "its column 'x' holds INT96 inside"
+
+
+def test_two_columns_of_one_name(path: Path) -> None:
+    told = fault(path, pa.table({"a": [1], "A": [2]}), pa.schema([("a", pa.int64())]))
+    assert told == "it has 2 columns named 'a', in other case"
+
+
+def test_lists_in_an_older_layout(path: Path) -> None:
+    table = pa.table({"x": [[1]]})
+    told = fault(path, table, use_compliant_nested_type=False)
+    assert told is None or "another layout" in told
+    assert fault(path, table) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "keys", "like"),
+    [
+        (None, [], True),
+        ("3.5.1", [], True),
+        ("4.0.0", [], True),
+        ("2.4.8", [], False),
+        ("3.0.3", [], False),
+        ("4.0.0", ["org.apache.spark.legacyDateTime"], False),
+        ("4.0.0", ["org.apache.spark.legacyINT96"], False),
+    ],
+)
+def test_dates_of_another_calendar(
+    path: Path, version: str | None, keys: list[str], like: bool
+) -> None:
+    noted = dict.fromkeys(keys, "") | (
+        {} if version is None else {"org.apache.spark.version": version}
+    )
+    table = pa.table({"day": pa.array([0], pa.date32()), "n": [1]}).replace_schema_metadata(noted)
+    assert (fault(path, table) is None) == like
+    assert fault(path, table, pa.schema([("n", pa.int64())])) is None
