@@ -184,7 +184,7 @@ def parquet_writer(
     path: Path, columns: pa.Schema, compression: str, *, repeating: list[str] | bool = True
 ) -> pq.ParquetWriter:
     """Return a writer of Parquet that reads as if Spark had written it."""
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         path,
         columns,
         compression=compression,
@@ -193,6 +193,9 @@ def parquet_writer(
         store_decimal_as_integer=True,
         write_page_checksum=True,
     )
+    noted = columns.metadata or {}
+    writer.add_key_value_metadata({name.decode(): noted[name].decode() for name in noted})
+    return writer
 
 
 def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa.Schema:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STAGING = "_staging"
+#: Column that tells the side output's rows apart.
+VERDICT = "dedup_verdict"
 _BATCH = re.compile(r"batch=(\d+)")
 
 
@@ -118,7 +120,7 @@ class StagedFiles:
     output: Path
     writer: RowsWriter
     duplicates: Path | None = None
-    verdict: str = "dedup_verdict"
+    verdict: str = VERDICT
     goes_on: frozenset[str] = frozenset({"unique"})
     aside: Path | None = None
     rows_aside: Callable[[int], DataFrame | None] | None = None

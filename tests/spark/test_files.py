@@ -78,7 +78,8 @@ def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
         "Spark": sorted(row[0] for row in as_json.collect()),
         "Spark's types": [frame.schema.simpleString()],
         "pyarrow": sorted(map(repr, table.to_pylist())),
-        "pyarrow's types": [f"{f.name} {f.type}" for f in table.schema],
+        "pyarrow's types": [f"{f.name} {f.type} {f.nullable}" for f in table.schema],
+        "keys of the footer": sorted(map(str, table.schema.metadata or {})),
         "DuckDB": sorted(map(repr, duck)),
     }
 

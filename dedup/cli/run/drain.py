@@ -16,13 +16,13 @@ from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.metrics_output import followed
 from dedup.cli.run.output_folder import Record, checkpoint_query_id
-from dedup.cli.run.run_options import VERDICT, RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.run_progress import RunProgress
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
 from dedup.core.admission import goes_on
 from dedup.errors import DataError
-from dedup.sinks.staged import SparkRows, StagedFiles
+from dedup.sinks.staged import VERDICT, SparkRows, StagedFiles
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from dedup.cli.run.output_folder import (
     check_same,
     check_unfinished,
 )
-from dedup.cli.run.run_options import VERDICT, RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
+from dedup.sinks.staged import STAGING, VERDICT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,7 +248,6 @@ def transform(
 def _parquet_ends(job: Job, new: Iterable[str]) -> tuple[ParquetFiles | str, ParquetFolder | str]:
     """Input and output where they are Parquet, or why Spark reads or writes them."""
     from dedup.files.query import ParquetFiles, ParquetFolder
-    from dedup.sinks.staged import STAGING
 
     options, files = job.options, job.files
     if options.parquet == "spark":

@@ -15,8 +15,6 @@ from dedup.core.policy import LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
 
-#: Column that tells the side output's rows apart; readers skip names that begin with "_".
-VERDICT = "dedup_verdict"
 FORMATS = ("csv", "json", "parquet")
 
 #: Options that decide which rows are the same, or how the folder reads: a later run keeps them.

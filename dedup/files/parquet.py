@@ -1,0 +1,211 @@
+"""`dedup_parquet`: a stream from a folder of Parquet files to another, as users see it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.catalog.localfile import publish
+from dedup.catalog.uri import check_local, local_path
+from dedup.core.admission import goes_on
+from dedup.errors import ConfigError
+from dedup.files.query import ParquetFiles, ParquetFolder, query
+from dedup.sinks.staged import STAGING, VERDICT, SparkRows, StagedFiles, published_batches
+from dedup.spark.driver import checks
+from dedup.spark.driver.build import Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+logger = logging.getLogger("dedup")
+#: In the output: which query's micro-batches it shows.
+OWNER = "_dedup.query"
+#: What `dedup run` keeps in its outputs.
+_RUN = "_dedup.json"
+_FORMAT = 1
+_LISTED = ("path", "modificationTime", "length", "content")
+
+
+def dedup_parquet(
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    operator: Operator,
+    *,
+    output: str | os.PathLike[str],
+    duplicates: str | os.PathLike[str] | None = None,
+    schema: T.StructType | str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataStreamWriter:
+    """Return a query over a folder of Parquet files whose unique rows go to another folder.
+
+    It is yet to be started: give it ``option("checkpointLocation", ...)``, a trigger and a name,
+    and call ``start()``. Each micro-batch appears as the folder ``batch=<number>`` of the output,
+    whole, once, or not at all. Where pyarrow reads and writes the files with Spark's meaning, the
+    query's own tasks do so, and no row goes through the JVM; else Spark does, and a warning of the
+    logger ``dedup`` says why.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic, not Spark Connect.
+    source : path
+        Folder with files; partition folders such as ``day=2024-05-01`` are columns.
+    operator : Operator
+        Made by `dedup_by_id`, without the option `verdict` if `duplicates` is given.
+    output : path
+        Folder on the local disk; with ``shared_local=True`` of the operator, on a mount that all
+        machines share. It belongs to one query.
+    duplicates : path, optional
+        Folder of the rows that do not go on, in folders ``dedup_verdict=<verdict>`` of each
+        micro-batch. On the same terms.
+    schema : StructType or DDL, optional
+        The columns. Default: those of the files that are there.
+    options : mapping of str to str, optional
+        Those of Spark's file source, such as ``maxFilesPerTrigger``.
+
+    Raises
+    ------
+    ConfigError
+        If folders, columns or session cannot work.
+    CatalogError
+        If the catalog cannot be written.
+    """
+    places = {"source": source, "output": output}
+    if duplicates is not None:
+        places["duplicates"] = duplicates
+    folders = {name: _folder(name, place) for name, place in places.items()}
+    _check_apart(folders)
+    if checks.local_cores(spark) is None and not operator.options.shared_local:
+        raise ConfigError(
+            f"output={folders['output']} is a local path, but Spark runs on "
+            f"{checks.master_of(spark) or 'a cluster'}: every executor would see another disk. "
+            "Set shared_local=True in dedup_by_id if it is the same mount on every machine.",
+            remedy="unshared-root",
+        )
+    if duplicates is not None:
+        if operator.options.verdict is not None:
+            raise ConfigError(
+                "verdict= lets every row go on, so that duplicates= would have none; give one of "
+                "them."
+            )
+        operator = Operator(replace(operator.options, verdict=VERDICT))
+    given = dict(options or {})
+    place = str(folders["source"])
+    if schema is None:
+        schema = spark.read.options(**given).parquet(place).schema
+    rows = spark.readStream.schema(schema).options(**given).parquet(place)
+    listed = spark.read.format("binaryFile").options(**given).load(place)
+    made = query(
+        rows,
+        operator,
+        ParquetFiles(
+            place=place,
+            options=given,
+            folders=frozenset(n.lower() for n in listed.columns if n not in _LISTED),
+            paths=tuple(Path(local_path(uri)) for uri in listed.inputFiles()),
+        ),
+        ParquetFolder(
+            staging=folders["output"] / STAGING,
+            split_by=VERDICT if duplicates is not None else None,
+        ),
+    )
+    for does, why in (("reads", made.read_by_spark), ("writes", made.written_by_spark)):
+        if why is not None:
+            logger.warning("Spark itself %s the files, which takes longer: %s.", does, why)
+    policy = operator.options
+    emitted = goes_on(
+        late=policy.late,
+        null_ids=policy.null_ids,
+        null_timestamps=policy.null_timestamps,
+        verdict_column=duplicates is None and policy.verdict is not None,
+    )
+    sink = StagedFiles(
+        output=folders["output"],
+        writer=made.writer or SparkRows("parquet"),
+        duplicates=folders.get("duplicates"),
+        verdict=VERDICT,
+        goes_on=frozenset(verdict.name.lower() for verdict in emitted),
+    )
+    return made.stream.writeStream.foreachBatch(_Publish(sink))
+
+
+@dataclass(slots=True)
+class _Publish:
+    """Function for ``foreachBatch`` that lets one query alone write to an output."""
+
+    sink: StagedFiles
+    _owner: str | None = field(default=None)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if query_id is None:
+            raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
+        if self._owner != query_id:
+            self.sink.open()
+            _own(self.sink.output, query_id, batch_id)
+            self._owner = query_id
+        self.sink(batch, batch_id)
+
+
+def _own(output: Path, query_id: str, batch_id: int) -> None:
+    """Make the output the query's, where it is nobody's.
+
+    Micro-batches are numbered anew in every checkpoint: folders of another one, or of a later
+    history of this one, would be taken for done, and new rows be lost.
+    """
+    record, shown = output / OWNER, published_batches(output)
+    made_by = _made_by(output, query_id)
+    if made_by is not None:
+        raise ConfigError(
+            f"output={output} holds micro-batches of {made_by}, and this is query {query_id}: give "
+            "a new folder, or the checkpoint of then.",
+            remedy="output-folder",
+        )
+    ahead = [number for number in shown if number > batch_id]
+    if ahead:
+        raise ConfigError(
+            f"{output} holds micro-batches {ahead[0]} to {ahead[-1]}, and the query goes on with "
+            f"{batch_id}: they would be taken for done, and new rows be lost. Where its checkpoint "
+            "was adopted, or put back to an earlier day, move those batch=N folders elsewhere.",
+            remedy="batches-ahead",
+        )
+    body = {"format": _FORMAT, "query_id": query_id}
+    publish(record, json.dumps(body).encode(), create=True)
+
+
+def _made_by(output: Path, query_id: str) -> str | None:
+    """Who else has written to an output; None for nobody."""
+    try:
+        told = json.loads((output / OWNER).read_bytes())
+        if told["format"] != _FORMAT:
+            return "another release of this library"
+        return None if told["query_id"] == query_id else f"query {told['query_id']}"
+    except FileNotFoundError:
+        if (output / _RUN).exists():
+            return "`dedup run`"
+        return "another program" if published_batches(output) else None
+    except (ValueError, KeyError, TypeError):
+        return f"a query that cannot be told, because {OWNER} in it is damaged"
+
+
+def _folder(option: str, place: str | os.PathLike[str]) -> Path:
+    text = os.fspath(place)
+    check_local(text, option)
+    return Path(text).expanduser().resolve()
+
+
+def _check_apart(folders: Mapping[str, Path]) -> None:
+    names = list(folders)
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            a, b = folders[one], folders[other]
+            if a.is_relative_to(b) or b.is_relative_to(a):
+                raise ConfigError(f"{one}={a} and {other}={b} overlap; give each its own folder.")

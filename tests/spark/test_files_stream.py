@@ -1,0 +1,93 @@
+"""`dedup_parquet` on real Spark: a folder in, a folder out, for one query."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+
+from dedup import dedup_by_id
+from dedup.errors import ConfigError
+from dedup.files import dedup_parquet
+from tests.support.cli_job import FileDrop
+
+
+@pytest.fixture
+def run(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Any:
+    """Runs a query until all files are read; what the output holds then."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+    def run(checkpoint: str = "checkpoint", **options: Any) -> list[tuple[Any, ...]]:
+        given = options.pop("operator", {})
+        operator = dedup_by_id(
+            given.pop("id", "id"), horizon="1 day", catalog=tmp_path / "catalog", **given
+        )
+        output = tmp_path / "out"
+        writer = dedup_parquet(spark, files.folder, operator, output=output, **options)
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+        frame = spark.read.parquet(str(output)).drop("batch")
+        return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+    return run
+
+
+def test_each_start_takes_the_new_files(run: Any, files: FileDrop, tmp_path: Path) -> None:
+    (files.folder / "day=1").mkdir()
+    files.table("day=1/1.parquet", pa.table({"id": ["a", "b"], "n": [1, 2]}))
+    assert run() == [("a", 1, 1), ("b", 2, 1)]
+    files.table("day=1/2.parquet", pa.table({"id": ["b", "c"], "n": [3, 4]}))
+    assert run(options={"maxFilesPerTrigger": "1"}) == [("a", 1, 1), ("b", 2, 1), ("c", 4, 1)]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "_dedup.query", "_staging", "batch=0", "batch=1",
+    ]  # fmt: skip
+
+
+def test_duplicates_go_to_a_folder_of_their_own(
+    run: Any, files: FileDrop, spark: SparkSession, tmp_path: Path
+) -> None:
+    files.table("1.parquet", pa.table({"id": ["a", "a", None]}))
+    assert run(duplicates=tmp_path / "dup", operator={"null_ids": "drop"}) == [("a",)]
+    told = spark.read.parquet(str(tmp_path / "dup")).drop("batch").collect()
+    assert sorted(map(tuple, told), key=repr) == [("a", "duplicate"), (None, "null_id")]
+
+
+def test_an_expression_leaves_reading_to_spark(
+    run: Any, files: FileDrop, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.table("1.parquet", pa.table({"id": ["a", "A"]}))
+    with caplog.at_level(logging.WARNING, "dedup"):
+        assert len(run(operator={"id": fn.lower("id")})) == 1
+    assert (
+        "Spark itself reads the files, which takes longer: the record ID, timestamp or order is an "
+        "expression."
+    ) in caplog.messages
+
+
+def test_an_output_belongs_to_one_query(run: Any, files: FileDrop, tmp_path: Path) -> None:
+    files.table("1.parquet", pa.table({"id": ["a"]}))
+    run()
+    with pytest.raises(Exception, match=r"holds micro-batches of query .*, and this is query"):
+        run("another")
+    (tmp_path / "out" / "batch=1").mkdir()
+    (tmp_path / "out" / "batch=2").mkdir()
+    files.table("2.parquet", pa.table({"id": ["b"]}))
+    with pytest.raises(Exception, match="holds micro-batches 2 to 2, and the query goes on with 1"):
+        run()
+
+
+def test_what_cannot_work_is_refused_before_the_start(
+    run: Any, files: FileDrop, tmp_path: Path
+) -> None:
+    files.table("1.parquet", pa.table({"id": ["a"]}))
+    with pytest.raises(ConfigError, match="overlap; give each its own folder"):
+        run(duplicates=tmp_path / "out" / "dup")
+    with pytest.raises(ConfigError, match="verdict= lets every row go on"):
+        run(duplicates=tmp_path / "dup", operator={"verdict": "v"})
+    with pytest.raises(ConfigError, match="is a URI, but a folder on the local disk is needed"):
+        run(duplicates="s3://bucket/dup")

@@ -1,0 +1,185 @@
+"""What tasks write: Parquet as Spark would, in bounded pieces, whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dedup.errors import DedupError
+from dedup.files import write
+from dedup.files.task_files import TaskFiles
+from dedup.files.write import FileWriter, _File, batch_folder, parquet_writer, with_spark_metadata
+from tests.support.small_disk import DISK_BYTES, small_disk
+
+N = pa.schema([("n", pa.int64())])
+
+
+def numbers(count: int, first: int = 0) -> pa.RecordBatch:
+    return pa.record_batch({"n": np.arange(first, first + count)}, schema=N)
+
+
+def writer_of(schema: pa.Schema, **changes: Any) -> FileWriter:
+    given = {"staging": "unused", "columns": schema, "split_by": None, "compression": "snappy"}
+    return FileWriter(**given | changes)  # type: ignore[arg-type]
+
+
+def test_row_groups_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_GROUP_BYTES", 8000)
+    file = _File(tmp_path / "new" / "x.parquet", N, "snappy")
+    for number in range(10):
+        file.add(numbers(300, number * 300))
+    file.finish()
+    metadata = pq.read_metadata(file.path)
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert groups == [1200, 1200, 600]
+    assert (file.rows, file.nbytes) == (3000, file.path.stat().st_size)
+    assert pq.read_table(file.path)["n"].to_pylist() == list(range(3000))
+
+
+def test_dictionaries_are_for_columns_that_repeat_their_values(tmp_path: Path) -> None:
+    rows = pa.record_batch(
+        {
+            "n": np.arange(1000),
+            "few": ["a", "b"] * 500,
+            "list": pa.array([[1]] * 1000, pa.list_(pa.field("element", pa.int32()))),
+            "map": pa.array([[("k", 1)]] * 1000, pa.map_(pa.string(), pa.int32())),
+            "struct": pa.array([{"a": {"b": 1}}] * 1000),
+        }
+    )
+    file = _File(tmp_path / "x.parquet", rows.schema, "zstd")
+    file.add(rows)
+    file.finish()
+    group = pq.read_metadata(file.path).row_group(0)
+    found = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert [name for name, column in found.items() if not column.has_dictionary_page] == ["n"]
+    assert {column.compression for column in found.values()} == {"ZSTD"}
+
+
+def test_a_footer_says_what_spark_says(tmp_path: Path) -> None:
+    columns = pa.schema(
+        [
+            pa.field("must", pa.string(), nullable=False),
+            ("at", pa.timestamp("us", "UTC")),
+            ("local", pa.timestamp("us")),
+            ("small", pa.decimal128(9, 2)),
+            ("mid", pa.decimal128(18, 2)),
+            ("large", pa.decimal128(19, 2)),
+        ]
+    )
+    told = with_spark_metadata(columns, '{"type":"struct"}', "4.3.0")
+    with parquet_writer(tmp_path / "x.parquet", told, "none") as writer:
+        writer.write_table(told.empty_table())
+    file = pq.ParquetFile(tmp_path / "x.parquet")
+    assert file.metadata.metadata == {
+        b"org.apache.spark.version": b"4.3.0",
+        b"org.apache.spark.sql.parquet.row.metadata": b'{"type":"struct"}',
+    }
+    leaves = [file.schema.column(i) for i in range(len(columns))]
+    assert leaves[0].max_definition_level == 0
+    assert [leaf.physical_type for leaf in leaves[1:]] == [
+        "INT64", "INT64", "INT32", "INT64", "FIXED_LEN_BYTE_ARRAY",
+    ]  # fmt: skip
+    assert "isAdjustedToUTC=true" in str(leaves[1].logical_type)
+    assert "isAdjustedToUTC=false" in str(leaves[2].logical_type)
+
+
+def test_rows_are_parted_by_the_column_that_names_folders() -> None:
+    rows = pa.record_batch({"n": [1, 2, 3], "v": ["unique", "late", "unique"]})
+    parts = dict(writer_of(N, split_by="v")._parts(rows))
+    assert {below: part.to_pydict() for below, part in parts.items()} == {
+        "v=unique": {"n": [1, 3]},
+        "v=late": {"n": [2]},
+    }
+    assert dict(writer_of(N)._parts(numbers(2))) == {"": numbers(2)}
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        file = _File(disk / "x.parquet", N, "none")
+        rng = np.random.default_rng(1)
+        file.add(pa.record_batch({"n": rng.integers(0, 2**62, DISK_BYTES >> 2)}, schema=N))
+        with pytest.raises(DedupError, match=r"cannot be written: .*Free space") as error:
+            file.finish()
+        assert error.value.remedy == "local-disk"
+        file.drop_unfinished()
+        assert list(disk.iterdir()) == []
+
+
+def test_a_file_of_a_task_that_failed_goes(tmp_path: Path) -> None:
+    file = _File(tmp_path / "x.parquet", N, "none")
+    file.drop_unfinished()
+    file.add(numbers(1))
+    file._write_group()
+    assert file.path.exists()
+    file.drop_unfinished()
+    assert not file.path.exists()
+
+
+# --- on the driver
+
+
+class Batch:
+    """What a micro-batch's last pass told of its files."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self.rows = rows
+
+    def collect(self) -> list[dict[str, Any]]:
+        return list(self.rows)
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> tuple[TaskFiles, Path, dict[str, Any]]:
+    """A task has written one file, another attempt left a second one."""
+    folder = tmp_path / "_staging" / batch_folder(3, "run")
+    files = TaskFiles(pass_=writer_of(N), columns=N.append(pa.field("v", pa.string())))
+    for name in ("counted", "left"):
+        file = _File(folder / f"{name}.parquet", N, "none")
+        file.add(numbers(5))
+        file.finish()
+    row = {"path": str(folder / "counted.parquet"), "folder": "v=unique", "rows": 5}
+    return files, folder, row | {"bytes": (folder / "counted.parquet").stat().st_size}
+
+
+def test_files_of_attempts_that_count_are_moved_and_others_go(
+    staged: tuple[TaskFiles, Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    files, folder, row = staged
+    files.write(cast(Any, Batch(row)), tmp_path / "rows", "v")
+    assert [str(p.relative_to(tmp_path)) for p in (tmp_path / "rows").rglob("*.parquet")] == [
+        "rows/v=unique/counted.parquet"
+    ]
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("harm", ["gone", "shorter"])
+def test_a_file_that_is_not_as_its_task_left_it_is_not_published(
+    staged: tuple[TaskFiles, Path, dict[str, Any]], tmp_path: Path, harm: str
+) -> None:
+    files, _, row = staged
+    path = Path(row["path"])
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DedupError, match=r"counted\.parquet.*cannot be published"):
+        files.write(cast(Any, Batch(row)), tmp_path / "rows", "v")
+
+
+def test_a_micro_batch_without_rows(
+    staged: tuple[TaskFiles, Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    files, _, _ = staged
+    files.write(cast(Any, Batch()), tmp_path / "rows", None)
+    assert list((tmp_path / "rows").iterdir()) == []
+    nobody = cast(Any, SimpleNamespace())
+    files.write_no_rows(nobody, tmp_path / "none", "v")
+    assert pq.read_table(tmp_path / "none").schema.names == ["n"]
+    files.write_no_rows(nobody, tmp_path / "all", None)
+    assert pq.read_table(tmp_path / "all").schema.names == ["n", "v"]
