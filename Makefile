@@ -65,7 +65,8 @@ test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
 	operator_restart operator_checks golden) tests/spark/test_cli_run.py::test_formats \
-	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources catalog_root \
+	tests/spark/test_files.py \
+	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_write catalog_root \
 	catalog_store segment_store)
 
 .PHONY: test-older
@@ -86,11 +87,13 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, 
 	done
 
 .PHONY: bench
-bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (45 minutes)
+bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (1 hour)
 	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
 	@$(PY) -m benchmarks.pipelines --batches 12
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape kafka --name pipelines-kafka
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape wide --name pipelines-wide
+	@$(PY) -m benchmarks.runs
+	@$(PY) -m benchmarks.runs --rows 100000 --shape wide
 	@$(PY) -m benchmarks.small
 	@$(PY) -m benchmarks.sweeps duplicates
 	@$(PY) -m benchmarks.starts

@@ -134,11 +134,11 @@ def dedup_parquet(
         verdict=VERDICT,
         goes_on=frozenset(verdict.name.lower() for verdict in emitted),
     )
-    return made.stream.writeStream.foreachBatch(_Publish(sink))
+    return made.stream.writeStream.foreachBatch(_OwnedOutput(sink))
 
 
 @dataclass(slots=True)
-class _Publish:
+class _OwnedOutput:
     """Function for ``foreachBatch`` that lets one query alone write to an output."""
 
     sink: StagedFiles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
+import dedup.files
 from dedup import dedup_by_id
 from dedup.errors import ConfigError
 from dedup.files import dedup_parquet
@@ -91,3 +93,22 @@ def test_what_cannot_work_is_refused_before_the_start(
         run(duplicates=tmp_path / "dup", operator={"verdict": "v"})
     with pytest.raises(ConfigError, match="is a URI, but a folder on the local disk is needed"):
         run(duplicates="s3://bucket/dup")
+
+
+def test_the_snippet_of_the_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(dedup.files.__file__).with_name("README.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    ts = pa.array([0, 1, 2], pa.timestamp("us", "UTC"))
+    FileDrop(tmp_path / "landing").table("1.parquet", pa.table({"id": ["a", "b", "a"], "ts": ts}))
+    given = {"spark": spark}
+    # Java stays where it was started.
+    place = '"checkpointLocation", "'
+    assert place in snippet
+    exec(snippet.replace(place, f"{place}{tmp_path}/"), given)
+    given["query"].awaitTermination()  # type: ignore[attr-defined]
+    assert sorted(spark.read.parquet(str(tmp_path / "unique")).toPandas()["id"]) == ["a", "b"]
+    assert spark.read.parquet(str(tmp_path / "repeated")).count() == 1

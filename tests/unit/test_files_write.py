@@ -15,7 +15,7 @@ from dedup.errors import DedupError
 from dedup.files import write
 from dedup.files.task_files import TaskFiles
 from dedup.files.write import FileWriter, _File, batch_folder, parquet_writer, with_spark_metadata
-from tests.support.small_disk import DISK_BYTES, small_disk
+from tests.support.small_disk import small_disk
 
 N = pa.schema([("n", pa.int64())])
 
@@ -103,9 +103,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         file = _File(disk / "x.parquet", N, "none")
         rng = np.random.default_rng(1)
-        file.add(pa.record_batch({"n": rng.integers(0, 2**62, DISK_BYTES >> 2)}, schema=N))
+        rows = pa.record_batch({"n": rng.integers(0, 2**62, 1 << 20)}, schema=N)
         with pytest.raises(DedupError, match=r"cannot be written: .*Free space") as error:
-            file.finish()
+            file.add(rows)
         assert error.value.remedy == "local-disk"
         file.drop_unfinished()
         assert list(disk.iterdir()) == []

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import dedup
 import dedup.errors
+import dedup.files
 import dedup.kafka
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.repair.accepted_loss import accepted_loss_path
@@ -145,7 +146,7 @@ def test_options_in_the_page_exist() -> None:
     flags |= {flag for parameter in command.params for flag in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", PAGE)) <= flags
     known = {*signature(dedup_by_id).parameters, *BatchMetrics.__dataclass_fields__, "dedup_by_id"}
-    known |= {"check_query", *dedup.kafka.__all__}
+    known |= {"check_query", *dedup.files.__all__, *dedup.kafka.__all__}
     known |= set(signature(dedup.kafka.kafka_records).parameters)
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))
     assert named
