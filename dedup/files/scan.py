@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dedup.spark.plan import Plan
 #: Rows of a batch, and about as many bytes of it.
 BATCH_ROWS = 65_536
 _BATCH_BYTES = 16 << 20
+_PROBED_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,17 +184,30 @@ def _batches(
     file: pq.ParquetFile, groups: list[int], places: list[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield these columns of some row groups, a bounded number of bytes at a time."""
+    names = [file.schema_arrow.names[place] for place in places]
+    # A dot in a name would be taken for a field of a struct.
+    every = len(names) == len(file.schema_arrow) or any("." in name for name in names)
     for group in groups:
         about = file.metadata.row_group(group)
-        row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
-        rows = max(1, min(BATCH_ROWS, _BATCH_BYTES // row_bytes))
-        names = [file.schema_arrow.names[place] for place in places]
-        # A dot in a name would be taken for a field of a struct.
-        every = len(names) == len(file.schema_arrow) or any("." in name for name in names)
-        for batch in file.iter_batches(
-            rows, row_groups=[group], columns=None if every else names, use_threads=False
-        ):
+        read = partial(
+            file.iter_batches,
+            row_groups=[group],
+            columns=None if every else names,
+            use_threads=False,
+        )
+        row_bytes = about.total_byte_size / max(1, about.num_rows)
+        if any(_repeats_values(about.column(i)) for i in range(about.num_columns)):
+            # In the file each of them stands once.
+            for probed in read(_PROBED_ROWS):
+                row_bytes = max(row_bytes, probed.nbytes / max(1, probed.num_rows))
+                break
+        rows = max(1, min(BATCH_ROWS, int(_BATCH_BYTES / max(row_bytes, 1))))
+        for batch in read(rows):
             yield batch.select(places) if every else batch.select(names)
+
+
+def _repeats_values(column: pq.ColumnChunkMetaData) -> bool:
+    return column.physical_type == "BYTE_ARRAY" and bool(column.has_dictionary_page)
 
 
 def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:

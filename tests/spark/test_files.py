@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -234,3 +235,21 @@ def test_a_damaged_file_is_named(job: Job) -> None:
     job.files.table("3.parquet", pa.table({"id": ["a", "b"]}))
     job()
     assert job.rows("parquet") == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize(("first", "then"), [("auto", "spark"), ("spark", "auto")])
+def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
+    job: Job, first: str, then: str
+) -> None:
+    """Killed between the two folders of a micro-batch, and again behind the second one."""
+    table = pa.table({"id": ["a", "b", "b"], "n": [1, 2, 3]})
+    job.files.table("1.parquet", table)
+    job(parquet=first, duplicates=job.duplicates)
+    copies = job.rows("parquet", job.duplicates)
+    shutil.rmtree(job.output / "batch=0")
+    for _ in range(2):
+        job.lose_last_commit()
+        job(parquet=then, duplicates=job.duplicates)
+        assert job.rows("parquet", job.duplicates) == copies
+        rows = job.rows("parquet") + [row[:2] for row in copies]
+        assert sorted(rows) == [("a", 1), ("b", 2), ("b", 3)]
