@@ -17,7 +17,7 @@ from dedup.catalog.localfile import publish
 from dedup.catalog.uri import check_local, local_path
 from dedup.core.admission import goes_on
 from dedup.errors import ConfigError
-from dedup.files.query import ParquetFiles, ParquetFolder, query
+from dedup.files.query import ParquetFiles, ParquetFolder, folder_columns, query
 from dedup.sinks.staged import STAGING, VERDICT, SparkRows, StagedFiles, published_batches
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator
@@ -31,7 +31,6 @@ OWNER = "_dedup.query"
 #: What `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
 _FORMAT = 1
-_LISTED = ("path", "modificationTime", "length", "content")
 
 
 def dedup_parquet(
@@ -103,14 +102,15 @@ def dedup_parquet(
         schema = spark.read.options(**given).parquet(place).schema
     rows = spark.readStream.schema(schema).options(**given).parquet(place)
     listed = spark.read.format("binaryFile").options(**given).load(place)
+    paths = tuple(Path(local_path(uri)) for uri in listed.inputFiles())
     made = query(
         rows,
         operator,
         ParquetFiles(
             place=place,
             options=given,
-            folders=frozenset(n.lower() for n in listed.columns if n not in _LISTED),
-            paths=tuple(Path(local_path(uri)) for uri in listed.inputFiles()),
+            folders=folder_columns(paths, folders["source"]),
+            paths=paths,
         ),
         ParquetFolder(
             staging=folders["output"] / STAGING,

@@ -57,7 +57,7 @@ def misfit(file: pq.ParquetFile, columns: pa.Schema) -> str | None:
             wanted[found.names[where[0]]] = field.type
     stored_as_int96, has_times = set(), False
     for leaf in map(file.schema.column, range(len(file.schema))):
-        name = next(n for n in _beginnings(leaf.path) if n in found.names)
+        name = next((n for n in _beginnings(leaf.path) if n in found.names), "")
         if name not in wanted:
             continue
         if leaf.max_repetition_level != len(_LAYOUT.findall(leaf.path)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class ParquetFiles:
     options : Mapping[str, str]
         Those of Spark's reader.
     folders : frozenset of str
-        Columns that are named by folders, in lower case.
+        Columns that are named by folders (`folder_columns`).
     paths : tuple of Path
         Files to compare with the columns before the start; tasks compare all others.
     """
@@ -86,6 +87,18 @@ class ParquetFiles:
     options: Mapping[str, str] = field(default_factory=dict)
     folders: frozenset[str] = frozenset()
     paths: tuple[Path, ...] = ()
+
+
+def folder_columns(paths: Iterable[Path], root: Path) -> frozenset[str]:
+    """Return the columns, in lower case, that folders between a root and its files name."""
+    parts = {part for path in paths for part in path.relative_to(root).parts[:-1] if "=" in part}
+    # As Spark writes such names, each of its characters by itself.
+    named = (re.sub("%([0-9A-Fa-f]{2})", _unescaped, part.partition("=")[0]) for part in parts)
+    return frozenset(name.lower() for name in named)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +207,12 @@ def _scanned(
         raise NotCarried("the record ID, timestamp or order is an expression")
     columns = arrow_schema(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
     folders = frozenset(name for name in columns.names if name.lower() in source.folders)
-    clash = folders & _LISTED.keys()
+    for column in rows.schema.fields:
+        if column.name in folders and isinstance(column.dataType, T.DecimalType):
+            raise NotCarried(f"the column {column.name!r} of folders is a decimal")
+    clash = source.folders & {name.lower() for name in _LISTED}
     if clash:
-        raise NotCarried(f"a folder names the column {min(clash)!r}")
+        raise NotCarried(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
     _check_files(source.paths, pa.schema([f for f in columns if f.name not in folders]))
     scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
     return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
@@ -231,8 +247,6 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
     codec = checks.setting(spark, _CODEC, "snappy").lower()
     if codec not in _CODECS:
         raise NotCarried(f"{_CODEC} is {codec}")
-    if any("parquet.field.id" in (f.metadata or {}) for f in rows.fields):
-        raise NotCarried("the columns have field IDs")
     in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
     columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
     return TaskFiles(

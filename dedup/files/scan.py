@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup import faults
-from dedup.catalog.uri import local_path
 from dedup.errors import DataError
 from dedup.files import parquet_fit
 from dedup.spark.executor.pack import pack
@@ -27,7 +25,9 @@ from dedup.spark.plan import Plan
 #: Rows of a batch, and about as many bytes of it.
 BATCH_ROWS = 65_536
 _BATCH_BYTES = 16 << 20
-_PROBED_ROWS = 256
+#: Rows that are read at a time, as Spark does it (``spark.sql.parquet.columnarReaderBatchSize``).
+_READ_ROWS = 4096
+_READ_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,35 +76,35 @@ class Scan:
         faults.point("scan.begin")
         with _as_listed(split):
             file = parquet_fit.opened(str(split.path))
-            in_file = pa.schema([f for f in self.columns if f.name not in self.folders])
+            in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
             wrong = parquet_fit.misfit(file, in_file)
             if wrong is not None:
                 raise DataError(
                     f"{split.path} came while the run went on, and is to be read by Spark itself: "
                     f"{wrong}. Nothing of it was taken. Run again."
                 )
-            places = [self._place(file, field) for field in self.columns]
+            places = [self._place(file, column) for column in self.columns]
             groups = split.row_groups(file.metadata)
             rows = sum(file.metadata.row_group(group).num_rows for group in groups)
             wanted = sorted({place for place in places if place is not None})
             for batch in _batches(file, groups, wanted):
                 rows -= batch.num_rows
                 yield [
-                    pa.repeat(pa.scalar(folders[field.name]).cast(field.type), batch.num_rows)
-                    if field.name in self.folders
-                    else pa.nulls(batch.num_rows, field.type)
+                    pa.repeat(pa.scalar(folders[column.name], column.type), batch.num_rows)
+                    if column.name in self.folders
+                    else pa.nulls(batch.num_rows, column.type)
                     if place is None
-                    else converted(batch.column(wanted.index(place)), field.type)
-                    for field, place in zip(self.columns, places, strict=True)
+                    else converted(batch.column(wanted.index(place)), column.type)
+                    for column, place in zip(self.columns, places, strict=True)
                 ]
             if rows:
                 raise pa.ArrowInvalid(f"its rows and its footer differ by {abs(rows)}")
 
-    def _place(self, file: pq.ParquetFile, field: pa.Field) -> int | None:
+    def _place(self, file: pq.ParquetFile, column: pa.Field) -> int | None:
         """Position of a column among those of the file; None where the file lacks it."""
-        if field.name in self.folders:
+        if column.name in self.folders:
             return None
-        return next(iter(parquet_fit.positions(file.schema_arrow, field.name)), None)
+        return next(iter(parquet_fit.positions(file.schema_arrow, column.name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +129,29 @@ class Split:
     @classmethod
     def of(cls, row: dict[str, Any]) -> Split:
         """Return the split that a row of the list names."""
-        return cls(
-            Path(local_path(row["path"])), row["size"], row["mtime_ms"], row["number"], row["count"]
-        )
+        # As it is: nothing in it is encoded.
+        path = Path("/" + row["path"].removeprefix("file:").lstrip("/"))
+        return cls(path, row["size"], row["mtime_ms"], row["number"], row["count"])
 
     def row_groups(self, metadata: pq.FileMetaData) -> list[int]:
         """Return the row groups that begin in this part; each group begins in one part."""
         found = []
         for group in range(metadata.num_row_groups):
-            column = metadata.row_group(group).column(0)
-            begin = column.data_page_offset
-            if column.has_dictionary_page and column.dictionary_page_offset > 0:
-                begin = min(begin, column.dictionary_page_offset)
-            if min(begin * self.count // max(self.size, 1), self.count - 1) == self.number:
+            part = _begin(metadata.row_group(group)) * self.count // max(self.size, 1)
+            if min(max(part, 0), self.count - 1) == self.number:
                 found.append(group)
         return found
+
+
+def _begin(group: pq.RowGroupMetaData) -> int:
+    """Where a row group begins in its file."""
+    if not group.num_columns:
+        return 0
+    column = group.column(0)
+    begin: int = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset > 0:
+        begin = min(begin, column.dictionary_page_offset)
+    return begin
 
 
 @contextmanager
@@ -189,25 +197,38 @@ def _batches(
     every = len(names) == len(file.schema_arrow) or any("." in name for name in names)
     for group in groups:
         about = file.metadata.row_group(group)
-        read = partial(
-            file.iter_batches,
+        row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
+        gathered = _Gathered()
+        # What is large in memory may be small in the file, and stand in a few rows.
+        for batch in file.iter_batches(
+            max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
             row_groups=[group],
             columns=None if every else names,
             use_threads=False,
-        )
-        row_bytes = about.total_byte_size / max(1, about.num_rows)
-        if any(_repeats_values(about.column(i)) for i in range(about.num_columns)):
-            # In the file each of them stands once.
-            for probed in read(_PROBED_ROWS):
-                row_bytes = max(row_bytes, probed.nbytes / max(1, probed.num_rows))
-                break
-        rows = max(1, min(BATCH_ROWS, int(_BATCH_BYTES / max(row_bytes, 1))))
-        for batch in read(rows):
-            yield batch.select(places) if every else batch.select(names)
+        ):
+            yield from gathered.add(batch.select(places) if every else batch.select(names))
+        yield from gathered.rest()
 
 
-def _repeats_values(column: pq.ColumnChunkMetaData) -> bool:
-    return column.physical_type == "BYTE_ARRAY" and bool(column.has_dictionary_page)
+@dataclass(slots=True)
+class _Gathered:
+    """Batches that are joined until they are large enough."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self.batches.append(batch)
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+        if self.rows + _READ_ROWS > BATCH_ROWS or self.nbytes >= _BATCH_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self.batches:
+            yield pa.concat_batches(self.batches) if len(self.batches) > 1 else self.batches[0]
+        self.batches, self.rows, self.nbytes = [], 0, 0
 
 
 def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -17,8 +17,12 @@ _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.DateType: pa.date32(),
     T.TimestampNTZType: pa.timestamp("us"),
 }
-#: Where Spark notes that a text is padded or cut.
-_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+#: What Spark notes at a column, and then reads or writes it in a way of its own.
+_NOTED = {
+    "__CHAR_VARCHAR_TYPE_STRING": "a text that is padded or cut",
+    "EXISTS_DEFAULT": "filled with a default where a file lacks it",
+    "parquet.field.id": "found by its field ID",
+}
 
 
 def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
@@ -43,8 +47,9 @@ class NotCarried(Exception):
 
 
 def _field(field: T.StructField, path: str, time_zone: str) -> pa.Field:
-    if _CHAR_VARCHAR in (field.metadata or {}):
-        raise NotCarried(f"column {path!r} is {field.metadata[_CHAR_VARCHAR]}")
+    for name, what in _NOTED.items():
+        if name in (field.metadata or {}):
+            raise NotCarried(f"column {path!r} is {what}")
     return pa.field(field.name, _type(field.dataType, path, time_zone), field.nullable)
 
 

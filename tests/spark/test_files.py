@@ -229,6 +229,7 @@ def test_a_damaged_file_is_named(job: Job) -> None:
     failure = job.fails()
     assert failure.exit_code == FAILED
     assert f"{path} cannot be read as Parquet" in failure.message
+    assert "Here the option is" not in failure.message
     assert job.rows("parquet") == [("a",)]
     path.write_bytes(b"")
     os.utime(path)
@@ -253,3 +254,29 @@ def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
         assert job.rows("parquet", job.duplicates) == copies
         rows = job.rows("parquet") + [row[:2] for row in copies]
         assert sorted(rows) == [("a", 1), ("b", 2), ("b", 3)]
+
+
+def test_names_are_taken_as_they_are(job: Job) -> None:
+    """Nothing in a path is encoded where Spark lists files, and what Spark wrote as %3A is a colon."""
+    for number, name in enumerate(("a b", "a%20b", "100%25", "ü#?+")):
+        table = pa.table({"id": [f"k{number}"]})
+        folder = job.files.folder / "at=00%3A0%2F0" / "x%3Ay=1"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / f"{name}.parquet")
+        os.utime(folder / f"{name}.parquet", (1_700_000_000, 1_700_000_000))
+    told = plan(job.made(), spark=job.spark)
+    assert (told["read_by"], told["written_by"]) == ("dedup", "dedup")
+    job(files_per_trigger=10)
+    assert job.rows("parquet") == [(f"k{number}", "00:0/0", "1") for number in range(4)]
+
+
+@pytest.mark.parametrize("name", ["Length", "path"])
+def test_folders_named_like_a_column_of_sparks_list_are_left_to_it(job: Job, name: str) -> None:
+    (job.files.folder / f"{name}=3").mkdir()
+    job.files.table(f"{name}=3/1.parquet", pa.table({"id": ["a"]}))
+    told = plan(job.made(), spark=job.spark)
+    assert told["read_by"] == (
+        f"Spark, because a folder names a column {name.lower()!r}, as Spark's list of files does"
+    )
+    job()
+    assert job.rows("parquet") == [("a", "3")]

@@ -39,6 +39,8 @@ _JACKSON = re.compile(r";? *\(?(?:start marker )?at \[Source: [^\]]*\]\)?")
 _MISFIT = re.compile(
     r"Cannot parse the field name '(.*)' and the value (.*) of the JSON token type"
 )
+#: What options of the operator are called here.
+_NULL_FLAGS = {"null_ids": "--null-ids", "null_timestamps": "--null-timestamps"}
 _SEARCHED_BYTES = 64 << 20
 _SHOWN_CHARS = 200
 
@@ -178,8 +180,10 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
     text = str(error)
     ours = own_error(text)
     if ours is not None and ours.topic == "bad-records":
-        flag = "--null-ids" if "null_ids" in ours.message else "--null-timestamps"
-        return DataError(f"{ours.message} Here the option is {flag}.", remedy="bad-records")
+        for option, flag in _NULL_FLAGS.items():
+            if f"{option}=" in ours.message:
+                return DataError(f"{ours.message} Here the option is {flag}.", remedy="bad-records")
+        return DataError(ours.message, remedy="bad-records")
     file = unreadable_file(text)
     way = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
     if file is not None:
