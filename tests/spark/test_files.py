@@ -257,7 +257,7 @@ def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
 
 
 def test_names_are_taken_as_they_are(job: Job) -> None:
-    """Nothing in a path is encoded where Spark lists files, and what Spark wrote as %3A is a colon."""
+    """Nothing in a listed path is encoded; in a folder's name %3A stands for a colon."""
     for number, name in enumerate(("a b", "a%20b", "100%25", "ü#?+")):
         table = pa.table({"id": [f"k{number}"]})
         folder = job.files.folder / "at=00%3A0%2F0" / "x%3Ay=1"

@@ -285,7 +285,7 @@ def test_columns_without_a_name_and_files_without_columns(path: Path) -> None:
 def test_columns_that_spark_reads_in_a_way_of_its_own(name: str) -> None:
     inner = T.StructType([T.StructField("a", T.StringType(), True, {name: "5"})])
     for columns in (inner, T.StructType([T.StructField("s", T.ArrayType(inner))])):
-        with pytest.raises(NotCarried, match="column '(s\\[\\].)?a' is "):
+        with pytest.raises(NotCarried, match=r"column '(s\[\]\.)?a' is "):
             arrow_schema(columns, "UTC")
 
 
