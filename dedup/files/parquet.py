@@ -77,6 +77,7 @@ def dedup_parquet(
     CatalogError
         If the catalog cannot be written.
     """
+    _check_classic(spark)
     places = {"source": source, "output": output}
     if duplicates is not None:
         places["duplicates"] = duplicates
@@ -194,6 +195,16 @@ def _made_by(output: Path, query_id: str) -> str | None:
         return "another program" if published_batches(output) else None
     except (ValueError, KeyError, TypeError):
         return f"a query that cannot be told, because {OWNER} in it is damaged"
+
+
+def _check_classic(spark: SparkSession) -> None:
+    try:
+        spark.sparkContext  # noqa: B018
+    except Exception:
+        raise ConfigError(
+            "dedup_parquet needs a classic session: over Spark Connect it can neither see the "
+            "files nor know which query runs. Start Spark in this program, without remote()."
+        ) from None
 
 
 def _folder(option: str, place: str | os.PathLike[str]) -> Path:

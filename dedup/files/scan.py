@@ -74,8 +74,7 @@ class Scan:
 
     def _rows(self, split: Split, folders: dict[str, Any]) -> Iterator[list[pa.Array]]:
         faults.point("scan.begin")
-        with _as_listed(split):
-            file = parquet_fit.opened(str(split.path))
+        with _as_listed(split), parquet_fit.opened(str(split.path)) as file:
             in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
             wrong = parquet_fit.misfit(file, in_file)
             if wrong is not None:

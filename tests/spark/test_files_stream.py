@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
@@ -112,3 +113,14 @@ def test_the_snippet_of_the_page(
     given["query"].awaitTermination()  # type: ignore[attr-defined]
     assert sorted(spark.read.parquet(str(tmp_path / "unique")).toPandas()["id"]) == ["a", "b"]
     assert spark.read.parquet(str(tmp_path / "repeated")).count() == 1
+
+
+def test_a_session_of_spark_connect_is_refused() -> None:
+    class Connect:
+        @property
+        def sparkContext(self) -> Any:  # noqa: N802
+            raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
+
+    operator = dedup_by_id("id", horizon="1 day", catalog="catalog")
+    with pytest.raises(ConfigError, match="needs a classic session"):
+        dedup_parquet(cast(Any, Connect()), "in", operator, output="out")
