@@ -203,6 +203,14 @@ def test_csv_in_parquet_out(job: Job) -> None:
     assert job.rows("parquet", job.duplicates) == [("a", "1", "duplicate")]
 
 
+def test_bad_rows_are_set_aside_beside_rows_that_tasks_write(job: Job, tmp_path: Path) -> None:
+    job.files.text("1.csv", "id,x\na,1\nb,1,1\n")
+    job(output_format="parquet", bad_records=str(tmp_path / "bad"))
+    assert job.rows("parquet") == [("a", "1")]
+    (row,) = job.rows("json", tmp_path / "bad")
+    assert "b,1,1" in row
+
+
 def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,12 +180,13 @@ def _session(
         return nullcontext(spark)
     options = job.options
     formats = {job.files.file_format, options.output_format}
+    own = options.parquet == "auto" and formats == {"parquet"} and not options.timestamp_format
     return spark_session(
         master=options.master,
         driver_memory=options.driver_memory,
         shards=job.shards,
         log=log,
-        is_idle=options.parquet == "auto" and formats == {"parquet"},
+        is_idle=own,
     )
 
 

@@ -54,8 +54,9 @@ class Operator:
             If the catalog cannot be written from the driver.
         """
         prepared, plan = prepare(df, self.options)
+        output = output_schema(df, self.options)
         return assemble(
-            prepared, plan, self.options.metrics, output=output_schema(df, self.options)
+            prepared, plan, self.options.metrics, output=output, first=pack, last=unpack
         )
 
 
@@ -205,8 +206,8 @@ def assemble(
     metrics: str,
     *,
     output: T.StructType | str,
-    first: MapPass = pack,
-    last: MapPass = unpack,
+    first: MapPass,
+    last: MapPass,
 ) -> DataFrame:
     """Return the DataFrame behind the three passes.
 
