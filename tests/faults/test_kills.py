@@ -28,7 +28,7 @@ def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
     """Python workers die at fourteen points, the driver at two, everything at random times."""
     campaign = Campaign(
         seed=3, batches=5, rows=800, points=_KILLED, per_point=1, visits_between=1,
-        random_kill_s=20.0,
+        random_kill_s=40.0,
     )  # fmt: skip
     result = run(campaign, tmp_path / "query")
     assert set(result.fired) == {(name, "kill") for name in _KILLED}
