@@ -80,3 +80,13 @@ def goes_on(
         Verdict.UNTIMED: null_timestamps == "emit",
     }
     return frozenset(verdict for verdict, emits in emitted.items() if emits)
+
+
+def names_that_go_on(
+    *, late: str, null_ids: str, null_timestamps: str, verdict_column: bool
+) -> frozenset[str]:
+    """Return the same verdicts by the names that a verdict column has for them."""
+    emitted = goes_on(
+        late=late, null_ids=null_ids, null_timestamps=null_timestamps, verdict_column=verdict_column
+    )
+    return frozenset(verdict.name.lower() for verdict in emitted)

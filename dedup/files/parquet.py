@@ -15,10 +15,18 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.localfile import publish
 from dedup.catalog.uri import check_local, local_path
-from dedup.core.admission import goes_on
+from dedup.core.admission import names_that_go_on
 from dedup.errors import ConfigError
-from dedup.files.query import ParquetFiles, ParquetFolder, folder_columns, query
-from dedup.sinks.staged import STAGING, VERDICT, SparkRows, StagedFiles, published_batches
+from dedup.files.folder_columns import folder_names
+from dedup.files.query import ParquetFiles, ParquetFolder, query
+from dedup.sinks.staged import (
+    STAGING,
+    VERDICT,
+    SparkRows,
+    StagedFiles,
+    check_not_ahead,
+    published_batches,
+)
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator
 
@@ -99,18 +107,18 @@ def dedup_parquet(
         operator = Operator(replace(operator.options, verdict=VERDICT))
     given = dict(options or {})
     place = str(folders["source"])
-    if schema is None:
-        schema = spark.read.options(**given).parquet(place).schema
-    rows = spark.readStream.schema(schema).options(**given).parquet(place)
-    listed = spark.read.format("binaryFile").options(**given).load(place)
-    paths = tuple(Path(local_path(uri)) for uri in listed.inputFiles())
+    reader = spark.read.options(**given)
+    there = (reader if schema is None else reader.schema(schema)).parquet(place)
+    paths = tuple(Path(local_path(uri)) for uri in there.inputFiles())
+    rows = spark.readStream.schema(schema or there.schema).options(**given).parquet(place)
+    names = (name for path in paths for name in folder_names(path, folders["source"]))
     made = query(
         rows,
         operator,
         ParquetFiles(
             place=place,
             options=given,
-            folders=folder_columns(paths, folders["source"]),
+            folders=frozenset(name.lower() for name in names),
             paths=paths,
         ),
         ParquetFolder(
@@ -118,22 +126,20 @@ def dedup_parquet(
             split_by=VERDICT if duplicates is not None else None,
         ),
     )
-    for does, why in (("reads", made.read_by_spark), ("writes", made.written_by_spark)):
-        if why is not None:
-            logger.warning("Spark itself %s the files, which takes longer: %s.", does, why)
-    policy = operator.options
-    emitted = goes_on(
-        late=policy.late,
-        null_ids=policy.null_ids,
-        null_timestamps=policy.null_timestamps,
-        verdict_column=duplicates is None and policy.verdict is not None,
-    )
+    for told in made.left_to_spark():
+        logger.warning(told)
+    chosen = operator.options
     sink = StagedFiles(
         output=folders["output"],
         writer=made.writer or SparkRows("parquet"),
         duplicates=folders.get("duplicates"),
         verdict=VERDICT,
-        goes_on=frozenset(verdict.name.lower() for verdict in emitted),
+        goes_on=names_that_go_on(
+            late=chosen.late,
+            null_ids=chosen.null_ids,
+            null_timestamps=chosen.null_timestamps,
+            verdict_column=duplicates is None and chosen.verdict is not None,
+        ),
     )
     return made.stream.writeStream.foreachBatch(_OwnedOutput(sink))
 
@@ -150,19 +156,24 @@ class _OwnedOutput:
         if query_id is None:
             raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
         if self._owner != query_id:
+            # Before anything in there is touched: what is being staged may be somebody else's.
+            _own(self.sink.output, query_id)
+            check_not_ahead(
+                (self.sink.output, self.sink.duplicates),
+                batch_id,
+                f"and the query goes on with {batch_id}",
+            )
             self.sink.open()
-            _own(self.sink.output, query_id, batch_id)
             self._owner = query_id
         self.sink(batch, batch_id)
 
 
-def _own(output: Path, query_id: str, batch_id: int) -> None:
+def _own(output: Path, query_id: str) -> None:
     """Make the output the query's, where it is nobody's.
 
-    Micro-batches are numbered anew in every checkpoint: folders of another one, or of a later
-    history of this one, would be taken for done, and new rows be lost.
+    Micro-batches are numbered anew in every checkpoint: folders of another one would be taken for
+    done, and new rows be lost.
     """
-    record, shown = output / OWNER, published_batches(output)
     made_by = _made_by(output, query_id)
     if made_by is not None:
         raise ConfigError(
@@ -170,16 +181,8 @@ def _own(output: Path, query_id: str, batch_id: int) -> None:
             "a new folder, or the checkpoint of then.",
             remedy="output-folder",
         )
-    ahead = [number for number in shown if number > batch_id]
-    if ahead:
-        raise ConfigError(
-            f"{output} holds micro-batches {ahead[0]} to {ahead[-1]}, and the query goes on with "
-            f"{batch_id}: they would be taken for done, and new rows be lost. Where its checkpoint "
-            "was adopted, or put back to an earlier day, move those batch=N folders elsewhere.",
-            remedy="batches-ahead",
-        )
     body = {"format": _FORMAT, "query_id": query_id}
-    publish(record, json.dumps(body).encode(), create=True)
+    publish(output / OWNER, json.dumps(body).encode(), create=True)
 
 
 def _made_by(output: Path, query_id: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.files import parquet_fit
 from dedup.files.scan import Scan
 from dedup.files.task_files import TaskFiles
-from dedup.files.types import NotCarried, arrow_schema
+from dedup.files.types import LeftToSpark, arrow_schema
 from dedup.files.write import WRITTEN, FileWriter, with_spark_metadata
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator, assemble, output_schema, prepare
@@ -78,7 +77,7 @@ class ParquetFiles:
     options : Mapping[str, str]
         Those of Spark's reader.
     folders : frozenset of str
-        Columns that are named by folders (`folder_columns`).
+        Columns that are named by folders in lower case.
     paths : tuple of Path
         Files to compare with the columns before the start; tasks compare all others.
     """
@@ -87,18 +86,6 @@ class ParquetFiles:
     options: Mapping[str, str] = field(default_factory=dict)
     folders: frozenset[str] = frozenset()
     paths: tuple[Path, ...] = ()
-
-
-def folder_columns(paths: Iterable[Path], root: Path) -> frozenset[str]:
-    """Return the columns, in lower case, that folders between a root and its files name."""
-    parts = {part for path in paths for part in path.relative_to(root).parts[:-1] if "=" in part}
-    # As Spark writes such names, each of its characters by itself.
-    named = (re.sub("%([0-9A-Fa-f]{2})", _unescaped, part.partition("=")[0]) for part in parts)
-    return frozenset(name.lower() for name in named)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +126,15 @@ class FilesQuery:
     read_by_spark: str | None
     written_by_spark: str | None
 
+    def left_to_spark(self) -> list[str]:
+        """Say what Spark does itself, and why."""
+        whys = {"reads": self.read_by_spark, "writes": self.written_by_spark}
+        return [
+            f"Spark itself {does} the files, which takes longer: {why}."
+            for does, why in whys.items()
+            if why is not None
+        ]
+
 
 def query(
     rows: DataFrame, operator: Operator, source: ParquetFiles | str, sink: ParquetFolder | str
@@ -167,12 +163,12 @@ def query(
     first: MapPass = pack
     try:
         frame, first = _scanned(rows, prepared, plan, source)
-    except NotCarried as error:
+    except LeftToSpark as error:
         why_read = str(error)
     writer = None
     try:
         writer = _writer(rows.sparkSession, given, sink)
-    except NotCarried as error:
+    except LeftToSpark as error:
         why_written = str(error)
     metrics = operator.options.metrics
     return FilesQuery(
@@ -195,24 +191,24 @@ def _scanned(
     rows: DataFrame, prepared: DataFrame, plan: Plan, source: ParquetFiles | str
 ) -> tuple[DataFrame, Scan]:
     if isinstance(source, str):
-        raise NotCarried(source)
+        raise LeftToSpark(source)
     spark = rows.sparkSession
     _check_settings(spark, _READ_SETTINGS)
     for name in source.options:
         if name.lower() not in _LISTING:
-            raise NotCarried(f"the option {name} is one of Spark's own reader")
+            raise LeftToSpark(f"the option {name} is one of Spark's own reader")
     names = prepared.columns[: len(rows.columns)]
     helpers = prepared.columns[len(rows.columns) :]
     if helpers != ([] if plan.now_column is None else [plan.now_column]):
-        raise NotCarried("the record ID, timestamp or order is an expression")
+        raise LeftToSpark("the record ID, timestamp or order is an expression")
     columns = arrow_schema(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
     folders = frozenset(name for name in columns.names if name.lower() in source.folders)
     for column in rows.schema.fields:
         if column.name in folders and isinstance(column.dataType, T.DecimalType):
-            raise NotCarried(f"the column {column.name!r} of folders is a decimal")
+            raise LeftToSpark(f"the column {column.name!r} of folders is a decimal")
     clash = source.folders & {name.lower() for name in _LISTED}
     if clash:
-        raise NotCarried(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
+        raise LeftToSpark(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
     _check_files(source.paths, pa.schema([f for f in columns if f.name not in folders]))
     scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
     return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
@@ -233,20 +229,16 @@ def _splits(spark: SparkSession, source: ParquetFiles, folders: list[T.StructFie
         *([F.struct(*shown).alias("folders")] if shown else []),
     ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
     # From one task Spark deals them out in turn; from several each would begin anywhere.
-    return splits.coalesce(1).repartition(checks.local_cores(spark) or _parallelism(spark))
-
-
-def _parallelism(spark: SparkSession) -> int:
-    return int(spark.sparkContext.defaultParallelism)
+    return splits.coalesce(1).repartition(spark.sparkContext.defaultParallelism)
 
 
 def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) -> TaskFiles:
     if isinstance(sink, str):
-        raise NotCarried(sink)
+        raise LeftToSpark(sink)
     _check_settings(spark, _WRITE_SETTINGS)
     codec = checks.setting(spark, _CODEC, "snappy").lower()
     if codec not in _CODECS:
-        raise NotCarried(f"{_CODEC} is {codec}")
+        raise LeftToSpark(f"{_CODEC} is {codec}")
     in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
     columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
     return TaskFiles(
@@ -255,8 +247,7 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
             columns=columns,
             split_by=sink.split_by,
             compression=_CODECS[codec],
-        ),
-        columns=arrow_schema(rows, "UTC"),
+        )
     )
 
 
@@ -264,7 +255,7 @@ def _check_settings(spark: SparkSession, needed: Mapping[str, str]) -> None:
     for name, value in needed.items():
         found = checks.setting(spark, name, value)
         if found.lower() != value:
-            raise NotCarried(f"{name} is {found}")
+            raise LeftToSpark(f"{name} is {found}")
 
 
 def _check_files(paths: Iterable[Path], columns: pa.Schema) -> None:
@@ -280,4 +271,4 @@ def _check_files(paths: Iterable[Path], columns: pa.Schema) -> None:
     with ThreadPoolExecutor() as pool:
         for path, wrong in zip(paths, pool.map(look, paths), strict=False):
             if wrong is not None:
-                raise NotCarried(f"{path}: {wrong}")
+                raise LeftToSpark(f"{path}: {wrong}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from dedup import faults
 from dedup.errors import DataError
 from dedup.files import parquet_fit
+from dedup.files.gathered import Gathered
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
@@ -69,7 +70,7 @@ class Scan:
             for split, now in zip(batch.drop_columns(["now"]).to_pylist(), nows, strict=True):
                 for rows in self._rows(Split.of(split), split.get("folders", {})):
                     if self.now_column is not None:
-                        rows.append(pa.repeat(now, len(rows[0]) if rows else 0))
+                        rows.append(pa.repeat(now, len(rows[0])))
                     yield pa.RecordBatch.from_arrays(rows, names=names)
 
     def _rows(self, split: Split, folders: dict[str, Any]) -> Iterator[list[pa.Array]]:
@@ -197,7 +198,7 @@ def _batches(
     for group in groups:
         about = file.metadata.row_group(group)
         row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
-        gathered = _Gathered()
+        gathered = Gathered(BATCH_ROWS - _READ_ROWS + 1, _BATCH_BYTES)
         # What is large in memory may be small in the file, and stand in a few rows.
         for batch in file.iter_batches(
             max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
@@ -205,29 +206,14 @@ def _batches(
             columns=None if every else names,
             use_threads=False,
         ):
-            yield from gathered.add(batch.select(places) if every else batch.select(names))
-        yield from gathered.rest()
+            if gathered.add(batch.select(places) if every else batch.select(names)):
+                yield from _joined(gathered.take())
+        yield from _joined(gathered.take())
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """Batches that are joined until they are large enough."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    rows: int = 0
-    nbytes: int = 0
-
-    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self.batches.append(batch)
-        self.rows += batch.num_rows
-        self.nbytes += batch.nbytes
-        if self.rows + _READ_ROWS > BATCH_ROWS or self.nbytes >= _BATCH_BYTES:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        if self.batches:
-            yield pa.concat_batches(self.batches) if len(self.batches) > 1 else self.batches[0]
-        self.batches, self.rows, self.nbytes = [], 0, 0
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if batches:
+        yield pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
 def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from dedup import faults
 from dedup.errors import DedupError
 from dedup.files.write import FileWriter, parquet_writer
@@ -25,12 +23,9 @@ class TaskFiles:
     ----------
     pass_ : FileWriter
         That pass.
-    columns : pyarrow.Schema
-        The rows' columns, the one that names folders among them.
     """
 
     pass_: FileWriter
-    columns: pa.Schema
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """Run the micro-batch, and move what its tasks wrote to the folder.
@@ -58,11 +53,8 @@ class TaskFiles:
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Leave a file with the columns alone."""
-        columns = self.columns
-        if without is not None:
-            columns = columns.remove(columns.get_field_index(without))
-        columns = columns.with_metadata(self.pass_.columns.metadata)
+        """Leave a file with the columns alone, which lack the one that names folders already."""
+        columns = self.pass_.columns
         folder.mkdir(parents=True)
         with parquet_writer(
             folder / "part-none.parquet", columns, self.pass_.compression

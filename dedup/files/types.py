@@ -25,6 +25,10 @@ _NOTED = {
 }
 
 
+class LeftToSpark(Exception):
+    """Says why Spark itself is to read, or to write, the files."""
+
+
 def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
     """Return the Arrow schema under which Spark would hand the columns to Python.
 
@@ -36,20 +40,16 @@ def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
 
     Raises
     ------
-    NotCarried
+    LeftToSpark
         For the first column of a type that only Spark reads and writes.
     """
     return pa.schema([_field(field, field.name, time_zone) for field in columns.fields])
 
 
-class NotCarried(Exception):
-    """Says which column is of a type that is left to Spark."""
-
-
 def _field(field: T.StructField, path: str, time_zone: str) -> pa.Field:
     for name, what in _NOTED.items():
         if name in (field.metadata or {}):
-            raise NotCarried(f"column {path!r} is {what}")
+            raise LeftToSpark(f"column {path!r} is {what}")
     return pa.field(field.name, _type(field.dataType, path, time_zone), field.nullable)
 
 
@@ -73,4 +73,4 @@ def _type(kind: T.DataType, path: str, time_zone: str) -> pa.DataType:
         )
     if isinstance(kind, T.StructType) and kind.fields:
         return pa.struct([_field(f, f"{path}.{f.name}", time_zone) for f in kind.fields])
-    raise NotCarried(f"column {path!r} is {kind.simpleString()}")
+    raise LeftToSpark(f"column {path!r} is {kind.simpleString()}")

@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 from dedup import faults
 from dedup.catalog.localfile import sync
 from dedup.errors import DedupError
+from dedup.files.gathered import Gathered
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.plan import Plan
 
 #: What the pass tells of each file: where it is, and below which folder it belongs.
-WRITTEN = "path string, folder string, rows bigint, bytes bigint"
+WRITTEN = "path string, folder string, bytes bigint"
 #: Arrow bytes of a row group; a task holds one per verdict that goes to a folder of its own.
 _GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
@@ -81,7 +82,7 @@ class FileWriter:
         faults.point("files.written")
         yield pa.RecordBatch.from_pylist(
             [
-                {"path": str(f.path), "folder": below, "rows": f.rows, "bytes": f.nbytes}
+                {"path": str(f.path), "folder": below, "bytes": f.nbytes}
                 for below, f in files.items()
             ],
             schema=_WRITTEN_ARROW,
@@ -98,13 +99,11 @@ class FileWriter:
             yield f"{self.split_by}={value}", rest.filter(pc.equal(values, value))
 
 
-_WRITTEN_ARROW = pa.schema(
-    [("path", pa.string()), ("folder", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())]
-)
+_WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
 
 
-def batch_folder(batch_id: int, run_id: str = "*") -> str:
-    """Name of the folder of what the tasks of a micro-batch write; a glob for all runs."""
+def batch_folder(batch_id: int, run_id: str) -> str:
+    """Name of the folder of what the tasks of a micro-batch write."""
     return f"files-{batch_id:012d}-{run_id}"
 
 
@@ -115,19 +114,13 @@ class _File:
     path: Path
     columns: pa.Schema
     compression: str
-    rows: int = 0
     nbytes: int = 0
-    _gathered: list[pa.RecordBatch] = field(default_factory=list)
-    _gathered_rows: int = 0
-    _gathered_bytes: int = 0
+    _gathered: Gathered = field(default_factory=lambda: Gathered(_GROUP_ROWS, _GROUP_BYTES))
     _writer: pq.ParquetWriter | None = None
     _is_finished: bool = False
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._gathered.append(_as(rows, self.columns))
-        self._gathered_rows += rows.num_rows
-        self._gathered_bytes += rows.nbytes
-        if self._gathered_bytes >= _GROUP_BYTES or self._gathered_rows >= _GROUP_ROWS:
+        if self._gathered.add(_as(rows, self.columns)):
             self._write_group()
 
     def finish(self) -> None:
@@ -152,10 +145,10 @@ class _File:
             os.unlink(self.path)
 
     def _write_group(self) -> None:
-        if not self._gathered:
+        batches = self._gathered.take()
+        if not batches:
             return
-        rows = pa.Table.from_batches(self._gathered, self.columns)
-        self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
+        rows = pa.Table.from_batches(batches, self.columns)
         with _refusing(self.path):
             if self._writer is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +156,6 @@ class _File:
                     self.path, rows.schema, self.compression, repeating=_repeating(rows)
                 )
             self._writer.write_table(rows, row_group_size=rows.num_rows)
-        self.rows += rows.num_rows
         faults.point("files.group", self.path)
 
 

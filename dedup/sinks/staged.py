@@ -13,13 +13,14 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dedup import faults
 from dedup.catalog.localfile import sync
+from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -211,6 +212,33 @@ def published_batches(root: Path) -> list[int]:
         return []
     found = (_BATCH.fullmatch(entry.name) for entry in root.iterdir())
     return sorted(int(match.group(1)) for match in found if match)
+
+
+def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
+    """Refuse folders that show micro-batches which their query has yet to begin.
+
+    Parameters
+    ----------
+    folders : iterable of Path or None
+    begun : int
+        The last one that it has begun.
+    which : str
+        How the message says so.
+
+    Raises
+    ------
+    ConfigError
+        Naming the folder and the micro-batches.
+    """
+    for folder in folders:
+        ahead = [n for n in published_batches(folder) if n > begun] if folder else []
+        if ahead:
+            raise ConfigError(
+                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, {which}: they would be "
+                "taken for done, and new rows be lost. Where the checkpoint was adopted, or put "
+                "back to an earlier day, move those batch=N folders elsewhere first.",
+                remedy="batches-ahead",
+            )
 
 
 def _data_files(folder: Path) -> list[Path]:

@@ -276,6 +276,9 @@ def test_names_are_taken_as_they_are(job: Job) -> None:
     assert (told["read_by"], told["written_by"]) == ("dedup", "dedup")
     job(files_per_trigger=10)
     assert job.rows("parquet") == [(f"k{number}", "00:0/0", "1") for number in range(4)]
+    pq.write_table(pa.table({"id": ["k0", "k4"]}), folder / "later.parquet")
+    job()
+    assert job.rows("parquet") == [(f"k{number}", "00:0/0", "1") for number in range(5)]
 
 
 @pytest.mark.parametrize("name", ["Length", "path"])

@@ -84,6 +84,25 @@ def test_an_output_belongs_to_one_query(run: Any, files: FileDrop, tmp_path: Pat
         run()
 
 
+def test_nothing_in_an_output_of_somebody_else_is_touched(
+    run: Any, files: FileDrop, tmp_path: Path
+) -> None:
+    files.table("1.parquet", pa.table({"id": ["a"]}))
+    staged = tmp_path / "out" / "_staging" / "of a run"
+    staged.mkdir(parents=True)
+    (tmp_path / "out" / "_dedup.json").write_text("{}")
+    with pytest.raises(Exception, match="holds micro-batches of `dedup run`"):
+        run()
+    assert staged.exists()
+
+
+def test_a_side_output_that_is_ahead_is_refused(run: Any, files: FileDrop, tmp_path: Path) -> None:
+    (tmp_path / "dup" / "batch=3").mkdir(parents=True)
+    files.table("1.parquet", pa.table({"id": ["a"]}))
+    with pytest.raises(Exception, match="dup holds micro-batches 3 to 3, and the query goes on"):
+        run(duplicates=tmp_path / "dup")
+
+
 def test_what_cannot_work_is_refused_before_the_start(
     run: Any, files: FileDrop, tmp_path: Path
 ) -> None:

@@ -16,11 +16,10 @@ from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.metrics_output import followed
 from dedup.cli.run.output_folder import Record, checkpoint_query_id
-from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.run_progress import RunProgress
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
-from dedup.core.admission import goes_on
+from dedup.core.admission import names_that_go_on
 from dedup.errors import DataError
 from dedup.sinks.staged import VERDICT, SparkRows, StagedFiles
 from dedup.spark.driver.file_log import FileLog
@@ -225,21 +224,15 @@ def _sink(files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileL
         writer=files_query.writer or SparkRows(*writer_options(options, job.files)),
         duplicates=options.duplicates,
         verdict=VERDICT,
-        goes_on=_goes_on(options),
+        goes_on=names_that_go_on(
+            late=options.late,
+            null_ids=options.null_ids,
+            null_timestamps=options.null_timestamps,
+            verdict_column=bool(options.verdict),
+        ),
         aside=options.aside,
         rows_aside=rows_aside,
     )
-
-
-def _goes_on(options: RunOptions) -> frozenset[str]:
-    """Verdicts whose rows are in the output."""
-    emitted = goes_on(
-        late=options.late,
-        null_ids=options.null_ids,
-        null_timestamps=options.null_timestamps,
-        verdict_column=bool(options.verdict),
-    )
-    return frozenset(verdict.name.lower() for verdict in emitted)
 
 
 def _wait(query: StreamingQuery, progress: RunProgress, stop: StopRequest) -> bool:

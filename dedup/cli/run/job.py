@@ -247,7 +247,7 @@ def transform(
 
 def _parquet_ends(job: Job, new: Iterable[str]) -> tuple[ParquetFiles | str, ParquetFolder | str]:
     """Input and output where they are Parquet, or why Spark reads or writes them."""
-    from dedup.files.query import ParquetFiles, ParquetFolder, folder_columns
+    from dedup.files.query import ParquetFiles, ParquetFolder
 
     options, files = job.options, job.files
     if options.parquet == "spark":
@@ -255,7 +255,7 @@ def _parquet_ends(job: Job, new: Iterable[str]) -> tuple[ParquetFiles | str, Par
     source = ParquetFiles(
         place=files.place,
         options=stream_options(options, files),
-        folders=folder_columns(files.paths, files.root) if files.partitioned else frozenset(),
+        folders=files.folder_columns if files.partitioned else frozenset(),
         paths=tuple(map(Path, new)),
     )
     sink = ParquetFolder(

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.errors import ConfigError, DedupError
-from dedup.sinks.staged import published_batches
+from dedup.sinks.staged import check_not_ahead, published_batches
 from dedup.spark.driver.file_log import last_number
 
 RECORD = "_dedup.json"
@@ -201,16 +201,11 @@ def check_query(options: RunOptions, record: Record | None) -> None:
             remedy="lost-checkpoint",
         )
     begun = last_number(options.checkpoint / "offsets")
-    for folder in (options.output, options.duplicates, options.aside):
-        ahead = [n for n in published_batches(folder) if n > begun] if folder else []
-        if ahead:
-            raise ConfigError(
-                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, which --checkpoint "
-                f"{options.checkpoint} has not begun: they would be taken for done, and new rows "
-                "be lost. Where it was adopted, or put back to an earlier day, move those "
-                "batch=N folders elsewhere first.",
-                remedy="batches-ahead",
-            )
+    check_not_ahead(
+        (options.output, options.duplicates, options.aside),
+        begun,
+        f"which --checkpoint {options.checkpoint} has not begun",
+    )
 
 
 def checkpoint_query_id(checkpoint: Path) -> str | None:

@@ -79,9 +79,8 @@ def run(
             reporter.note(clock)
         query = transform(session, job, columns, taken.ahead(job.files.stamps))
         if job.files.file_format == "parquet" and options.parquet == "auto":
-            for done, why in (("reads", query.read_by_spark), ("writes", query.written_by_spark)):
-                if why is not None:
-                    reporter.note(f"Spark itself {done} the files, which takes longer: {why}.")
+            for told in query.left_to_spark():
+                reporter.note(told)
         return drain(query, job, columns, check, taken, reporter, stop or StopRequest())
 
 

@@ -18,13 +18,14 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input import file_columns
-from dedup.cli.run.input.input_files import Stamp, folder_names, literal, stamp_of
+from dedup.cli.run.input.input_files import Stamp, literal, stamp_of
 from dedup.cli.run.input.misread import refuse_misread
 from dedup.cli.run.input.schema_change import Change, changes, joined
 from dedup.cli.run.input.source import InputColumns
 from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
+from dedup.files.folder_columns import folder_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
+from dedup.files.folder_columns import folder_names
 
 _SUFFIXES = {
     "csv": (".csv", ".csv.gz"),
@@ -210,14 +211,6 @@ def check_in_folders(files: InputFiles) -> None:
                 "other files are columns. Move it into such a folder, or elsewhere.",
                 remedy="input-names",
             )
-
-
-def folder_names(path: Path, root: Path) -> Iterator[str]:
-    """Names in folders such as ``day=2024-05-01`` on the way to a file."""
-    if path.parent != root:
-        yield from (
-            part.partition("=")[0] for part in path.relative_to(root).parts[:-1] if "=" in part
-        )
 
 
 def _visible_files(root: Path) -> Iterator[Path]:
