@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -47,7 +48,8 @@ TUNED_ROCKSDB = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
-
+#: Of the rows that come out, where they are counted.
+_COUNT = "rows_out"
 
 Sink = Callable[[DataStreamWriter, Path], DataStreamWriter]
 
@@ -57,20 +59,33 @@ def into_nothing(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
     return writer.format("noop")
 
 
+def into_parquet(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
+    """Writes all rows, as Spark does."""
+    return writer.format("parquet").option("path", str(folder / "out"))
+
+
 @dataclass
 class Pipeline:
-    """One contender: how it transforms the stream, under which settings, and into what."""
+    """One contender: how it transforms the stream, under which settings, and into what.
+
+    Not every one de-duplicates. Where `count_rows` is set, `rows_out` counts what came out; what
+    a table keeps is counted there.
+    """
 
     name: str
     transform: Callable[[DataFrame, Path], DataFrame]
     settings: dict[str, str] = field(default_factory=dict)
     sink: Sink = into_nothing
     schema: str = SCHEMAS["narrow"]
+    unique: bool = True
+    rows_kept: Callable[[Path], int] | None = None
+    count_rows: bool = False
     query: StreamingQuery | None = None
     folder: Path = Path()
     batch_ms: list[int] = field(default_factory=list)
     metrics: list[BatchMetrics | None] = field(default_factory=list)
     progress: list[dict[str, Any]] = field(default_factory=list)
+    rows_out: int = 0
 
     def start(self, spark: SparkSession, folder: Path) -> None:
         """Start the query; ``folder`` may hold its checkpoint and catalog already."""
@@ -80,7 +95,10 @@ class Pipeline:
         self.folder.mkdir(parents=True, exist_ok=True)
         source = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1000)
         events = source.parquet(str(self.folder))
-        self.begin(self.transform(events, folder), folder)
+        rows = self.transform(events, folder)
+        if self.count_rows and self.rows_kept is None:
+            rows = rows.observe(_COUNT, fn.count(fn.lit(1)).alias("rows"))
+        self.begin(rows, folder)
 
     def begin(self, rows: DataFrame, folder: Path) -> None:
         """Start the query over rows that are transformed already."""
@@ -114,6 +132,10 @@ class Pipeline:
         self.batch_ms.append(sum(p["batchDuration"] for p in progresses))
         self.metrics.append(from_progress(busy[-1]) if busy else None)
         self.progress.append(dict(busy[-1]["durationMs"]) if busy else {})
+        if self.rows_kept is not None:
+            self.rows_out = self.rows_kept(self.folder.parent)
+        elif self.count_rows:
+            self.rows_out += sum(p.observedMetrics[_COUNT]["rows"] for p in progresses)
 
     def stop(self) -> None:
         if self.query is not None:
