@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -30,6 +29,8 @@ def with_day(events: DataFrame, folder: Path) -> DataFrame:
 
 def into_delta(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
     """Each micro-batch is merged; the merge runs in the driver, on all cores."""
+    from deltalake import DeltaTable  # of the extra "bench", which tests do without
+
     path = str(folder / _TABLE)
 
     def merge(rows: DataFrame, number: int) -> None:
@@ -54,5 +55,7 @@ def condition(source: pa.Table) -> str:
 
 def rows_of(folder: Path) -> int:
     """How many rows the table has."""
+    from deltalake import DeltaTable
+
     files = pa.table(DeltaTable(folder / _TABLE).get_add_actions())
     return int(pc.sum(files["num_records"]).as_py())

@@ -135,7 +135,8 @@ class Pipeline:
         if self.rows_kept is not None:
             self.rows_out = self.rows_kept(self.folder.parent)
         elif self.count_rows:
-            self.rows_out += sum(p.observedMetrics[_COUNT]["rows"] for p in progresses)
+            counts = [p.observedMetrics.get(_COUNT) for p in progresses]
+            self.rows_out += sum(count["rows"] for count in counts if count)
 
     def stop(self) -> None:
         if self.query is not None:
