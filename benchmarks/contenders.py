@@ -13,7 +13,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.delta import into_delta, rows_of, with_day
 from benchmarks.harness import HORIZON, TUNED_ROCKSDB, Pipeline, into_parquet
-from benchmarks.keyed_state import flag_per_id
+from benchmarks.keyed_state import ids_per_shard
 from dedup import dedup_by_id
 from dedup.core.metrics import COLUMNS, TEXTS
 from dedup.spark.driver import build
@@ -116,7 +116,7 @@ def contenders() -> dict[str, Pipeline]:
         Pipeline("dedup_by_id, stable timestamps", operator(stable_timestamps=True)),
         Pipeline("dropDuplicatesWithinWatermark, HDFS-backed", spark_built_in),
         Pipeline("dropDuplicatesWithinWatermark, RocksDB tuned", spark_built_in, TUNED_ROCKSDB),
-        Pipeline("transformWithState, RocksDB tuned", flag_per_id, TUNED_ROCKSDB),
+        Pipeline("transformWithState, RocksDB tuned", ids_per_shard, TUNED_ROCKSDB),
         Pipeline("dedup_by_id, into Parquet", operator(), sink=into_parquet),
         Pipeline("Delta MERGE of new IDs", with_day, sink=into_delta, rows_kept=rows_of),
     ]

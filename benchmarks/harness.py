@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -270,9 +270,16 @@ def machine() -> dict[str, Any]:
         "pyarrow": pa.__version__,
         "numpy": np.__version__,
         "rocksdict": version("rocksdict"),
+        **dict(_rivals()),
         "kernel": kernel.PATH,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _rivals() -> Iterator[tuple[str, str]]:
+    for name in ("deltalake", "duckdb", "polars"):
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def _cpu() -> str:
