@@ -50,7 +50,6 @@ TUNED_ROCKSDB = {
 }
 #: Of the rows that come out, where they are counted.
 _COUNT = "rows_out"
-
 Sink = Callable[[DataStreamWriter, Path], DataStreamWriter]
 
 
@@ -69,7 +68,8 @@ class Pipeline:
     """One contender: how it transforms the stream, under which settings, and into what.
 
     Not every one de-duplicates. Where `count_rows` is set, `rows_out` counts what came out; what
-    a table keeps is counted there.
+    a table keeps is counted there. One that never rests, because it works by processing time, has a
+    trigger: it is looked at so often, whether there are rows or not.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Pipeline:
     unique: bool = True
     rows_kept: Callable[[Path], int] | None = None
     count_rows: bool = False
+    trigger: str | None = None
     query: StreamingQuery | None = None
     folder: Path = Path()
     batch_ms: list[int] = field(default_factory=list)
@@ -103,6 +104,8 @@ class Pipeline:
     def begin(self, rows: DataFrame, folder: Path) -> None:
         """Start the query over rows that are transformed already."""
         writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        if self.trigger is not None:
+            writer = writer.trigger(processingTime=self.trigger)
         self.query = self.sink(writer, folder).start()
 
     def feed(self, files: list[Path]) -> None:
@@ -124,12 +127,16 @@ class Pipeline:
         """Wait for the micro-batch after one, and note what it took."""
         assert self.query is not None
         while self.last_batch() == before:
-            self.query.processAllAvailable()
+            if self.trigger is None:
+                self.query.processAllAvailable()
+            elif not self.query.isActive:
+                raise self.query.exception() or RuntimeError(f"{self.name} was stopped")
             time.sleep(0.05)
         progresses = [p for p in self.query.recentProgress if p["batchId"] > before]
         busy = [p for p in progresses if p["numInputRows"]]
-        # A micro-batch that only moves a watermark on is part of the cost.
-        self.batch_ms.append(sum(p["batchDuration"] for p in progresses))
+        # A micro-batch that only moves a watermark on is part of the cost, a tick of a clock is not.
+        costs = progresses if self.trigger is None else busy
+        self.batch_ms.append(sum(p["batchDuration"] for p in costs))
         self.metrics.append(from_progress(busy[-1]) if busy else None)
         self.progress.append(dict(busy[-1]["durationMs"]) if busy else {})
         if self.rows_kept is not None:

@@ -18,8 +18,10 @@ from benchmarks.pipelines import check
 def test_transform_with_state_lets_each_id_pass_once(
     spark: SparkSession, tmp_path: Path, transform: Callable[[DataFrame, Path], DataFrame]
 ) -> None:
-    events = Events(rows=1000, duplicates=0.2)
-    contender = Pipeline("transformWithState", transform, TUNED_ROCKSDB, count_rows=True)
+    events = Events(rows=200, duplicates=0.2)
+    contender = Pipeline(
+        "transformWithState", transform, TUNED_ROCKSDB, count_rows=True, trigger="1 second"
+    )
     contender.start(spark, tmp_path)
     for number in range(2):
         contender.feed(events.write(tmp_path / "data", number))
