@@ -134,7 +134,7 @@ class Pipeline:
             time.sleep(0.05)
         progresses = [p for p in self.query.recentProgress if p["batchId"] > before]
         busy = [p for p in progresses if p["numInputRows"]]
-        # A micro-batch that only moves a watermark on is part of the cost, a tick of a clock is not.
+        # A micro-batch that only moves a watermark on is part of the cost, one of a clock is not.
         costs = progresses if self.trigger is None else busy
         self.batch_ms.append(sum(p["batchDuration"] for p in costs))
         self.metrics.append(from_progress(busy[-1]) if busy else None)
