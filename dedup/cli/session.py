@@ -123,7 +123,7 @@ def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
 
 def _java_ended(error: Exception) -> bool:
     """Whether Spark's Java did not answer; what it answers comes as an error of other classes."""
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
         return False
