@@ -13,6 +13,8 @@ _RESOLVE = """
 import sys
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+# Ivy looks into Maven's folder first, which may name a jar that it does not hold.
+builder = builder.config("spark.driver.extraJavaOptions", f'"-Duser.home={sys.argv[1]}"')
 spark = builder.config("spark.jars.ivy", sys.argv[1]).getOrCreate()
 for name in sys.argv[2:]:
     spark.sql(f"ADD JAR 'ivy://{name}'")
