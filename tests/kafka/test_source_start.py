@@ -153,7 +153,7 @@ def test_both_clients_take_the_credentials_of_java(
 
 
 @pytest.mark.parametrize(("given", "wait_ms"), [({}, "10"), ({_WAIT: "70"}, "70")])
-def test_a_range_that_ends_with_a_transaction_does_not_wait_for_more_records(
+def test_no_task_waits_long_for_records_behind_its_own(
     spark: SparkSession, broker: str, given: dict[str, str], wait_ms: str
 ) -> None:
     rows: Any = kafka_records(spark, broker, topics=new_topic(broker), options=given)

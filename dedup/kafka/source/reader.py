@@ -23,8 +23,8 @@ logger = logging.getLogger("dedup")
 
 _PURPOSE = "Reading from Kafka"
 #: How long a broker holds a question for records that are not there yet; Kafka's default is 500.
-#: Spark asks for what is there alone. But where a range ends with a transaction's marker, its
-#: consumer has asked for more by then, and the next question waits behind that one.
+#: Spark's reader asks for offsets after each answer. Behind the last records its consumer has asked
+#: for more by then, and the broker answers in turn.
 _FETCH_MAX_WAIT_MS = 10
 #: Options of Spark's source that others here stand for.
 _OURS = {
