@@ -107,7 +107,8 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.pipelines --batches 33 --driver-memory 14g --name pipelines-30m --only dedup_by_id --only HDFS
 	@$(PY) -m benchmarks.cold
 	@$(PY) -m benchmarks.pauses
-	@$(PY) -m benchmarks.sweeps shards hot sizing cores
+	@$(PY) -m benchmarks.sweeps shards hot sizing
+	@$(PY) -m benchmarks.cores
 	@$(PY) -m benchmarks.simulate check
 	@$(PY) -m benchmarks.simulate plan
 

@@ -186,14 +186,14 @@ def parser(
 @contextmanager
 def session(
     *,
-    cores: int = 2,
+    master: str = "local[2]",
     partitions: int = 2,
     driver_memory: str = "8g",
     settings: dict[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A local session, stopped at the end with its JVM."""
+    """A session on this machine, stopped at the end with its JVM."""
     builder = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(master)
         .config("spark.driver.memory", driver_memory)
         .config("spark.sql.shuffle.partitions", str(partitions))
         .config("spark.ui.enabled", "false")

@@ -1,8 +1,8 @@
-"""One thing varied at a time: share of duplicates, shards, a hot ID, stable timestamps, cores.
+"""One thing varied at a time: share of duplicates, shards, a hot ID, stable timestamps.
 
-Variants run side by side, fed in turn; only cores need a session each, in alternation.
+Variants run side by side, fed in turn.
 
-    python -m benchmarks.sweeps duplicates shards hot sizing cores
+    python -m benchmarks.sweeps duplicates shards hot sizing
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SWEEPS: dict[str, Callable[[Events], list[Variant]]] = {
 def feed(variants: list[Variant], batches: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Figures of every micro-batch by variant, all fed in turn in one session."""
     pipelines = [Pipeline(v.name, operator(**v.options), v.settings) for v in variants]
-    with comparison(arguments, pipelines, cores=arguments.cores):
+    with comparison(arguments, pipelines):
         for number in range(batches):
             for variant, pipeline in zip(variants, pipelines, strict=True):
                 events = variant.events
@@ -91,17 +91,6 @@ def feed(variants: list[Variant], batches: int, arguments: argparse.Namespace) -
         }
         for p in pipelines
     }
-
-
-def cores(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One core and two, in alternation."""
-    found: dict[str, Any] = {}
-    for turn in range(2):
-        for count in (1, 2):
-            one = argparse.Namespace(**{**vars(arguments), "cores": count})
-            variants = [Variant(f"{count} cores, turn {turn}", Events(rows=arguments.rows))]
-            found |= feed(variants, max(4, arguments.batches // 2), one)
-    return found
 
 
 def table(name: str, result: dict[str, Any], rows: int) -> str:
@@ -128,15 +117,10 @@ def table(name: str, result: dict[str, Any], rows: int) -> str:
 
 def main() -> None:
     options = parser(__doc__, batches=8)
-    options.add_argument("sweeps", nargs="*", default=[*SWEEPS, "cores"])
-    options.add_argument("--cores", type=int, default=2)
+    options.add_argument("sweeps", nargs="*", default=[*SWEEPS])
     arguments = options.parse_args()
     for name in arguments.sweeps:
-        if name == "cores":
-            result = cores(arguments)
-        else:
-            variants = SWEEPS[name](Events(rows=arguments.rows))
-            result = feed(variants, arguments.batches, arguments)
+        result = feed(SWEEPS[name](Events(rows=arguments.rows)), arguments.batches, arguments)
         keep(f"sweep-{name}", {"rows_per_batch": arguments.rows, "variants": result})
         print(table(name, result, arguments.rows))
 
