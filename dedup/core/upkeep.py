@@ -20,7 +20,7 @@ from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.lookup import read_unless_lost
-from dedup.core.merge_choice import merge_fan_in, smallest_tier
+from dedup.core.merge_choice import DEEP, ended_choice, growing_choice
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
@@ -30,6 +30,8 @@ from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
+#: Runs of a bucket whose time is over, and that stragglers may enter, that make a merge worth while.
+ENDED_FAN_IN = 4
 #: How much each merge under way merges of as much as was sealed.
 MERGE_RATE = 2
 #: A merge makes segments of at most about this many bytes.
@@ -130,7 +132,7 @@ class Upkeep:
         shard that seals little takes turns with the others.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
-        if self.sealed < 1 / MERGE_STRIDE and not its_turn:
+        if self.sealed < 1 / MERGE_STRIDE and not its_turn and not self._urgent():
             return
         self._begin_merges()
         room = max(1.0, MERGE_RATE * self.sealed)
@@ -138,21 +140,30 @@ class Upkeep:
             for merge in bucket.merges:
                 self._advance(bucket.range, merge, room)
 
-    def _begin_merges(self) -> None:
+    def _urgent(self) -> bool:
+        """Return whether a bucket that grows is too deep to wait for the shard's turn."""
         buckets = self.state.manifest.buckets
-        for bucket in buckets:
-            if not self._closed(bucket):
-                while (runs := smallest_tier(bucket.runs, merge_fan_in(bucket.depth))) is not None:
-                    bucket = self._begin(bucket, runs)
-        closed = [bucket for bucket in buckets if self._closed(bucket)]
-        scattered = [bucket for bucket in closed if len(bucket.runs) > 1]
-        if scattered and not any(bucket.merges for bucket in closed):
-            # In no hurry: one bucket after another.
-            bucket = scattered[0]
-            if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
-                self._seal_bucket(bucket.start_ms)  # the last stragglers
-                bucket = self.state.manifest.bucket(*bucket.range)
-            self._begin(bucket, bucket.runs)
+        return any(bucket.depth >= DEEP and not self._ended(bucket) for bucket in buckets)
+
+    def _begin_merges(self) -> None:
+        ended: list[Bucket] = []
+        for bucket in self.state.manifest.buckets:
+            if self._ended(bucket):
+                ended.append(bucket)
+                continue
+            grown = (self.state.clocks.low_watermark_ms - bucket.start_ms) / self.state.bucket_ms
+            while (runs := growing_choice(bucket.runs, bucket.depth, grown)) is not None:
+                bucket = self._begin(bucket, runs)
+        if any(bucket.merges for bucket in ended):
+            return  # In no hurry: one bucket after another.
+        for bucket in ended:
+            least = 2 if self._closed(bucket) else ENDED_FAN_IN
+            if ended_choice(bucket.runs, least) is not None:
+                if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
+                    self._seal_bucket(bucket.start_ms)  # stragglers so far
+                    bucket = self.state.manifest.bucket(*bucket.range)
+                self._begin(bucket, ended_choice(bucket.runs, least) or ())
+                return
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
         """Take one merge further, until the room is used up or it is done."""
@@ -180,6 +191,10 @@ class Upkeep:
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
 
+    def _ended(self, bucket: Bucket) -> bool:
+        """Return whether none but late records can enter the bucket any more."""
+        return self._closed(bucket) or bucket.end_ms <= self.state.clocks.low_watermark_ms
+
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
         """Merge one more range of hashes; return the merge that goes on, and how much it made."""
         pieces: list[Entries] = []
@@ -200,8 +215,9 @@ class Upkeep:
             return None, 0.0
         new = None
         if pieces:
-            closed = self._closed(bucket)
-            fpr = self.policy.closed_filter_fpr if closed else self.policy.open_filter_fpr
+            # One run at most holds more than half of a bucket.
+            last = self._ended(bucket) and 2 * merge.ids > bucket.ids
+            fpr = self.policy.closed_filter_fpr if last else self.policy.open_filter_fpr
             plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
             new = self._write(plan, pieces, merged=True)
         bucket, rest, merged = bucket.advancing(merge, new)
