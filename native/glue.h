@@ -17,7 +17,7 @@
 #define MAX_FILTERS 64
 
 /* The functions that are not in module.c itself. */
-extern PyMethodDef dk_page_methods[], dk_block_methods[];
+extern PyMethodDef dk_page_methods[], dk_block_methods[], dk_table_methods[];
 
 #define METHOD(name) {#name, name, METH_VARARGS, name##_doc}
 

@@ -6,6 +6,7 @@ Every function raises `RocksError`, or ValueError where content is not as it was
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ import rocksdict
 from dedup import kernel
 from dedup.catalog.blocks import block_numbers, decode_blocks, joined
 from dedup.catalog.segment_file import META_KEY, SegmentMeta, rocks_errors, table_options
+from dedup.catalog.table import Table
 from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
@@ -40,6 +42,7 @@ class View:
     db: Any  # an Rdict; its stubs do not know that raw mode takes and gives bytes only
     meta: SegmentMeta
     meta_bytes: bytes
+    table: Table | None  # the same segment, where it can be read without RocksDB
 
 
 def build_view(sst: Path, folder: Path) -> None:
@@ -71,10 +74,17 @@ def open_view(folder: Path) -> View:
             meta_bytes = db.get(META_KEY)
             if meta_bytes is None:
                 raise ValueError("it has no metadata entry")
-            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes)
+            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes, _table(folder))
         except BaseException:
             db.close()
             raise
+
+
+def _table(folder: Path) -> Table | None:
+    with suppress(OSError, ValueError):
+        (path,) = folder.glob("*.sst")
+        return Table.open(path)
+    return None
 
 
 def _refuse_damage(folder: Path) -> None:
@@ -104,9 +114,19 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
     RocksError, ValueError
         When blocks are damaged.
     """
+    wanted = block_numbers(hashes, view.meta.nblocks)
+    if view.table is not None and bool((wanted[1:] >= wanted[:-1]).all()):
+        # What it finds amiss RocksDB looks at again, and says what it is.
+        with suppress(OSError, ValueError):
+            offsets_ms, blocks_read = view.table.find(wanted, keys)
+            return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), blocks_read
+    return _find_by_rocksdb(view, keys, wanted, sst_bytes)
+
+
+def _find_by_rocksdb(view: View, keys: Keys, wanted: I64, sst_bytes: int) -> tuple[I64, int]:
     times_ms = np.full(len(keys), ABSENT_MS, np.int64)
     meta, blocks_read = view.meta, 0
-    numbers, which = np.unique(block_numbers(hashes, meta.nblocks), return_inverse=True)
+    numbers, which = np.unique(wanted, return_inverse=True)
     step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
     for first in range(0, len(numbers), step):
         chunk = numbers[first : first + step]
@@ -132,6 +152,11 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
 
 def decode_all(view: View) -> tuple[Keys, I64]:
     """Return all keys of a segment and their times (ms); RocksError or ValueError where damaged."""
+    if view.table is not None:
+        with suppress(OSError, ValueError):
+            keys, times_ms = _decode_table(view, view.table, 0, view.meta.nblocks - 1)
+            if len(keys) == view.meta.count:
+                return keys, times_ms
     values = view.db.values(read_opt=_reading(scan=True))
     parts: list[tuple[Keys, I64]] = []
     held: list[bytes] = []
@@ -150,7 +175,13 @@ def decode_all(view: View) -> tuple[Keys, I64]:
 
 
 def decode_range(view: View, first: int, last: int) -> tuple[Keys, I64]:
-    """Return keys and times (ms) of blocks ``first`` to ``last``; errors as `decode_all`."""
+    """Return keys and times (ms) of blocks ``first`` to ``last``, and perhaps of some beside them.
+
+    Errors as `decode_all`.
+    """
+    if view.table is not None:
+        with suppress(OSError, ValueError):
+            return _decode_table(view, view.table, first, last)
     blocks: list[bytes] = []
     start = first.to_bytes(4, "big")
     for entry_key, block in view.db.items(from_key=start, read_opt=_reading(scan=True)):
@@ -160,6 +191,12 @@ def decode_range(view: View, first: int, last: int) -> tuple[Keys, I64]:
         blocks.append(block)
     # It just ends at a damaged block; a whole one has the metadata entry behind all blocks.
     raise ValueError(_why_cut(view))
+
+
+def _decode_table(view: View, table: Table, first: int, last: int) -> tuple[Keys, I64]:
+    parts = [kernel.blocks_decode(*blocks) for blocks in table.blocks(first, last)]
+    keys = Keys.concat([Keys(data, offsets) for data, offsets, _ in parts])
+    return keys, np.concatenate([offsets_ms for *_, offsets_ms in parts]) + view.meta.start_ms
 
 
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
