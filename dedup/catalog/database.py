@@ -118,8 +118,8 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
     if view.table is not None and bool((wanted[1:] >= wanted[:-1]).all()):
         # What it finds amiss RocksDB looks at again, and says what it is.
         with suppress(OSError, ValueError):
-            offsets_ms, blocks_read = view.table.find(wanted, keys)
-            return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), blocks_read
+            offsets_ms, found = view.table.find(wanted, keys)
+            return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), found
     return _find_by_rocksdb(view, keys, wanted, sst_bytes)
 
 

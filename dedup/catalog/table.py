@@ -90,9 +90,7 @@ class Table:
             limit = int(self.starts[at]) + _READ_BYTES
             stop = max(at + 1, min(end, int(np.searchsorted(self.starts, limit, "right")) - 1))
             start = int(self.starts[at])
-            data = np.frombuffer(
-                _read(self.file, start, int(self.starts[stop]) - start), np.uint8
-            )
+            data = np.frombuffer(_read(self.file, start, int(self.starts[stop]) - start), np.uint8)
             yield tables.table_unpack(data, self.starts[at : stop + 1] - start)
             at = stop
 

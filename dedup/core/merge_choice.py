@@ -19,7 +19,7 @@ SIZE_RATIO = 4
 def growing_choice(
     runs: tuple[SortedRun, ...], depth: int, grown: float
 ) -> tuple[SortedRun, ...] | None:
-    """Return the runs of a growing bucket to merge, None where it does without.
+    """Return the runs to merge of a bucket that may still grow, None where it does without.
 
     A bucket that will end before it is too deep is merged once, when it has ended.
 
@@ -30,7 +30,8 @@ def growing_choice(
     depth : int
         Segments that one ID of the bucket may be in.
     grown : float
-        How much of the bucket's time is over, 0 to 1.
+        How much of the bucket's time is over; from 1 on only late records enter it, and nothing
+        says how many.
     """
     least = merge_fan_in(depth)
     if least is None or (depth < DEEP and depth + _to_come(runs, grown) <= MAX_OPEN_SEGMENTS):
@@ -41,18 +42,18 @@ def growing_choice(
 def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
     """Return about how many runs as small as those now the rest of a bucket's time will bring."""
     sizes = sorted(max(ids_in(run), 1) for run in runs)
-    if not sizes or grown <= 0:
+    if not sizes or not 0 < grown < 1:
         return math.inf
     # Merged runs are larger, and a few stragglers smaller than what is sealed.
     sealed = sum(sizes) / sizes[len(sizes) // 4]
-    return sealed * max(0.0, 1 - grown) / grown
+    return sealed * (1 - grown) / grown
 
 
 def ended_choice(runs: tuple[SortedRun, ...], least: int) -> tuple[SortedRun, ...] | None:
     """Return the runs of a bucket whose time is over to merge, None where it is not worth it.
 
-    They are all but those that outweigh all smaller ones: a handful of stragglers does not rewrite a
-    bucket.
+    They are all but those that outweigh all smaller ones: a handful of stragglers does not rewrite
+    a bucket.
     """
     in_order = sorted(runs, key=ids_in)
     sizes = [ids_in(run) for run in in_order]

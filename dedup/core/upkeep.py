@@ -30,7 +30,7 @@ from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
-#: Runs of a bucket whose time is over, and that stragglers may enter, that make a merge worth while.
+#: So many runs make a merge worth while in a bucket whose time is over, but not for stragglers.
 ENDED_FAN_IN = 4
 #: How much each merge under way merges of as much as was sealed.
 MERGE_RATE = 2
@@ -141,29 +141,33 @@ class Upkeep:
                 self._advance(bucket.range, merge, room)
 
     def _urgent(self) -> bool:
-        """Return whether a bucket that grows is too deep to wait for the shard's turn."""
+        """Return whether a bucket that is not closed is too deep to wait for the shard's turn."""
         buckets = self.state.manifest.buckets
-        return any(bucket.depth >= DEEP and not self._ended(bucket) for bucket in buckets)
+        return any(bucket.depth >= DEEP and not self._closed(bucket) for bucket in buckets)
 
     def _begin_merges(self) -> None:
-        ended: list[Bucket] = []
+        self._begin_ended()
         for bucket in self.state.manifest.buckets:
-            if self._ended(bucket):
-                ended.append(bucket)
+            if self._closed(bucket):
                 continue
             grown = (self.state.clocks.low_watermark_ms - bucket.start_ms) / self.state.bucket_ms
             while (runs := growing_choice(bucket.runs, bucket.depth, grown)) is not None:
                 bucket = self._begin(bucket, runs)
+
+    def _begin_ended(self) -> None:
+        """Begin to merge one of the buckets whose time is over: in no hurry, one after another."""
+        ended = [bucket for bucket in self.state.manifest.buckets if self._ended(bucket)]
         if any(bucket.merges for bucket in ended):
-            return  # In no hurry: one bucket after another.
+            return
         for bucket in ended:
             least = 2 if self._closed(bucket) else ENDED_FAN_IN
-            if ended_choice(bucket.runs, least) is not None:
-                if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
-                    self._seal_bucket(bucket.start_ms)  # stragglers so far
-                    bucket = self.state.manifest.bucket(*bucket.range)
-                self._begin(bucket, ended_choice(bucket.runs, least) or ())
-                return
+            if ended_choice(bucket.runs, least) is None:
+                continue
+            if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
+                self._seal_bucket(bucket.start_ms)  # stragglers so far
+                bucket = self.state.manifest.bucket(*bucket.range)
+            self._begin(bucket, ended_choice(bucket.runs, least) or bucket.runs)
+            return
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
         """Take one merge further, until the room is used up or it is done."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dedup.core.bucket import Bucket, Merge
+from dedup.core.bucket import Bucket, Merge, ids_in
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
-from dedup.core.merge_choice import merge_fan_in, smallest_tier
+from dedup.core.merge_choice import ended_choice, growing_choice, merge_fan_in, smallest_tier
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentRef
@@ -192,8 +192,10 @@ def test_in_usual_buckets_an_id_is_written_at_most_three_times() -> None:
             else:
                 driver.feed([Rec(b"later", 1_500)])
             written += driver.count("ids_written")
-        segments = driver.state.manifest.buckets[0].segments
-        assert len(segments) == 1 << (seals * 20 // 64).bit_length()
+        runs = driver.state.manifest.buckets[0].runs
+        assert sum(map(ids_in, runs)) == seals * 20
+        assert len(runs) <= 2
+        assert 2 * max(map(ids_in, runs)) > seals * 20
         assert written / (seals * 20) < 3.1
 
 
@@ -209,6 +211,46 @@ def test_which_runs_are_merged() -> None:
     assert sizes(2, 60, 5, 50, 5) == [5, 5]
     assert sizes(2, 60, 5, 50) == [60, 50]
     assert [merge_fan_in(depth) for depth in (0, 9, 10, 12, 14, 99)] == [None, None, 4, 3, 2, 2]
+
+
+def test_a_bucket_that_ends_soon_is_left_alone_until_then() -> None:
+    def merged(count: int, grown: float, *, depth: int | None = None) -> int:
+        runs = tuple((ref(f"{i}", count=1000 if i else 100),) for i in range(count))
+        return len(growing_choice(runs, depth or count, grown) or ())
+
+    assert merged(10, 10 / 13) == 0
+    assert merged(13, 12.5 / 13) == 0
+    assert merged(10, 10 / 20) == 9, "more than 16 would come"
+    assert merged(14, 0.99) == 13, "too deep to wait"
+    assert merged(10, 1.0) == merged(10, -0.5) == 9, "nobody knows what comes"
+    assert merged(9, 0.1) == 0
+    assert merged(9, 0.1, depth=14) == 8
+
+
+def test_stragglers_do_not_rewrite_a_bucket() -> None:
+    def sizes(least: int, *ids: int) -> list[int] | None:
+        runs = tuple((ref(f"{i}", count=n),) for i, n in enumerate(ids))
+        found = ended_choice(runs, least)
+        return found if found is None else [segment.count for (segment,) in found]
+
+    assert sizes(4, 3, 29, 29, 29) == [3, 29, 29, 29]
+    assert sizes(4, 29, 29, 29) is None
+    assert sizes(2, 100, 24) is None
+    assert sizes(2, 100, 25) == [25, 100]
+    assert sizes(2, 100, 1, 1) == [1, 1]
+    assert sizes(2, 100) is sizes(2) is None
+
+
+def test_a_bucket_of_some_seals_is_written_twice() -> None:
+    driver = growing()
+    written = sealed = 0
+    for n in range(65):
+        feed(driver, n, time_ms=n * 1_000 // 13)
+        written += driver.count("ids_written")
+        sealed += 20
+    (first, *_) = driver.state.manifest.buckets
+    assert first.depth == 1
+    assert written / sealed <= 2.1
 
 
 def test_a_shard_that_seals_little_takes_turns() -> None:

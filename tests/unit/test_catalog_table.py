@@ -1,0 +1,201 @@
+"""Segments read without RocksDB: the same answers, and whatever is amiss goes to RocksDB."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rocksdict
+
+from dedup import kernel
+from dedup.catalog import segment_file
+from dedup.catalog.blocks import block_numbers, encode_blocks
+from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
+from dedup.catalog.segment_file import RocksError, rocks_errors, write_segment_file
+from dedup.catalog.table import Table
+from dedup.core.arrays import I64
+from dedup.core.entries import Entries
+from dedup.core.keys import Keys
+from dedup.core.ports import ABSENT_MS
+from dedup.core.segment import SegmentPlan
+from dedup.kernel import tables
+from tests.support.memory_store import HASH_KEY
+
+pytestmark = pytest.mark.skipif(not tables.AVAILABLE, reason="tables are read in C only")
+
+
+def entries_of(n: int, name: str = "%d", *, first: int = 0) -> Entries:
+    keys = Keys.from_list([(name % i).encode() for i in range(first, first + n)])
+    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+    return Entries.in_order(keys, hashes, np.arange(n, dtype=np.int64) % 1000)
+
+
+def view_of(folder: Path, entries: Entries, *, end_ms: int = 1000) -> View:
+    sst = folder / "segment"
+    write_segment_file(
+        sst, name="s", shard=0, plan=SegmentPlan(0, end_ms, 0.01), pieces=[entries], hash_key_id=1
+    )
+    build_view(sst, folder / "view")
+    return open_view(folder / "view")
+
+
+def file_of(folder: Path) -> Path:
+    (sst,) = (folder / "view").glob("*.sst")
+    return sst
+
+
+def numbers_of(view: View, entries: Entries) -> I64:
+    return block_numbers(entries.hashes, view.meta.nblocks)
+
+
+@pytest.mark.parametrize("end_ms", [1000, 1 << 40])
+@pytest.mark.parametrize("name", ["%d", "%016d", "%d" + "x" * 3000])
+@pytest.mark.parametrize("n", [1, 64, 65, 3000])
+def test_every_id_is_found_and_no_other(tmp_path: Path, n: int, name: str, end_ms: int) -> None:
+    held = entries_of(n, name)
+    view = view_of(tmp_path, held, end_ms=end_ms)
+    assert view.table is not None
+    times_ms, blocks_read = view.table.find(numbers_of(view, held), held.keys)
+    assert times_ms.tolist() == held.times_ms.tolist()
+    assert blocks_read == view.meta.nblocks
+    unknown = entries_of(200, name, first=n)
+    times_ms, _ = view.table.find(numbers_of(view, unknown), unknown.keys)
+    assert set(times_ms.tolist()) == {-1}
+
+
+@pytest.mark.parametrize("every", [1, 3, 40, 700])
+def test_few_and_many_are_found_cached_or_not(tmp_path: Path, every: int) -> None:
+    held = entries_of(20_000)
+    view = view_of(tmp_path, held)
+    index = np.arange(0, len(held), every)
+    asked = Entries(held.keys.take(index), held.hashes[index], held.times_ms[index])
+    with open(file_of(tmp_path), "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for _ in ("from the disk", "from the page cache"):
+        times_ms, blocks_read = find(view, asked.keys, asked.hashes, sst_bytes=1)
+        assert times_ms.tolist() == asked.times_ms.tolist()
+        assert blocks_read == len(np.unique(numbers_of(view, asked)))
+
+
+def test_hashes_in_any_order_are_looked_up(tmp_path: Path) -> None:
+    held = entries_of(3000)
+    view = view_of(tmp_path, held)
+    index = np.random.default_rng(1).permutation(len(held))
+    times_ms, _ = find(view, held.keys.take(index), held.hashes[index], sst_bytes=1)
+    assert times_ms.tolist() == held.times_ms[index].tolist()
+
+
+def test_all_and_parts_are_read(tmp_path: Path) -> None:
+    held = entries_of(200_000)
+    view = view_of(tmp_path, held)
+    keys, times_ms = decode_all(view)
+    assert keys.data.tobytes() == held.keys.data.tobytes()
+    assert times_ms.tolist() == held.times_ms.tolist()
+    first, last = view.meta.nblocks // 4, view.meta.nblocks // 2
+    part, _ = decode_range(view, first, last)
+    inside = (numbers_of(view, held) >= first) & (numbers_of(view, held) <= last)
+    assert held.keys.take(np.flatnonzero(inside)).data.tobytes() in part.data.tobytes()
+    assert len(part) < 0.3 * len(held)
+
+
+@pytest.mark.parametrize("option", ["checksum", "version"])
+def test_a_segment_written_in_another_way_is_read_by_rocksdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    def options() -> rocksdict.Options:
+        made, table = rocksdict.Options(raw_mode=True), rocksdict.BlockBasedOptions()
+        made.set_compression_type(rocksdict.DBCompressionType.none())
+        table.set_format_version(5 if option == "checksum" else 6)
+        xxh3, xxh64 = rocksdict.ChecksumType.xxh3(), rocksdict.ChecksumType.xxhash64()
+        table.set_checksum_type(xxh3 if option == "checksum" else xxh64)
+        made.set_block_based_table_factory(table)
+        return made
+
+    monkeypatch.setattr(segment_file, "table_options", options)
+    held = entries_of(3000)
+    view = view_of(tmp_path, held)
+    assert view.table is None
+    times_ms, _ = find(view, held.keys, held.hashes, sst_bytes=1)
+    assert times_ms.tolist() == held.times_ms.tolist()
+    assert len(decode_all(view)[0]) == 3000
+
+
+def test_damage_is_never_taken_for_absent(tmp_path: Path) -> None:
+    held = entries_of(600)
+    view = view_of(tmp_path, held)
+    whole, file = file_of(tmp_path).read_bytes(), file_of(tmp_path)
+    assert view.table is not None
+    refused = 0
+    for at in range(0, len(whole), 97):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        for table in (view.table, None):
+            try:
+                table = table or Table.open(file)
+                found, _ = table.find(numbers_of(view, held), held.keys)
+            except (ValueError, OSError):
+                refused += 1
+            else:
+                assert found.tolist() == held.times_ms.tolist()
+        try:
+            with rocks_errors():
+                times_ms, _ = find(view, held.keys, held.hashes, sst_bytes=1)
+        except (ValueError, RocksError):
+            refused += 1
+        else:
+            assert times_ms.tolist() == held.times_ms.tolist()
+    assert refused > len(whole) // 97
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises((ValueError, OSError)):
+        view.table.find(numbers_of(view, held), held.keys)
+    with pytest.raises((ValueError, OSError)):
+        Table.open(file)
+
+
+def test_a_block_that_is_not_there_is_left_to_rocksdb(tmp_path: Path) -> None:
+    held = entries_of(3000)
+    view = view_of(tmp_path, held)
+    gap = numbers_of(view, held) != 7
+    index = np.flatnonzero(gap)
+    (tmp_path / "gap").mkdir()
+    part = Entries(held.keys.take(index), held.hashes[index], held.times_ms[index])
+    sst = tmp_path / "gap" / "segment"
+    writer = rocksdict.SstFileWriter(segment_file.table_options())
+    writer.open(str(sst))
+    blocks = encode_blocks(
+        part.keys, part.hashes, part.times_ms, view.meta.nblocks, wide_times=False
+    )
+    for key, block in blocks:
+        writer[key] = block
+    writer[segment_file.META_KEY] = view.meta_bytes
+    writer.finish()
+    build_view(sst, tmp_path / "gap" / "view")
+    other = open_view(tmp_path / "gap" / "view")
+    assert other.table is not None
+    with pytest.raises(ValueError, match="not as expected"):
+        other.table.find(numbers_of(view, held), held.keys)
+    times_ms, _ = find(other, held.keys, held.hashes, sst_bytes=1)
+    assert (times_ms != ABSENT_MS).tolist() == gap.tolist()
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    held = entries_of(300)
+    view = view_of(tmp_path, held)
+    assert view.table is not None
+    numbers = numbers_of(view, held)
+    with pytest.raises(ValueError, match="never fall"):
+        view.table.find(np.ascontiguousarray(numbers[::-1]), held.keys)
+    with pytest.raises(ValueError, match="items"):
+        view.table.find(numbers[1:], held.keys)
+    table = view.table
+    columns = (numbers, held.keys.data, held.keys.offsets)
+    with pytest.raises(ValueError, match="fd"):
+        tables.table_find(-1, table.lasts, table.starts, *columns)
+    with pytest.raises(ValueError, match="starts"):
+        tables.table_find(1, table.lasts, np.ascontiguousarray(table.starts[::-1]), *columns)
+    with pytest.raises(ValueError, match="not as expected"):
+        tables.table_unpack(np.zeros(100, np.uint8), np.array([0, 50, 100]))
+    assert not tables.table_block_ok(np.zeros(3, np.uint8))
+    assert find(view, held.keys, held.hashes, sst_bytes=1)[1] == view.meta.nblocks
