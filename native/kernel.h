@@ -241,8 +241,9 @@ void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, ui
 
 /* ---- table.c: segment blocks straight from a RocksDB table ---- */
 
-/* Bytes of a table's entry at least: what the number of blocks in some bytes is bounded by. */
-#define DK_MIN_ENTRY_BYTES 3
+/* Bytes of a block, and of its entry in a table, at least: what bounds their number. */
+#define DK_MIN_BLOCK_BYTES 8
+#define DK_MIN_ENTRY_BYTES (3 + DK_MIN_BLOCK_BYTES)
 
 /* A table of t table blocks: the last number that each may hold, t uint32, and where each starts in
  * the file, t + 1 int64, with the end of the last. */

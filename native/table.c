@@ -134,7 +134,8 @@ static step next(cursor *at, id_block *block)
     at->p += more + block->size;
     if (shared + more == MAX_ENTRY_KEY_BYTES)
         return END;
-    if (shared + more != ENTRY_KEY_BYTES || dk_le64(at->key + 4) != 1)
+    if (shared + more != ENTRY_KEY_BYTES || dk_le64(at->key + 4) != 1 ||
+        block->size < DK_MIN_BLOCK_BYTES)
         return DAMAGED;
     const uint8_t *k = at->key;
     block->number = (uint32_t)k[0] << 24 | (uint32_t)k[1] << 16 | (uint32_t)k[2] << 8 | k[3];

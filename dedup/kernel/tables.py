@@ -10,7 +10,7 @@ from dedup.kernel._types import I64, U8, U32
 #: Whether the functions of this module can be called in this process.
 AVAILABLE = kernel.PATH != "numpy"
 #: An entry of a table takes at least so many bytes.
-_MIN_ENTRY_BYTES = 3
+_MIN_ENTRY_BYTES = 11
 
 if AVAILABLE:
     from dedup import _native
