@@ -239,6 +239,10 @@ dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_
 /* Writes what dk_blocks_count counted: bytes, count + 1 and count int64. */
 void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, uint8_t *times);
 
+/* ---- xxh64.c ---- */
+
+uint64_t dk_xxh64(const uint8_t *p, size_t bytes);
+
 /* ---- table.c: segment blocks straight from a RocksDB table ---- */
 
 /* Bytes of a block, and of its entry in a table, at least: what bounds their number. */

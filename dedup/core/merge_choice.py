@@ -12,6 +12,8 @@ from dedup.core.policy import MAX_OPEN_SEGMENTS
 MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
 #: From which depth of a growing bucket on runs are merged, however soon it ends.
 DEEP = 14
+#: So many runs make a merge worth while in a bucket whose time is over, while stragglers may come.
+ENDED_FAN_IN = 4
 #: A run is rewritten with smaller ones that hold at least one ID for so many of its own.
 SIZE_RATIO = 4
 
@@ -49,12 +51,13 @@ def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
     return sealed * (1 - grown) / grown
 
 
-def ended_choice(runs: tuple[SortedRun, ...], least: int) -> tuple[SortedRun, ...] | None:
+def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRun, ...] | None:
     """Return the runs of a bucket whose time is over to merge, None where it is not worth it.
 
     They are all but those that outweigh all smaller ones: a handful of stragglers does not rewrite
     a bucket.
     """
+    least = 2 if closed else ENDED_FAN_IN
     in_order = sorted(runs, key=ids_in)
     sizes = [ids_in(run) for run in in_order]
     for count in range(len(sizes), least - 1, -1):

@@ -26,12 +26,9 @@ from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
-from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
-#: So many runs make a merge worth while in a bucket whose time is over, but not for stragglers.
-ENDED_FAN_IN = 4
 #: How much each merge under way merges of as much as was sealed.
 MERGE_RATE = 2
 #: A merge makes segments of at most about this many bytes.
@@ -142,8 +139,7 @@ class Upkeep:
 
     def _urgent(self) -> bool:
         """Return whether a bucket that is not closed is too deep to wait for the shard's turn."""
-        buckets = self.state.manifest.buckets
-        return any(bucket.depth >= DEEP and not self._closed(bucket) for bucket in buckets)
+        return any(b.depth >= DEEP and not self._closed(b) for b in self.state.manifest.buckets)
 
     def _begin_merges(self) -> None:
         self._begin_ended()
@@ -160,13 +156,13 @@ class Upkeep:
         if any(bucket.merges for bucket in ended):
             return
         for bucket in ended:
-            least = 2 if self._closed(bucket) else ENDED_FAN_IN
-            if ended_choice(bucket.runs, least) is None:
+            closed = self._closed(bucket)
+            if not ended_choice(bucket.runs, closed=closed):
                 continue
             if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
                 self._seal_bucket(bucket.start_ms)  # stragglers so far
                 bucket = self.state.manifest.bucket(*bucket.range)
-            self._begin(bucket, ended_choice(bucket.runs, least) or bucket.runs)
+            self._begin(bucket, ended_choice(bucket.runs, closed=closed) or bucket.runs)
             return
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
@@ -226,7 +222,7 @@ class Upkeep:
             new = self._write(plan, pieces, merged=True)
         bucket, rest, merged = bucket.advancing(merge, new)
         if merged:
-            self._check_complete(merge, new)
+            merge.check_complete(new)
         self._put(bucket)
         self._update(
             manifest=self.state.manifest.expiring(
@@ -235,19 +231,6 @@ class Upkeep:
         )
         self.counts["segments_merged"] += len(merged)
         return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
-
-    def _check_complete(self, merge: Merge, last: SegmentRef | None) -> None:
-        """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
-        output = merge.output if last is None else (*merge.output, last)
-        ids = ids_in(output)
-        if len(output) == merge.hash_ranges and ids < merge.ids:
-            raise CatalogError(
-                f"merging {len(merge.inputs)} segments made {ids} record IDs of {merge.ids}, "
-                "though each of them was read without an error. The segments are still there, but "
-                "copies of the IDs left out may have come through since the merge began: check "
-                "the catalog with dedup catalog verify, and report this as a defect of dedup.",
-                remedy="incomplete-merge",
-            )
 
     def drop_lost(self, segment: SegmentRef) -> None:
         """Take a damaged segment whose loss the user accepted out of the manifest."""

@@ -228,17 +228,17 @@ def test_a_bucket_that_ends_soon_is_left_alone_until_then() -> None:
 
 
 def test_stragglers_do_not_rewrite_a_bucket() -> None:
-    def sizes(least: int, *ids: int) -> list[int] | None:
+    def sizes(closed: bool, *ids: int) -> list[int] | None:
         runs = tuple((ref(f"{i}", count=n),) for i, n in enumerate(ids))
-        found = ended_choice(runs, least)
+        found = ended_choice(runs, closed=closed)
         return found if found is None else [segment.count for (segment,) in found]
 
-    assert sizes(4, 3, 29, 29, 29) == [3, 29, 29, 29]
-    assert sizes(4, 29, 29, 29) is None
-    assert sizes(2, 100, 24) is None
-    assert sizes(2, 100, 25) == [25, 100]
-    assert sizes(2, 100, 1, 1) == [1, 1]
-    assert sizes(2, 100) is sizes(2) is None
+    assert sizes(False, 3, 29, 29, 29) == [3, 29, 29, 29]
+    assert sizes(False, 29, 29, 29) is None
+    assert sizes(True, 100, 24) is None
+    assert sizes(True, 100, 25) == [25, 100]
+    assert sizes(True, 100, 1, 1) == [1, 1]
+    assert sizes(True, 100) is sizes(True) is None
 
 
 def test_a_bucket_of_some_seals_is_written_twice() -> None:
