@@ -1,6 +1,6 @@
 """The table in a segment file, read in place: a lookup costs a read and a checksum per table block.
 
-RocksDB's iterator takes four times as long for it. Nothing here knows that a block is absent:
+RocksDB's iterator takes several times as long. Nothing here knows that a block is absent:
 whatever is not exactly as this release writes it raises ValueError or OSError, and RocksDB is asked
 in its place. What RocksDB says counts (invariant 7).
 """
