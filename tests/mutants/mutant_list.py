@@ -246,7 +246,21 @@ MUTANTS = (
         CLOCKS,
         VERDICTS,
     ),
+    _mutant(
+        "a shortened key of a table's index is taken for a block's",
+        "catalog/table.py",
+        "np.where(lengths < 4, lasts - 1,",
+        "np.where(lengths < 4, lasts,",
+        "unit/test_catalog_table.py",
+    ),
     # --- upkeep
+    _mutant(
+        "a bucket that will be too deep is not merged before it ends",
+        "core/merge_choice.py",
+        "sealed = sum(sizes) / sizes[len(sizes) // 4]",
+        "sealed = 0.0",
+        MERGE,
+    ),
     _mutant(
         "a bucket goes when its start is behind the watermark",
         "core/manifest.py",
