@@ -126,20 +126,17 @@ class Upkeep:
 
         Each makes one segment of bounded size at a time, as many as keep up with what is sealed.
         All advance: one that waited for smaller ones would keep its runs from being merged. A
-        shard that seals little takes turns with the others.
+        shard that seals little takes turns with the others, unless a bucket is too deep to wait.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
-        if self.sealed < 1 / MERGE_STRIDE and not its_turn and not self._urgent():
+        deep = any(b.depth >= DEEP and not self._closed(b) for b in self.state.manifest.buckets)
+        if self.sealed < 1 / MERGE_STRIDE and not its_turn and not deep:
             return
         self._begin_merges()
         room = max(1.0, MERGE_RATE * self.sealed)
         for bucket in self.state.manifest.buckets:
             for merge in bucket.merges:
                 self._advance(bucket.range, merge, room)
-
-    def _urgent(self) -> bool:
-        """Return whether a bucket that is not closed is too deep to wait for the shard's turn."""
-        return any(b.depth >= DEEP and not self._closed(b) for b in self.state.manifest.buckets)
 
     def _begin_merges(self) -> None:
         self._begin_ended()
