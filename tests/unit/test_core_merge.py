@@ -14,7 +14,7 @@ from dedup.core.bucket import Bucket, Merge, ids_in
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
-from dedup.core.merge_choice import ended_choice, growing_choice, merge_fan_in, smallest_tier
+from dedup.core.merge_choice import DEEP, ended_choice, growing_choice, merge_fan_in, smallest_tier
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentRef
@@ -261,6 +261,23 @@ def test_a_shard_that_seals_little_takes_turns() -> None:
             assert (driver.batch - 1) % MERGE_STRIDE == 0
             return
     pytest.fail("never merged")
+
+
+def test_a_deep_bucket_does_not_wait_for_the_shards_turn() -> None:
+    driver = drive(
+        state_budget_bytes=0,
+        horizon_ms=2_000,
+        bucket_ms=1_000,
+        lateness_ms=100,
+        segment_ids=1 << 20,
+    )
+    off_turn = 0
+    for n in range(80):
+        driver.feed([Rec(b"%d" % n, 990)])  # as if it would end at once
+        (bucket,) = driver.state.manifest.buckets
+        assert bucket.depth < DEEP
+        off_turn += bool(driver.count("segments_merged") and (driver.batch - 1) % MERGE_STRIDE)
+    assert off_turn > 3
 
 
 def test_a_bucket_that_goes_in_the_middle_of_a_merge_goes_whole() -> None:
