@@ -87,16 +87,18 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, 
 	done
 
 .PHONY: bench
-bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins (1 hour)
+bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins, Delta, Flink, DuckDB and Polars (hours)
 	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
 	@$(PY) -m benchmarks.pipelines --batches 12
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape kafka --name pipelines-kafka
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape wide --name pipelines-wide
 	@$(PY) -m benchmarks.runs
+	@$(PY) -m benchmarks.runs --rows 100000 --shape kafka
 	@$(PY) -m benchmarks.runs --rows 100000 --shape wide
 	@$(PY) -m benchmarks.small
 	@$(PY) -m benchmarks.sweeps duplicates
 	@$(PY) -m benchmarks.starts
+	@$(PY) -m benchmarks.lines
 
 .PHONY: bench-scale
 bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, the simulator (2 hours)

@@ -1,4 +1,4 @@
-"""The pipelines that benchmarks set side by side: ours, its floor, and Spark's built-ins."""
+"""The pipelines that benchmarks set side by side: ours, its floor, and what Spark users take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from benchmarks.harness import HORIZON, TUNED_ROCKSDB, Pipeline
+from benchmarks.delta import into_delta, rows_of, with_day
+from benchmarks.harness import HORIZON, TUNED_ROCKSDB, Pipeline, into_parquet
+from benchmarks.keyed_state import ids_per_shard
 from dedup import dedup_by_id
 from dedup.core.metrics import COLUMNS, TEXTS
 from dedup.spark.driver import build
@@ -107,12 +109,17 @@ def shuffle_only(events: DataFrame, folder: Path) -> DataFrame:
 def contenders() -> dict[str, Pipeline]:
     """All of them, by name."""
     pipelines = [
-        Pipeline("scan + repartition(id)", shuffle_only),
-        Pipeline("pack, pass-through state, unpack", pass_through),
+        Pipeline("scan + repartition(id)", shuffle_only, unique=False),
+        Pipeline("pack, pass-through state, unpack", pass_through, unique=False),
         Pipeline("dedup_by_id", operator()),
         Pipeline("dedup_by_id, as on a cluster", as_on_a_cluster),
         Pipeline("dedup_by_id, stable timestamps", operator(stable_timestamps=True)),
         Pipeline("dropDuplicatesWithinWatermark, HDFS-backed", spark_built_in),
         Pipeline("dropDuplicatesWithinWatermark, RocksDB tuned", spark_built_in, TUNED_ROCKSDB),
+        Pipeline(
+            "transformWithState, RocksDB tuned", ids_per_shard, TUNED_ROCKSDB, trigger="20 seconds"
+        ),
+        Pipeline("dedup_by_id, into Parquet", operator(), sink=into_parquet),
+        Pipeline("Delta MERGE of new IDs", with_day, sink=into_delta, rows_kept=rows_of),
     ]
     return {pipeline.name: pipeline for pipeline in pipelines}

@@ -75,6 +75,10 @@ class Events:
     def _new(self) -> int:
         return round(self.rows * (1 - self.duplicates))
 
+    def unique(self, batches: int) -> int:
+        """How many IDs are in the first micro-batches."""
+        return self._new() * batches
+
     def batch(self, number: int) -> pa.Table:
         """One micro-batch, the same for every call: new records, then repeats, shuffled."""
         rng = np.random.default_rng([self.seed, number])

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -47,8 +48,8 @@ TUNED_ROCKSDB = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
-
-
+#: Of the rows that come out, where they are counted.
+_COUNT = "rows_out"
 Sink = Callable[[DataStreamWriter, Path], DataStreamWriter]
 
 
@@ -57,20 +58,35 @@ def into_nothing(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
     return writer.format("noop")
 
 
+def into_parquet(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
+    """Writes all rows, as Spark does."""
+    return writer.format("parquet").option("path", str(folder / "out"))
+
+
 @dataclass
 class Pipeline:
-    """One contender: how it transforms the stream, under which settings, and into what."""
+    """One contender: how it transforms the stream, under which settings, and into what.
+
+    Not every one de-duplicates. Where `count_rows` is set, `rows_out` counts what came out; what
+    a table keeps is counted there. One that never rests, because it works by processing time, has a
+    trigger: it is looked at so often, whether there are rows or not.
+    """
 
     name: str
     transform: Callable[[DataFrame, Path], DataFrame]
     settings: dict[str, str] = field(default_factory=dict)
     sink: Sink = into_nothing
     schema: str = SCHEMAS["narrow"]
+    unique: bool = True
+    rows_kept: Callable[[Path], int] | None = None
+    count_rows: bool = False
+    trigger: str | None = None
     query: StreamingQuery | None = None
     folder: Path = Path()
     batch_ms: list[int] = field(default_factory=list)
     metrics: list[BatchMetrics | None] = field(default_factory=list)
     progress: list[dict[str, Any]] = field(default_factory=list)
+    rows_out: int = 0
 
     def start(self, spark: SparkSession, folder: Path) -> None:
         """Start the query; ``folder`` may hold its checkpoint and catalog already."""
@@ -80,11 +96,16 @@ class Pipeline:
         self.folder.mkdir(parents=True, exist_ok=True)
         source = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1000)
         events = source.parquet(str(self.folder))
-        self.begin(self.transform(events, folder), folder)
+        rows = self.transform(events, folder)
+        if self.count_rows and self.rows_kept is None:
+            rows = rows.observe(_COUNT, fn.count(fn.lit(1)).alias("rows"))
+        self.begin(rows, folder)
 
     def begin(self, rows: DataFrame, folder: Path) -> None:
         """Start the query over rows that are transformed already."""
         writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        if self.trigger is not None:
+            writer = writer.trigger(processingTime=self.trigger)
         self.query = self.sink(writer, folder).start()
 
     def feed(self, files: list[Path]) -> None:
@@ -106,14 +127,23 @@ class Pipeline:
         """Wait for the micro-batch after one, and note what it took."""
         assert self.query is not None
         while self.last_batch() == before:
-            self.query.processAllAvailable()
+            if self.trigger is None:
+                self.query.processAllAvailable()
+            elif not self.query.isActive:
+                raise self.query.exception() or RuntimeError(f"{self.name} was stopped")
             time.sleep(0.05)
         progresses = [p for p in self.query.recentProgress if p["batchId"] > before]
         busy = [p for p in progresses if p["numInputRows"]]
-        # A micro-batch that only moves a watermark on is part of the cost.
-        self.batch_ms.append(sum(p["batchDuration"] for p in progresses))
+        # A micro-batch that only moves a watermark on is part of the cost, one of a clock is not.
+        costs = progresses if self.trigger is None else busy
+        self.batch_ms.append(sum(p["batchDuration"] for p in costs))
         self.metrics.append(from_progress(busy[-1]) if busy else None)
         self.progress.append(dict(busy[-1]["durationMs"]) if busy else {})
+        if self.rows_kept is not None:
+            self.rows_out = self.rows_kept(self.folder.parent)
+        elif self.count_rows:
+            counts = [p.observedMetrics.get(_COUNT) for p in progresses]
+            self.rows_out += sum(count["rows"] for count in counts if count)
 
     def stop(self) -> None:
         if self.query is not None:
@@ -247,9 +277,16 @@ def machine() -> dict[str, Any]:
         "pyarrow": pa.__version__,
         "numpy": np.__version__,
         "rocksdict": version("rocksdict"),
+        **dict(_rivals()),
         "kernel": kernel.PATH,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _rivals() -> Iterator[tuple[str, str]]:
+    for name in ("deltalake", "duckdb", "polars"):
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def _cpu() -> str:

@@ -1,6 +1,7 @@
 """Records to Kafka: what exactly once costs against Spark's own sink, alone and end to end.
 
 python -m benchmarks.kafka
+python -m benchmarks.kafka --only end-to-end --size 1000 --rows 100000
 
 A real broker of one node runs beside Spark on the same cores. Pipelines are fed in turn.
 """
@@ -83,6 +84,8 @@ class FromKafka(Pipeline):
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.address)
             .option("kafka.isolation.level", "read_committed")
+            # As `kafka_records` has it, for all of them.
+            .option("kafka.fetch.max.wait.ms", "10")
             .option("subscribe", self.topic)
         )
         self.begin(self.transform(source.load(), folder), folder)
@@ -103,16 +106,20 @@ class FromKafka(Pipeline):
 
 
 def by_key(events: DataFrame, folder: Path) -> DataFrame:
-    """Ours."""
-    return events.transform(
-        dedup.dedup_by_id(
-            "key",
-            horizon="7 days",
-            timestamp="timestamp",
-            source_partition=["topic", "partition"],
-            catalog=str(folder / "catalog"),
+    """Ours, over the columns that it or the sink needs."""
+    return (
+        events.select("key", "value", "timestamp", "topic", "partition")
+        .transform(
+            dedup.dedup_by_id(
+                "key",
+                horizon="7 days",
+                timestamp="timestamp",
+                source_partition=["topic", "partition"],
+                catalog=str(folder / "catalog"),
+            )
         )
-    ).select("key", "value")
+        .select("key", "value")
+    )
 
 
 def built_in(events: DataFrame, folder: Path) -> DataFrame:
@@ -150,9 +157,9 @@ def started(spark: SparkSession, pipelines: list[Any], folder: Path) -> Iterator
         pipeline.stop()
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Times of every micro-batch of all pipelines, fed in turn."""
-    result: dict[str, Any] = {"rows_per_batch": arguments.rows, "warm_up": arguments.warm_up}
+@contextmanager
+def beside_a_broker(arguments: argparse.Namespace) -> Iterator[tuple[SparkSession, str, Path]]:
+    """A session, the broker's address, and a folder to work in."""
     with (
         work_folder(arguments) as work,
         tempfile.TemporaryDirectory(prefix="dedup-bench-kafka-", dir=arguments.work) as logs,
@@ -160,6 +167,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         session(settings={"spark.jars": connector_jars()}) as spark,
     ):
         dedup.register(spark)
+        yield spark, broker.address, work
+
+
+def alone(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Times of every micro-batch of the sinks, fed in turn."""
+    result: dict[str, Any] = {"rows_per_batch": arguments.rows, "warm_up": arguments.warm_up}
+    with beside_a_broker(arguments) as (spark, address, work):
         for name, size, rows in (
             ("narrow_ms", NARROW_BYTES, arguments.rows),
             ("wide_ms", WIDE_BYTES, arguments.rows // 2),
@@ -167,57 +181,77 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         ):
             events = Events(rows=rows, duplicates=0.0)
             data = data_folder(arguments.data, events)
-            pipelines = sinks(broker.address, size)
+            pipelines = sinks(address, size)
             with started(spark, pipelines, work / name):
                 for number in range(arguments.batches):
                     files = events.write(data, number, files=2)
                     for pipeline in pipelines:
                         pipeline.feed(files)
             result[name] = {p.name: p.batch_ms for p in pipelines}
-        result["end_to_end_ms"] = end_to_end(arguments, spark, broker.address, work)
     return result
 
 
-def end_to_end(
-    arguments: argparse.Namespace, spark: SparkSession, address: str, work: Path
-) -> dict[str, list[int]]:
+def end_to_end(arguments: argparse.Namespace) -> dict[str, Any]:
     """Kafka to Kafka, with one record in twenty there already."""
     events = Events(rows=arguments.rows, duplicates=0.05)
     data = data_folder(arguments.data, events)
-    pipelines = from_kafka(address)
-    with started(spark, pipelines, work / "end-to-end"):
-        for number in range(arguments.batches):
-            files = events.write(data, number, files=2)
-            ids = [row.event_id for row in spark.read.parquet(*map(str, files)).collect()]
-            records = [(each.encode(), each.encode().ljust(NARROW_BYTES, b"x")) for each in ids]
-            for pipeline in pipelines:
-                pipeline.feed_records(records)
-    return {p.name: p.batch_ms for p in pipelines}
+    with beside_a_broker(arguments) as (spark, address, work):
+        pipelines = from_kafka(address)
+        with started(spark, pipelines, work):
+            for number in range(arguments.batches):
+                files = events.write(data, number, files=2)
+                ids = [row.event_id for row in spark.read.parquet(*map(str, files)).collect()]
+                values = [each.encode().ljust(arguments.size, b"x") for each in ids]
+                records = [(each.encode(), v) for each, v in zip(ids, values, strict=True)]
+                for pipeline in pipelines:
+                    pipeline.feed_records(records)
+    return {
+        "rows_per_batch": arguments.rows,
+        "warm_up": arguments.warm_up,
+        "record_bytes": arguments.size,
+        "batch_ms": {p.name: p.batch_ms for p in pipelines},
+    }
 
 
-def table(result: dict[str, Any]) -> str:
+def sinks_table(result: dict[str, Any]) -> str:
     """Medians, and throughput against Spark's own sink."""
-    warm_up, rows = result["warm_up"], result["rows_per_batch"]
-    lines = []
-    for title, key, base, count in (
-        (f"{rows:,} records of {NARROW_BYTES} B", "narrow_ms", OWN, rows),
-        (f"{rows // 2:,} records of {WIDE_BYTES} B", "wide_ms", OWN, rows // 2),
-        (f"{SMALL_ROWS:,} records of {NARROW_BYTES} B", "small_ms", OWN, SMALL_ROWS),
-        (f"Kafka to Kafka, {rows:,} records of {NARROW_BYTES} B", "end_to_end_ms", BUILT_IN, rows),
-    ):
-        middle = {name: median(times[warm_up:]) for name, times in result[key].items()}
-        lines.append(f"{title:55}{'ms':>7}{'records/s':>12}{'throughput':>12}")
-        for name, ms in middle.items():
-            lines.append(
-                f"  {name:53}{ms:7.0f}{count / ms * 1000:12,.0f}{middle[base] / ms:11.2f}x"
-            )
+    rows = result["rows_per_batch"]
+    return "\n".join(
+        _table(f"{count:,} records of {size} B", result[key], OWN, count, result["warm_up"])
+        for key, size, count in (
+            ("narrow_ms", NARROW_BYTES, rows),
+            ("wide_ms", WIDE_BYTES, rows // 2),
+            ("small_ms", NARROW_BYTES, SMALL_ROWS),
+        )
+    )
+
+
+def ways_table(result: dict[str, Any]) -> str:
+    """Medians, and throughput against Spark's own de-duplication."""
+    rows = result["rows_per_batch"]
+    title = f"Kafka to Kafka, {rows:,} records of {result['record_bytes']} B"
+    return _table(title, result["batch_ms"], BUILT_IN, rows, result["warm_up"])
+
+
+def _table(title: str, times: dict[str, list[int]], base: str, count: int, warm_up: int) -> str:
+    middle = {name: median(each[warm_up:]) for name, each in times.items()}
+    lines = [f"{title:55}{'ms':>7}{'records/s':>12}{'throughput':>12}"]
+    for name, ms in middle.items():
+        lines.append(f"  {name:53}{ms:7.0f}{count / ms * 1000:12,.0f}{middle[base] / ms:11.2f}x")
     return "\n".join(lines)
 
 
 def main() -> None:
     options = parser(__doc__, rows=200_000, batches=14)
     options.add_argument("--warm-up", type=int, default=4)
-    finish("kafka", run(options.parse_args()), table)
+    options.add_argument("--only", choices=("sinks", "end-to-end"), help="one part")
+    options.add_argument("--size", type=int, default=NARROW_BYTES, help="of a record end to end")
+    arguments = options.parse_args()
+    if arguments.only != "end-to-end":
+        finish("kafka", alone(arguments), sinks_table)
+    if arguments.only != "sinks":
+        name = "" if arguments.size == NARROW_BYTES else f"-{arguments.size}"
+        finish(f"kafka-end-to-end{name}", end_to_end(arguments), ways_table)
 
 
 if __name__ == "__main__":

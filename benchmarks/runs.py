@@ -1,12 +1,14 @@
 """Whole runs over a folder of Parquet files, each a process of its own with its start.
 
 python -m benchmarks.runs --shape wide --files 10
+
+A program that writes more or fewer rows than there are IDs fails the benchmark. One that fails, or
+takes many times as long as ours, is not run again, and the result says so.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,82 +18,117 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
+from benchmarks import flink
 from benchmarks.events import SCHEMAS, Events
-from benchmarks.harness import HORIZON, data_folder, parser
+from benchmarks.harness import data_folder, parser
+from benchmarks.programs import FLINK, OURS, PROGRAMS, Job
 from benchmarks.results import finish, median
-
-#: What every pipeline that brings equal IDs together must do, and nothing else.
-_SCRIPT = """
-import sys
-from pyspark.sql import SparkSession
-source, output, cores, memory = sys.argv[1:]
-builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", memory)
-builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-spark = builder.config("spark.sql.shuffle.partitions", cores).getOrCreate()
-spark.read.parquet(source).repartition(int(cores), "event_id").write.parquet(output)
-"""
-BASE = "Spark: scan + repartition(id) + write"
-CONTENDERS = {BASE: None, "dedup run": (), "dedup run --parquet spark": ("--parquet", "spark")}
-
-
-def command(name: str, source: Path, folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """What to run."""
-    cores, memory = str(arguments.cores), arguments.memory
-    flags = CONTENDERS[name]
-    if flags is None:
-        return [sys.executable, "-c", _SCRIPT, str(source), str(folder / "out"), cores, memory]
-    return [
-        sys.executable, "-m", "dedup.cli.main", "run", str(source), "--id", "event_id",
-        "--horizon", HORIZON, "--timestamp", "ts", "--output", str(folder / "out"),
-        "--master", f"local[{cores}]", "--driver-memory", memory, "--quiet", *flags,
-    ]  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each contender's runs, in turn."""
     events = Events(rows=arguments.rows, shape=arguments.shape)
-    data = data_folder(arguments.data, events)
-    seconds: dict[str, list[float]] = {name: [] for name in arguments.only or CONTENDERS}
-    rows: dict[str, int] = {}
+    unique, all_rows = events.unique(arguments.files), events.rows * arguments.files
+    wanted = {name: PROGRAMS[name] for name in arguments.only or PROGRAMS}
+    if FLINK in wanted:
+        fetch_flink()
+    seconds: dict[str, list[float]] = {name: [] for name in wanted}
+    stopped: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="dedup-runs-") as scratch:
         source = Path(scratch, "in")
-        source.mkdir()
-        for number in range(arguments.files):
-            for path in events.write(data, number, files=1):
-                (source / path.name).symlink_to(path)
-                path.read_bytes()  # all of them from the page cache
+        collect(source, events, arguments)
         for number in range(arguments.rounds):
-            for name in list(seconds)[:: -1 if number % 2 else 1]:
-                folder = Path(scratch, "work")
-                folder.mkdir()
-                begin = time.monotonic()
-                subprocess.run(
-                    command(name, source, folder, arguments),
-                    check=True,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-                seconds[name].append(round(time.monotonic() - begin, 2))
-                print(name, seconds[name][-1], file=sys.stderr)
-                rows[name] = ds.dataset(folder / "out", format="parquet").count_rows()
-                shutil.rmtree(folder)
+            for name in list(wanted)[:: -1 if number % 2 else 1]:
+                if name in stopped:
+                    continue
+                patience_s = arguments.patience * min(seconds.get(OURS) or [float("inf")])
+                with tempfile.TemporaryDirectory(dir=scratch) as folder:
+                    job = Job(
+                        source, Path(folder), arguments.cores, arguments.memory, events.schema
+                    )
+                    took_s, why = timed(wanted[name].command(job), Path(folder), patience_s)
+                    if why:
+                        stopped[name] = why
+                    else:
+                        seconds[name].append(took_s)
+                        check(name, job, unique if wanted[name].unique else all_rows)
+                print(name, why or took_s, file=sys.stderr)
     return {
         "shape": arguments.shape,
-        "rows": arguments.rows * arguments.files,
+        "rows": all_rows,
+        "live_ids": unique,
         "files": arguments.files,
         "cores": arguments.cores,
-        "rows_written": rows,
+        "memory": arguments.memory,
+        "settings": {name: dict(each.settings) for name, each in wanted.items()},
         "seconds": seconds,
+        "stopped": stopped,
     }
 
 
+def fetch_flink() -> None:
+    """Before anything is timed."""
+    try:
+        flink.jars()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SystemExit(
+            f"Flink's jars are not to be had from Maven Central: {error}\n"
+            "Name the others with --only to do without it."
+        ) from None
+
+
+def collect(source: Path, events: Events, arguments: argparse.Namespace) -> None:
+    """Put the input into a folder, and into the page cache."""
+    data = data_folder(arguments.data, events)
+    source.mkdir()
+    for number in range(arguments.files):
+        for path in events.write(data, number, files=1):
+            (source / path.name).symlink_to(path)
+            path.read_bytes()
+
+
+def timed(command: list[str], folder: Path, patience_s: float) -> tuple[float, str]:
+    """Seconds that it took, and why it counts as stopped, if it does."""
+    (folder / "own").mkdir()
+    log = folder / "log"
+    begin = time.monotonic()
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            code = process.wait(None if patience_s == float("inf") else patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return 0.0, f"took longer than {patience_s:.0f} s"
+    took_s = round(time.monotonic() - begin, 2)
+    if code < 0:
+        return took_s, f"killed by signal {-code}"
+    return took_s, last_words(log.read_text(errors="replace")) if code else ""
+
+
+def last_words(log: str) -> str:
+    """The last error that a log names, else its last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no word"]
+    named = [line for line in lines if "Error" in line or "Exception" in line]
+    return (named or lines)[-1][:300]
+
+
+def check(name: str, job: Job, right: int) -> None:
+    """End the benchmark where there are other rows than there must be."""
+    rows = ds.dataset(job.output, format="parquet").count_rows()
+    if rows != right:
+        raise SystemExit(f"{name}: {rows:,} rows, must be {right:,}")
+
+
 def table(result: dict[str, Any]) -> str:
-    """Medians, and the ratios round by round."""
-    base = result["seconds"][BASE]
-    lines = [f"{result['rows']:,} {result['shape']} rows{'':20}{'s':>8}{'/ Spark':>10}"]
+    """Medians, and the ratios to the first round by round."""
+    first = next(times for times in result["seconds"].values() if times)
+    lines = [f"{result['rows']:,} {result['shape']} rows{'':20}{'s':>8}{'/ first':>10}"]
     for name, times in result["seconds"].items():
-        ratio = median([own / other for own, other in zip(times, base, strict=True)])
-        lines.append(f"{name:40}{median(times):8.1f}{ratio:9.2f}x")
+        if times:
+            ratio = median([own / other for own, other in zip(times, first, strict=False)])
+            lines.append(f"{name:40}{median(times):8.1f}{ratio:9.2f}x")
+    lines += [f"{name} stopped: {why}" for name, why in result["stopped"].items()]
     return "\n".join(lines)
 
 
@@ -100,12 +137,16 @@ def main() -> None:
     options.add_argument("--files", type=int, default=30)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--cores", type=int, default=2)
-    options.add_argument("--memory", default="2g")
+    options.add_argument("--memory", default="2g", help="of a JVM's heap")
     options.add_argument("--shape", choices=SCHEMAS, default="narrow")
-    options.add_argument("--only", nargs="*", choices=CONTENDERS)
+    options.add_argument("--only", nargs="*", choices=PROGRAMS)
+    options.add_argument("--name", help="of the result; by default runs and the shape")
+    options.add_argument(
+        "--patience", type=float, default=20, help="stop what takes so many times as long as ours"
+    )
     arguments = options.parse_args()
-    name = "runs" if arguments.shape == "narrow" else f"runs-{arguments.shape}"
-    finish(name, run(arguments), table)
+    usual = "runs" if arguments.shape == "narrow" else f"runs-{arguments.shape}"
+    finish(arguments.name or usual, run(arguments), table)
 
 
 if __name__ == "__main__":

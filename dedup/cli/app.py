@@ -12,6 +12,7 @@ from dedup.cli.demo.command import demo
 from dedup.cli.explain.command import explain
 from dedup.cli.failures import OK
 from dedup.cli.help_screen import App
+from dedup.cli.prepare.command import prepare
 from dedup.cli.remedies.command import remedies
 from dedup.cli.run.command import run
 from dedup.cli.sink.command import sink_app
@@ -26,7 +27,7 @@ app = App(
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
     "6 cannot tell, 10-13 verdicts of watch, 130 interrupted.",
 )
-for command in (tune, check, run, explain, watch, demo, remedies):
+for command in (tune, check, run, explain, watch, demo, prepare, remedies):
     app.command()(command)
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(sink_app, name="sink")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.cli.stop import StopRequest
 from dedup.errors import DedupError, MissingExtraError
+from dedup.spark.driver.class_archive import class_archive, use_option, write_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(
-    *, master: str, driver_memory: str, shards: int, log: Path, is_idle: bool = False
+    *,
+    master: str,
+    driver_memory: str,
+    shards: int,
+    log: Path,
+    is_idle: bool = False,
+    archive_to: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark, hand out the session, stop it.
 
@@ -39,6 +46,8 @@ def spark_session(
     is_idle : bool
         Rows are to bypass the JVM, which then compiles its code once and quickly: to compile it
         well takes a quarter of the processors' time in the first half minute.
+    archive_to : Path, optional
+        Java ends with the session, and writes its classes to this file; see `class_archive`.
 
     Raises
     ------
@@ -71,15 +80,14 @@ def spark_session(
             "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
         }
-        if is_idle:
-            settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
+        settings["spark.driver.extraJavaOptions"] = " ".join(_java_options(is_idle, archive_to))
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
             with _children_print_to(log), _own_interrupt():
                 session = builder.getOrCreate()
         except Exception as error:
-            reason = _last_line(log) or str(error)
+            reason = last_line(log) or str(error)
             raise DedupError(f"Spark does not start: {reason}{_java_hint(log)}") from None
         handle_error = AccumulatorTCPServer.handle_error
         AccumulatorTCPServer.handle_error = _tell_unless_ended  # type: ignore[method-assign,assignment]
@@ -93,6 +101,8 @@ def spark_session(
         finally:
             with unless_java_ended():
                 session.stop()
+            if archive_to is not None:
+                _end_java()
             logging.getLogger().removeHandler(handler)
             AccumulatorTCPServer.handle_error = handle_error  # type: ignore[method-assign]
 
@@ -113,7 +123,7 @@ def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
 
 def _java_ended(error: Exception) -> bool:
     """Whether Spark's Java did not answer; what it answers comes as an error of other classes."""
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
         return False
@@ -154,6 +164,27 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not ended and not record.name.startswith("py4j")
 
 
+def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
+    if is_idle:
+        yield "-XX:TieredStopAtLevel=1"
+    if archive_to is not None:
+        yield write_option(archive_to)
+    elif (archive := class_archive()) is not None:
+        yield use_option(archive)
+
+
+def _end_java() -> None:
+    """Wait until Spark's Java has ended, which it does once nobody holds its input open."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    assert gateway is not None, "a session was there"
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
 def _locale() -> str:
     """The locale of names, as the C library looks it up."""
     return next((v for n in ("LC_ALL", "LC_CTYPE", "LANG") if (v := os.environ.get(n))), "")
@@ -190,7 +221,8 @@ def _own_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says anything, empty where none does."""
     lines = _content(log).split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 

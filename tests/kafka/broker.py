@@ -1,6 +1,6 @@
 """A real Kafka broker on this machine, of one node, and Spark's connector for it.
 
-The jars come from Maven Central through Ivy, which PySpark has; nothing else needs installing.
+The jars come from Maven Central.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,44 +16,20 @@ from pathlib import Path
 import pyspark
 
 import dedup.kafka
-from tests.support.processes import python
+from tests.support.jars import alone, maven_jars
 from tests.support.waiting import wait_until
 
 #: What users are told to take.
 CONNECTOR = dedup.kafka.packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
-#: Kept for the next run on this machine, other sets elsewhere.
-_SET = zlib.crc32(" ".join((*CONNECTOR, BROKER, LOGGER)).encode())
-JARS = Path(tempfile.gettempdir()) / f"dedup-test-jars-{_SET:08x}"
 _START_TIMEOUT_S = 60.0
 _UP = "Kafka Server started"
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-_RESOLVE = """
-import sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.jars.ivy", sys.argv[1]).getOrCreate()
-for name in sys.argv[2:]:
-    spark.sql(f"ADD JAR 'ivy://{name}'")
-"""
 
 
 def fetch_jars() -> Path:
-    """Return the folder of the jars, fetched on the first call.
-
-    Raises
-    ------
-    OSError
-        When they are not to be had, saying why.
-    """
-    ready, jars = JARS / "ready", JARS / "jars"
-    if not ready.exists():
-        wanted = [f"{name}?transitive=false" for name in (*CONNECTOR, LOGGER)]
-        done = python("-c", _RESOLVE, JARS, *wanted, BROKER, timeout_s=280)
-        if done.returncode:
-            raise OSError(done.stderr.strip().splitlines()[-1])
-        ready.touch()
-    return jars
+    """Return the folder of the broker's and the connector's jars; see `maven_jars`."""
+    return maven_jars([*map(alone, (*CONNECTOR, LOGGER)), BROKER])
 
 
 def connector_jars() -> str:

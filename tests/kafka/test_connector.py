@@ -10,7 +10,7 @@ import pytest
 import dedup.kafka
 from dedup.errors import ConfigError
 from dedup.kafka import connector
-from tests.kafka.broker import CONNECTOR, JARS, connector_jars
+from tests.kafka.broker import CONNECTOR, connector_jars, fetch_jars
 from tests.kafka.records import make_topic, send
 from tests.support.processes import run_python
 
@@ -49,7 +49,7 @@ print(json.dumps({
 def test_the_connector_is_added_to_a_session_once(broker: str, tmp_path: Path) -> None:
     topic = make_topic(broker, "connector", partitions=2)
     send(broker, topic, [(None, b"a"), (None, b"b")])
-    found = run_python(_PROGRAM, broker, topic, JARS, tmp_path / "checkpoint")
+    found = run_python(_PROGRAM, broker, topic, fetch_jars().parent, tmp_path / "checkpoint")
     assert not found["before"]
     assert found["after"]
     assert found["jars"] == found["again"] == 4

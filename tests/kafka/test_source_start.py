@@ -28,6 +28,7 @@ from tests.kafka.source_query import offsets, run, start, written
 from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
+_WAIT = "kafka.fetch.max.wait.ms"
 
 
 def new_topic(broker: str, partitions: int = 2) -> str:
@@ -149,6 +150,15 @@ def test_both_clients_take_the_credentials_of_java(
     with pytest.raises(ConfigError, match=r"credentials|password|[Aa]uthentication") as refused:
         kafka_records(spark, address, topics=topic, options=options("wrong-secret"))
     assert "wrong-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "wait_ms"), [({}, "10"), ({_WAIT: "70"}, "70")])
+def test_no_task_waits_long_for_records_behind_its_own(
+    spark: SparkSession, broker: str, given: dict[str, str], wait_ms: str
+) -> None:
+    rows: Any = kafka_records(spark, broker, topics=new_topic(broker), options=given)
+    relation = rows._jdf.queryExecution().analyzed().collectLeaves().head()
+    assert relation.extraOptions().get(_WAIT) == wait_ms
 
 
 def test_a_checkpoint_is_gone_on_from_whatever_start_says(

@@ -113,7 +113,10 @@ def kafka_records(
 
     Notes
     -----
-    ``failOnDataLoss`` stays true. For `dedup_by_id`: ``timestamp="timestamp"`` and
+    ``failOnDataLoss`` stays true. ``kafka.fetch.max.wait.ms`` is 10 unless `options` says
+    otherwise: Kafka's 500 would be waited out at the end of each partition.
+
+    For `dedup_by_id`: ``timestamp="timestamp"`` and
     ``source_partition=["topic", "partition"]``, so that each partition has a clock of its own.
     """
     if (topics is None) == (pattern is None):

@@ -22,6 +22,10 @@ from dedup.kafka.source.topics import ReadTopic, all_topics, describe
 logger = logging.getLogger("dedup")
 
 _PURPOSE = "Reading from Kafka"
+#: How long a broker holds a question for records that are not there yet; Kafka's default is 500.
+#: Spark's reader asks for offsets after each answer. Behind the last records its consumer has asked
+#: for more by then, and the broker answers in turn.
+_FETCH_MAX_WAIT_MS = 10
 #: Options of Spark's source that others here stand for.
 _OURS = {
     "assign": "topics= or pattern= says what is read",
@@ -86,6 +90,7 @@ class Reading:
         given = {
             # What a producer aborted was never sent.
             "kafka.isolation.level": "read_committed",
+            "kafka.fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS),
             **self.options,
             **what,
             **begin,

@@ -1,0 +1,107 @@
+"""The whole processes that `benchmarks.runs` sets side by side, from Parquet to Parquet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import flink, oneoff
+from benchmarks.harness import HORIZON
+
+#: What every pipeline that brings equal IDs together must do, and nothing else.
+BASE = "Spark: scan + repartition(id) + write"
+OURS = "dedup run"
+FLINK = f"Flink {flink.VERSION}, keyed state with TTL"
+_SPARK_SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+source, output, cores, memory = sys.argv[1:]
+builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", memory)
+builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+spark = builder.config("spark.sql.shuffle.partitions", cores).getOrCreate()
+spark.read.parquet(source).STEP.write.parquet(output)
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a program is told.
+
+    Parameters
+    ----------
+    source : Path
+        The folder that it reads.
+    folder : Path
+        It writes to ``out`` in there; what else it writes goes to ``own``.
+    cores : int
+    memory : str
+        Of a JVM's heap.
+    schema : str
+        Spark's columns.
+    """
+
+    source: Path
+    folder: Path
+    cores: int
+    memory: str
+    schema: str
+
+    @property
+    def output(self) -> str:
+        return str(self.folder / "out")
+
+    @property
+    def own(self) -> str:
+        return str(self.folder / "own")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One contender: the arguments of Python for a job, and the settings that tune it."""
+
+    arguments: Callable[[Job], list[str]]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    unique: bool = True
+
+    def command(self, job: Job) -> list[str]:
+        return [sys.executable, *self.arguments(job)]
+
+
+def spark_batch(step: str) -> Callable[[Job], list[str]]:
+    """A script that takes one step between reading and writing."""
+    code = _SPARK_SCRIPT.replace("STEP", step)
+    return lambda job: ["-c", code, str(job.source), job.output, str(job.cores), job.memory]
+
+
+def dedup_run(*flags: str) -> Callable[[Job], list[str]]:
+    """The command of this project."""
+    return lambda job: [
+        "-m", "dedup.cli.main", "run", str(job.source), "--id", "event_id", "--horizon", HORIZON,
+        "--timestamp", "ts", "--output", job.output, "--master", f"local[{job.cores}]",
+        "--driver-memory", job.memory, "--quiet", *flags,
+    ]  # fmt: skip
+
+
+def one_off(engine: str) -> Callable[[Job], list[str]]:
+    """See `benchmarks.oneoff`."""
+    where = ["-m", "benchmarks.oneoff", engine]
+    return lambda job: [*where, str(job.source), job.output, job.own, str(job.cores)]
+
+
+def flink_job(job: Job) -> list[str]:
+    """See `benchmarks.flink`."""
+    where = ["-m", "benchmarks.flink", str(job.source), job.output, job.own]
+    return [*where, str(job.cores), job.memory, job.schema]
+
+
+PROGRAMS = {
+    BASE: Program(spark_batch('repartition(int(cores), "event_id")'), unique=False),
+    OURS: Program(dedup_run()),
+    "dedup run --parquet spark": Program(dedup_run("--parquet", "spark")),
+    FLINK: Program(flink_job, flink.SETTINGS),
+    "Spark batch: dropDuplicates": Program(spark_batch('dropDuplicates(["event_id"])')),
+    "DuckDB: DISTINCT ON": Program(one_off("duckdb"), oneoff.DUCKDB),
+    "Polars: unique": Program(one_off("polars"), oneoff.POLARS),
+}

@@ -1,0 +1,1 @@
+"""`dedup prepare`: quicker starts of Spark on this machine."""

@@ -1,0 +1,118 @@
+"""Benchmarks say what they measured: right answers alone, and who was stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from benchmarks import lines, oneoff, pipelines, runs
+from benchmarks.events import SCHEMAS, Events
+from benchmarks.harness import Pipeline
+from benchmarks.lines import Line
+from benchmarks.programs import PROGRAMS, Job
+
+_NO_END = float("inf")
+
+
+class Scripted(Pipeline):
+    """A contender whose micro-batches take what they are told to."""
+
+    def __init__(self, name: str, *batch_ms: int) -> None:
+        super().__init__(name, lambda events, folder: events)
+        self._to_come = list(batch_ms)
+
+    def feed(self, files: list[Path]) -> None:
+        if not self._to_come:
+            raise MemoryError("Java heap space\n at line 1")
+        self.batch_ms.append(self._to_come.pop(0))
+
+
+@pytest.mark.parametrize("engine", [oneoff.duckdb, oneoff.polars])
+def test_one_off_engines_write_each_record_once(tmp_path: Path, engine: Any) -> None:
+    events = Events(rows=2000, duplicates=0.2, shape="kafka")
+    for number in range(2):
+        events.write(tmp_path / "in", number)
+    engine(tmp_path / "in", tmp_path / "out", tmp_path, 2)
+    found = ds.dataset(tmp_path / "out").to_table().to_pylist()
+    records = ds.dataset(tmp_path / "in").to_table().to_pylist()
+    assert len(found) == events.unique(2)
+    assert {tuple(r.values()) for r in found} == {tuple(r.values()) for r in records}
+
+
+def test_wrong_answers_end_a_benchmark(tmp_path: Path) -> None:
+    events, contender = Events(rows=100), Scripted("theirs")
+    contender.rows_out = events.unique(2)
+    pipelines.check(contender, events, 2)
+    contender.unique = False
+    with pytest.raises(SystemExit, match="theirs: 190 rows, must be 200"):
+        pipelines.check(contender, events, 2)
+    oneoff.duckdb(events.write(tmp_path / "in", 0)[0].parent, tmp_path / "out", tmp_path, 1)
+    with pytest.raises(SystemExit, match="theirs: 95 rows, must be 96"):
+        runs.check("theirs", Job(tmp_path, tmp_path, 1, "1g", ""), 96)
+
+
+def test_hopeless_contenders_are_fed_no_further() -> None:
+    ours, slow = Scripted("dedup_by_id", 900, 100), Scripted("slow", 9000, 900, 1100)
+    both = [ours, slow]
+    assert [pipelines.feed(p, [], both, 10) for p in both] == [None, None]
+    assert [pipelines.feed(p, [], both, 10) for p in both] == [None, None]
+    ours.batch_ms.append(100)
+    assert pipelines.feed(slow, [], both, 10) == "took 11 times as long as dedup_by_id"
+    assert pipelines.feed(slow, [], both, 10) == "Java heap space"
+
+
+@pytest.mark.parametrize(
+    ("code", "patience_s", "why"),
+    [
+        ("pass", _NO_END, ""),
+        ("raise ValueError('no such thing')", _NO_END, "ValueError: no such thing"),
+        ("import os; os.kill(os.getpid(), 9)", _NO_END, "killed by signal 9"),
+        ("import time; time.sleep(60)", 0.1, "took longer than 0 s"),
+    ],
+)
+def test_why_a_program_was_stopped(tmp_path: Path, code: str, patience_s: float, why: str) -> None:
+    assert runs.timed([sys.executable, "-c", code], tmp_path, patience_s)[1] == why
+
+
+def test_every_program_is_told_what_to_read_and_where_to_write() -> None:
+    job = Job(Path("/from"), Path("/to"), 2, "1g", SCHEMAS["wide"])
+    for program in PROGRAMS.values():
+        assert {"/from", "/to/out"} <= set(program.command(job))
+
+
+def test_from_where_on_ours_is_ahead() -> None:
+    ours = Line("narrow", "dedup_by_id", [(1e6, 5.0), (2e6, 3.0), (3e6, 3.0), (4e6, 3.0)])
+
+    def against(*seconds: float) -> float | None:
+        points = [(live, s) for (live, _), s in zip(ours.points, seconds, strict=False)]
+        return lines.ahead_from(ours, Line("narrow", "theirs", points))
+
+    assert against(9, 9, 9, 9) == 1e6
+    assert against(9, 2, 9, 9) == 3e6
+    assert against(9, 9, 9, 2) is None
+    assert against(9, 2, 9) == 3e6  # stopped, or measured no further
+
+
+def test_the_picture_is_drawn_from_results_alone(tmp_path: Path) -> None:
+    stream = {
+        "rows_per_batch": 1000,
+        "duplicates": 0.05,
+        "shape": "wide",
+        "batch_ms": {"dedup_by_id": [900, 800, 50, 70, 60], "Delta MERGE of new IDs": [9, 9, 9]},
+    }
+    whole = {"shape": "kafka", "rows": 4_000_000, "seconds": {"dedup run": [8.0], "other": []}}
+    (tmp_path / "pipelines-x.json").write_text(json.dumps(stream))
+    (tmp_path / "runs-x.json").write_text(json.dumps(whole))
+    streams = list(lines.stream_runs(tmp_path))
+    assert streams[0][0].points == [(2850.0, 50.0), (3800.0, 60.0), (4750.0, 60.0)]
+    found = lines.whole_runs(tmp_path)
+    assert found == [Line("kafka", "dedup run", [(4_000_000, 2.0)])]
+    svg = lines.picture(streams[0], found)
+    for text in ("dedup_by_id", "Delta MERGE", "26 columns", "Kafka records", "dedup run", "dark"):
+        assert text in svg
+    assert "5 columns" not in svg.replace("26 columns", "")
