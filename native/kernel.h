@@ -250,9 +250,10 @@ uint64_t dk_xxh64(const uint8_t *p, size_t bytes);
 #define DK_MIN_ENTRY_BYTES (3 + DK_MIN_BLOCK_BYTES)
 
 /* A table of t table blocks: the last number that each may hold, t uint32, and where each starts in
- * the file, t + 1 int64, with the end of the last. */
+ * the file, t + 1 int64, with the end of the last. The context is of the file's checksums. */
 typedef struct {
     int fd;
+    uint32_t context;
     const uint8_t *lasts, *starts;
     size_t t;
 } dk_table;
@@ -263,13 +264,15 @@ typedef struct {
     const dk_keys *keys;
 } dk_asked;
 
-/* Whether the bytes are a table block as it was written, with its trailer. */
-bool dk_table_block_ok(const uint8_t *block, size_t bytes);
+/* The checksum of bytes at an offset of a file whose checksums have that context, 0 for none. */
+uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uint64_t offset);
 /* DK_BAD_TABLE where anything, a block that is not there included, is not as expected. */
 dk_status dk_table_find(const dk_table *table, const dk_asked *asked, uint8_t *out,
                         size_t *blocks_read);
-/* Writes the blocks in table blocks one behind another, and where each of *n starts: *n + 1 int64. */
-bool dk_table_unpack(const dk_keys *parts, uint8_t *out, uint8_t *out_starts, size_t *n);
+/* Writes the blocks of all table blocks from `first` on, which are in data, one behind another, and
+ * where each of *n starts: *n + 1 int64. False where anything is not as expected. */
+bool dk_table_unpack(const dk_table *table, size_t first, const uint8_t *data, uint8_t *out,
+                     uint8_t *out_starts, size_t *n);
 
 /* ---- scan.c ---- */
 

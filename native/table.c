@@ -1,5 +1,5 @@
-/* RocksDB tables of segment blocks, read in place: block-based tables of format version 5 without
- * compression, with the lower half of XXH64 as the checksum of each table block.
+/* RocksDB tables of segment blocks, read in place: block-based tables of format version 6 without
+ * compression, each table block with a checksum from XXH64, the file's context and its own place.
  *
  * Nothing here says that a block is absent: whatever is not exactly as expected is DK_BAD_TABLE, and
  * the caller asks RocksDB.
@@ -22,31 +22,54 @@
 #define READ_BYTES ((size_t)256 << 10)
 #define GAP_BLOCKS 1
 
-bool dk_table_block_ok(const uint8_t *block, size_t bytes)
+uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uint64_t offset)
+{
+    uint32_t place = context ? context ^ ((uint32_t)offset + (uint32_t)(offset >> 32)) : 0;
+    return (uint32_t)dk_xxh64(bytes, n) + place;
+}
+
+/* Whether the bytes are the table block of that place as it was written, with its trailer. */
+static bool whole(const uint8_t *block, size_t bytes, uint32_t context, uint64_t offset)
 {
     if (bytes < TRAILER_BYTES + 4)
         return false;
     size_t size = bytes - TRAILER_BYTES;
-    return block[size] == 0 && (uint32_t)dk_xxh64(block, size + 1) == dk_le32(block + size + 1);
+    return block[size] == 0 &&
+           dk_table_checksum(block, size + 1, context, offset) == dk_le32(block + size + 1);
 }
 
 /* ---- the entries of one table block ---- */
 
 typedef struct {
     const uint8_t *p, *end;
+    uint64_t least, most; /* what the next number may be */
     uint8_t key[MAX_ENTRY_KEY_BYTES];
 } cursor;
 
-/* Begins with the first entry; false where the table block is damaged. */
-static bool begin(cursor *at, const uint8_t *block, size_t bytes)
+static size_t start_of(const dk_table *table, size_t i)
 {
-    if (!dk_table_block_ok(block, bytes))
+    return (size_t)dk_u64(table->starts, i);
+}
+
+static uint32_t last_of(const dk_table *table, size_t i)
+{
+    uint32_t last;
+    memcpy(&last, table->lasts + 4 * i, 4);
+    return last;
+}
+
+/* Begins with the first entry of table block `i`; false where it is damaged. */
+static bool begin(cursor *at, const dk_table *table, size_t i, const uint8_t *block)
+{
+    size_t start = start_of(table, i), bytes = start_of(table, i + 1) - start;
+    if (!whole(block, bytes, table->context, start))
         return false;
     size_t size = bytes - TRAILER_BYTES;
     uint64_t restarts = dk_le32(block + size - 4);
     if (4 * restarts + 4 > size)
         return false;
-    *at = (cursor){block, block + size - 4 - 4 * restarts, {0}};
+    uint64_t least = i ? (uint64_t)last_of(table, i - 1) + 1 : 0;
+    *at = (cursor){block, block + size - 4 - 4 * restarts, least, last_of(table, i), {0}};
     return true;
 }
 
@@ -84,12 +107,15 @@ static step next(cursor *at, id_block *block)
     block->bytes = at->p + more;
     at->p += more + block->size;
     if (shared + more == MAX_ENTRY_KEY_BYTES)
-        return END;
+        return at->p == at->end ? END : DAMAGED;
     if (shared + more != ENTRY_KEY_BYTES || dk_le64(at->key + 4) != 1 ||
         block->size < DK_MIN_BLOCK_BYTES)
         return DAMAGED;
     const uint8_t *k = at->key;
     block->number = (uint32_t)k[0] << 24 | (uint32_t)k[1] << 16 | (uint32_t)k[2] << 8 | k[3];
+    if (block->number < at->least || block->number > at->most)
+        return DAMAGED;
+    at->least = (uint64_t)block->number + 1;
     return FOUND;
 }
 
@@ -106,18 +132,6 @@ typedef struct {
     uint8_t *out, *buffer;
     size_t buffer_bytes, blocks_read;
 } search;
-
-static size_t start_of(const dk_table *table, size_t i)
-{
-    return (size_t)dk_u64(table->starts, i);
-}
-
-static uint32_t last_of(const dk_table *table, size_t i)
-{
-    uint32_t last;
-    memcpy(&last, table->lasts + 4 * i, 4);
-    return last;
-}
 
 /* The first table block from `i` on that may hold the number, or t. */
 static size_t holder(const dk_table *table, size_t i, uint64_t number)
@@ -174,7 +188,7 @@ static bool answer(search *s, const span *part)
         size_t start = start_of(s->table, at);
         cursor entries;
         id_block block;
-        if (!begin(&entries, s->buffer + (start - from), start_of(s->table, at + 1) - start))
+        if (!begin(&entries, s->table, at, s->buffer + (start - from)))
             return false;
         while (i < part->end && dk_u64(s->asked->numbers, i) <= last_of(s->table, at)) {
             uint64_t number = dk_u64(s->asked->numbers, i);
@@ -272,17 +286,16 @@ dk_status dk_table_find(const dk_table *table, const dk_asked *asked, uint8_t *o
 
 /* ---- all blocks of a part of the table ---- */
 
-bool dk_table_unpack(const dk_keys *parts, uint8_t *out, uint8_t *out_starts, size_t *n)
+bool dk_table_unpack(const dk_table *table, size_t first, const uint8_t *data, uint8_t *out,
+                     uint8_t *out_starts, size_t *n)
 {
     size_t used = 0;
     *n = 0;
-    for (size_t i = 0; i < parts->n; i++) {
-        size_t bytes;
-        const uint8_t *part = dk_key(parts, i, &bytes);
+    for (size_t i = first; i < table->t; i++) {
         cursor entries;
         id_block block;
         step result;
-        if (!begin(&entries, part, bytes))
+        if (!begin(&entries, table, i, data + (start_of(table, i) - start_of(table, first))))
             return false;
         while ((result = next(&entries, &block)) == FOUND) {
             dk_put64(out_starts, (*n)++, used);

@@ -21,33 +21,22 @@ from dedup.core.arrays import I64, U8
 from dedup.core.keys import Keys
 from dedup.kernel import tables
 
-#: Of RocksDB's block-based table, version 5: checksum type, handles, version, magic.
-_FOOTER_BYTES = 53
-_FOOTER_END = struct.Struct("<IQ")
-_FORMAT_VERSION, _MAGIC = 5, 0x88E241B785F4CFF7
-_XXH64 = 3
+#: Of RocksDB's block-based table, version 6: checksum type, extended magic, checksum, context,
+#: bytes of the metaindex, zeros, version, magic.
+_FOOTER = struct.Struct("<BIIII24sIQ")
+_XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC = 3, 0x007A003E, 6, 0x88E241B785F4CFF7
 _TRAILER_BYTES = 5
+_INDEX_KEY = b"rocksdb.index"
 #: A merge holds about so many bytes of table blocks beside what is in them.
 _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """An open segment file, and where its t table blocks are.
-
-    Parameters
-    ----------
-    file : FileIO
-        Closes itself when it is forgotten.
-    lasts : uint32 array, shape (t,)
-        The last block number that each table block may hold.
-    starts : int64 array, shape (t + 1,)
-        Where each starts in the file; the last one's end.
-    """
+    """An open segment file, and where its table blocks are."""
 
     file: FileIO
-    lasts: npt.NDArray[np.uint32]
-    starts: I64
+    directory: tables.Directory
 
     @classmethod
     def open(cls, path: Path) -> Table:
@@ -55,19 +44,15 @@ class Table:
         if not tables.AVAILABLE:
             raise ValueError("tables are read in C only")
         file = FileIO(os.fspath(path))
-        size = os.fstat(file.fileno()).st_size
-        footer = _read(file, size - _FOOTER_BYTES, _FOOTER_BYTES)
-        if footer[0] != _XXH64 or _FOOTER_END.unpack(footer[41:]) != (_FORMAT_VERSION, _MAGIC):
-            raise ValueError("it has another checksum or version")
-        # Two handles, of offset and size each: of the metaindex and of the index.
-        handles, _ = _varints(np.frombuffer(footer, np.uint8, 40, 1), np.zeros(1, np.int64), 4)
-        offset, length = int(handles[2, 0]), int(handles[3, 0])
-        if offset + length + _TRAILER_BYTES > size:
-            raise ValueError("its index lies behind its end")
-        index = np.frombuffer(_read(file, offset, length + _TRAILER_BYTES), np.uint8)
-        if not tables.table_block_ok(index):
-            raise ValueError("its index is damaged")
-        return cls(file, *_directory(index[:-_TRAILER_BYTES]))
+        try:
+            return cls(file, _directory(file))
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; the table is not used any more."""
+        self.file.close()
 
     def find(self, numbers: I64, keys: Keys) -> tuple[I64, int]:
         """Return the time of each key in its block, -1 where absent there; and blocks read.
@@ -79,19 +64,20 @@ class Table:
         keys : Keys, length n
         """
         return tables.table_find(
-            self.file.fileno(), self.lasts, self.starts, numbers, keys.data, keys.offsets
+            self.file.fileno(), self.directory, numbers, keys.data, keys.offsets
         )
 
     def blocks(self, first: int, last: int) -> Iterator[tuple[U8, I64]]:
         """Yield the blocks of these numbers, and some beside them: bytes, and where each starts."""
-        at = int(np.searchsorted(self.lasts, first))
-        end = min(int(np.searchsorted(self.lasts, last)) + 1, len(self.lasts))
+        lasts, starts = self.directory.lasts, self.directory.starts
+        at = int(np.searchsorted(lasts, first))
+        end = min(int(np.searchsorted(lasts, last)) + 1, len(lasts))
         while at < end:
-            limit = int(self.starts[at]) + _READ_BYTES
-            stop = max(at + 1, min(end, int(np.searchsorted(self.starts, limit, "right")) - 1))
-            start = int(self.starts[at])
-            data = np.frombuffer(_read(self.file, start, int(self.starts[stop]) - start), np.uint8)
-            yield tables.table_unpack(data, self.starts[at : stop + 1] - start)
+            start = int(starts[at])
+            limit = int(np.searchsorted(starts, start + _READ_BYTES, "right")) - 1
+            stop = max(at + 1, min(end, limit))
+            data = np.frombuffer(_read(self.file, start, int(starts[stop]) - start), np.uint8)
+            yield tables.table_unpack(self.directory, at, stop, data)
             at = stop
 
 
@@ -102,7 +88,50 @@ def _read(file: FileIO, offset: int, length: int) -> bytes:
     return data
 
 
-def _directory(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
+def _directory(file: FileIO) -> tables.Directory:
+    """Return where the table blocks are: the footer tells of the metaindex, it of the index."""
+    at = os.fstat(file.fileno()).st_size - _FOOTER.size
+    footer = _read(file, at, _FOOTER.size)
+    kind, extended, checksum, context, length, padding, version, magic = _FOOTER.unpack(footer)
+    if (kind, extended, version, magic) != (_XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC):
+        raise ValueError("it has another checksum or version")
+    # Without a context checksums would not tell where a table block belongs.
+    if not context or padding.strip(b"\0"):
+        raise ValueError("its footer is written in another way")
+    unsigned = _FOOTER.pack(kind, extended, 0, context, length, padding, version, magic)
+    if tables.table_checksum(np.frombuffer(unsigned, np.uint8), context, at) != checksum:
+        raise ValueError("its footer is damaged")
+    metaindex = _block(file, context, at - _TRAILER_BYTES - length, length)
+    offset, size = _index_handle(metaindex)
+    if offset + size > at:
+        raise ValueError("its index lies behind its end")
+    return tables.Directory(context, *_entries(_block(file, context, offset, size)))
+
+
+def _block(file: FileIO, context: int, offset: int, length: int) -> U8:
+    """Return the table block of that place, if it is as it was written."""
+    data = np.frombuffer(_read(file, offset, length + _TRAILER_BYTES), np.uint8)
+    checksum = int.from_bytes(data[-4:].tobytes(), "little")
+    if data[-5] != 0 or tables.table_checksum(data[:-4], context, offset) != checksum:
+        raise ValueError("its index is damaged")
+    return data[:-_TRAILER_BYTES]
+
+
+def _index_handle(metaindex: U8) -> tuple[int, int]:
+    """Return where the index is, and how many bytes it has."""
+    end = len(metaindex) - 4 - 4 * int.from_bytes(metaindex[-4:].tobytes(), "little")
+    at = np.zeros(1, np.int64)
+    while 0 <= at[0] < end:
+        ((shared,), (more,), (size,)), at = _varints(metaindex[:end], at, 3)
+        key = metaindex[at[0] : at[0] + more].tobytes()
+        if shared == 0 and key == _INDEX_KEY:
+            handle, _ = _varints(metaindex[:end], at + more, 2)
+            return int(handle[0, 0]), int(handle[1, 0])
+        at = at + more + size
+    raise ValueError("it has no index")
+
+
+def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
     """Return the last number that each table block may hold, and where each starts.
 
     An entry of the index has a key that is no less than all keys of its table block, perhaps a

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from dedup import kernel
 from dedup.kernel._types import I64, U8, U32
 
-#: Whether the functions of this module can be called in this process.
-AVAILABLE = kernel.PATH != "numpy"
 #: An entry of a table takes at least so many bytes.
 _MIN_ENTRY_BYTES = 11
+
+
+def _available() -> bool:
+    if kernel.PATH == "numpy":
+        return False
+    from dedup import _native
+
+    # An extension that was built before them serves for all else.
+    return hasattr(_native, "table_checksum")
+
+
+#: Whether the functions of this module can be called in this process.
+AVAILABLE = _available()
 
 if AVAILABLE:
     from dedup import _native
 
 
-def table_block_ok(data: U8) -> bool:
-    """Return whether these bytes are a table block as it was written, with its trailer.
+@dataclass(frozen=True, slots=True, eq=False)
+class Directory:
+    """Where the t table blocks of a table are.
 
-    That is one without compression, whose checksum is the lower half of its XXH64.
+    Parameters
+    ----------
+    context : int
+        What goes into the checksums of this file and of no other, in [1, 2**32).
+    lasts : uint32 array, shape (t,)
+        The last block number that each table block may hold.
+    starts : int64 array, shape (t + 1,)
+        Where each starts in the file; the last one's end.
     """
-    return _native.table_block_ok(data)
+
+    context: int
+    lasts: U32
+    starts: I64
+
+
+def table_checksum(data: U8, context: int, offset: int) -> int:
+    """Return the checksum of bytes at an offset of a file: it vouches for content and place."""
+    return _native.table_checksum(data, context, offset)
 
 
 def table_find(
-    fd: int, lasts: U32, starts: I64, numbers: I64, q_data: U8, q_offsets: I64
+    fd: int, directory: Directory, numbers: I64, q_data: U8, q_offsets: I64
 ) -> tuple[I64, int]:
     """Look keys up in the segment blocks of an open file.
 
@@ -33,11 +62,8 @@ def table_find(
 
     Parameters
     ----------
-    fd
-        The file's descriptor, 1 or more.
-    lasts, starts
-        uint32 (t) and int64 (t + 1): the last block number that each table block may hold, and
-        where each starts; the end of the last.
+    fd, directory
+        The file's descriptor, and where its table blocks are.
     numbers
         int64, shape (q,), never falling: the block that could hold each key.
     q_data, q_offsets
@@ -57,16 +83,19 @@ def table_find(
         that does not match or a block that is not there.
     """
     out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
-    return out, _native.table_find(fd, lasts, starts, numbers, q_data, q_offsets, out)
+    where = directory.context, directory.lasts, directory.starts
+    return out, _native.table_find(fd, *where, numbers, q_data, q_offsets, out)
 
 
-def table_unpack(data: U8, starts: I64) -> tuple[U8, I64]:
+def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:
     """Return the segment blocks in table blocks, one behind another, and where each starts.
 
     Parameters
     ----------
-    data, starts
-        uint8 and int64 (t + 1): table blocks with their trailers, and where each starts.
+    directory, first, end
+        Which table blocks of the file these are.
+    data
+        uint8: their bytes.
 
     Returns
     -------
@@ -78,7 +107,8 @@ def table_unpack(data: U8, starts: I64) -> tuple[U8, I64]:
     ValueError
         When a table block is not as it was written, or holds anything else.
     """
+    lasts, starts = directory.lasts[:end], directory.starts[: end + 1]
     out = np.empty(len(data), np.uint8)
     out_starts = np.empty(len(data) // _MIN_ENTRY_BYTES + 1, np.int64)
-    n = _native.table_unpack(data, starts, out, out_starts)
+    n = _native.table_unpack(directory.context, lasts, starts, first, data, out, out_starts)
     return out[: int(out_starts[n])], out_starts[: n + 1]

@@ -253,6 +253,13 @@ MUTANTS = (
         "np.where(lengths < 4, lasts,",
         "unit/test_catalog_table.py",
     ),
+    _mutant(
+        "a block that should be there is taken for absent",
+        "catalog/database.py",
+        "if len(blocks) < len(numbers):",
+        "if len(blocks) < 0:",
+        "unit/test_catalog_table.py",
+    ),
     # --- upkeep
     _mutant(
         "a bucket that will be too deep is not merged before it ends",

@@ -113,7 +113,7 @@ def test_a_segment_written_in_another_way_is_read_by_rocksdb(
     def options() -> rocksdict.Options:
         made, table = rocksdict.Options(raw_mode=True), rocksdict.BlockBasedOptions()
         made.set_compression_type(rocksdict.DBCompressionType.none())
-        table.set_format_version(5 if option == "checksum" else 6)
+        table.set_format_version(6 if option == "checksum" else 5)
         xxh3, xxh64 = rocksdict.ChecksumType.xxh3(), rocksdict.ChecksumType.xxhash64()
         table.set_checksum_type(xxh3 if option == "checksum" else xxh64)
         made.set_block_based_table_factory(table)
@@ -159,7 +159,102 @@ def test_damage_is_never_taken_for_absent(tmp_path: Path) -> None:
         Table.open(file)
 
 
-def test_a_block_that_is_not_there_is_left_to_rocksdb(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["table", "rocksdb"])
+@pytest.mark.parametrize("how", ["swapped", "foreign"])
+def test_a_table_block_in_another_place_is_damage(tmp_path: Path, how: str, by: str) -> None:
+    held = entries_of(20_000, "%05d")
+    view = view_of(tmp_path, held)
+    assert view.table is not None
+    starts = view.table.directory.starts
+    whole, sizes = file_of(tmp_path).read_bytes(), np.diff(starts).tolist()
+    data = bytearray(whole)
+    if how == "swapped":
+        one, other = next(
+            (i, j) for i in range(len(sizes)) for j in range(i) if sizes[i] == sizes[j]
+        )
+        for to, source in (one, other), (other, one):
+            data[starts[to] : starts[to + 1]] = whole[starts[source] : starts[source + 1]]
+    else:
+        # The same IDs at other times: only the file that a table block belongs to tells them apart.
+        (tmp_path / "other").mkdir()
+        later = Entries(held.keys, held.hashes, held.times_ms[::-1].copy())
+        view_of(tmp_path / "other", later)
+        foreign, one = file_of(tmp_path / "other").read_bytes(), 0
+        data[: starts[1]] = foreign[: starts[1]]
+    file_of(tmp_path).write_bytes(bytes(data))
+    read = view if by == "table" else replace(view, table=None)
+    numbers = numbers_of(view, held)
+    lasts = view.table.directory.lasts.astype(np.int64)
+    here = np.flatnonzero((numbers <= lasts[one]) & (numbers > (lasts[one - 1] if one else -1)))
+    asked = Entries(held.keys.take(here), held.hashes[here], held.times_ms[here])
+    if by == "table":
+        with pytest.raises(ValueError, match="not as expected"):
+            view.table.find(numbers[here], asked.keys)
+        with pytest.raises(ValueError, match="not as expected"):
+            list(view.table.blocks(0, view.meta.nblocks - 1))
+    for at in range(len(asked)):
+        few = asked.keys.take(np.array([at]))
+        with pytest.raises((ValueError, RocksError)), rocks_errors():
+            find(read, few, asked.hashes[at : at + 1], sst_bytes=1)
+    with pytest.raises((ValueError, RocksError)), rocks_errors():
+        find(read, held.keys, held.hashes, sst_bytes=1)
+    with pytest.raises((ValueError, RocksError)), rocks_errors():
+        decode_all(read)
+    with pytest.raises((ValueError, RocksError)), rocks_errors():
+        decode_range(read, int(numbers[here[0]]), int(numbers[here[-1]]))
+
+
+def test_a_number_outside_its_table_block_is_damage(tmp_path: Path) -> None:
+    held = entries_of(3000)
+    view = view_of(tmp_path, held)
+    assert view.table is not None
+    directory, t = view.table.directory, len(view.table.directory.lasts)
+    data = np.frombuffer(file_of(tmp_path).read_bytes(), np.uint8)[: directory.starts[-1]]
+    assert len(tables.table_unpack(directory, 0, t, data)[1]) == view.meta.nblocks + 1
+    for moved in (-1, 1):
+        lasts = directory.lasts.copy()
+        lasts[1] = int(lasts[1]) + moved
+        with pytest.raises(ValueError, match="not as expected"):
+            tables.table_unpack(replace(directory, lasts=lasts), 0, t, data)
+        with pytest.raises(ValueError, match="not as expected"):
+            tables.table_find(
+                view.table.file.fileno(),
+                replace(directory, lasts=lasts),
+                numbers_of(view, held),
+                held.keys.data,
+                held.keys.offsets,
+            )
+
+
+def test_every_byte_of_footer_and_metaindex_counts(tmp_path: Path) -> None:
+    view_of(tmp_path, entries_of(300))
+    file = file_of(tmp_path)
+    whole = file.read_bytes()
+    metaindex_bytes = int.from_bytes(whole[-40:-36], "little") + 5
+    for at in range(len(whole) - 53 - metaindex_bytes, len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises((ValueError, OSError)):
+            Table.open(file)
+    file.write_bytes(whole)
+    Table.open(file).close()
+
+
+@pytest.mark.parametrize("by", ["table", "rocksdb"])
+def test_a_block_without_ids_is_absent(tmp_path: Path, by: str) -> None:
+    """It takes IDs that hash alike, which hardly ever happens."""
+    some = entries_of(200)
+    alike = Entries.in_order(some.keys, some.hashes >> np.uint64(3), some.times_ms)
+    view = view_of(tmp_path, alike)
+    view = view if by == "table" else replace(view, table=None)
+    times_ms, _ = find(view, alike.keys, alike.hashes, sst_bytes=1)
+    assert times_ms.tolist() == alike.times_ms.tolist()
+    elsewhere = some.keys.take(np.array([0])), np.array([1 << 63], np.uint64)
+    assert find(view, *elsewhere, sst_bytes=1)[0].tolist() == [ABSENT_MS]
+    assert find(view, some.keys, some.hashes, sst_bytes=1)[0].tolist().count(ABSENT_MS) > 100
+
+
+@pytest.mark.parametrize("by", ["table", "rocksdb"])
+def test_a_missing_block_is_damage(tmp_path: Path, by: str) -> None:
     held = entries_of(3000)
     view = view_of(tmp_path, held)
     gap = numbers_of(view, held) != 7
@@ -181,8 +276,12 @@ def test_a_block_that_is_not_there_is_left_to_rocksdb(tmp_path: Path) -> None:
     assert other.table is not None
     with pytest.raises(ValueError, match="not as expected"):
         other.table.find(numbers_of(view, held), held.keys)
-    times_ms, _ = find(other, held.keys, held.hashes, sst_bytes=1)
-    assert (times_ms != ABSENT_MS).tolist() == gap.tolist()
+    other = other if by == "table" else replace(other, table=None)
+    with pytest.raises(ValueError, match="its metadata says 3000"):
+        find(other, held.keys, held.hashes, sst_bytes=1)
+    lost = np.flatnonzero(~gap)[:1]
+    with pytest.raises(ValueError, match="its metadata says 3000"):
+        find(other, held.keys.take(lost), held.hashes[lost], sst_bytes=1)
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
@@ -194,13 +293,21 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         view.table.find(np.ascontiguousarray(numbers[::-1]), held.keys)
     with pytest.raises(ValueError, match="items"):
         view.table.find(numbers[1:], held.keys)
-    table = view.table
+    directory = view.table.directory
     columns = (numbers, held.keys.data, held.keys.offsets)
     with pytest.raises(ValueError, match="fd"):
-        tables.table_find(-1, table.lasts, table.starts, *columns)
+        tables.table_find(-1, directory, *columns)
+    with pytest.raises(ValueError, match="context"):
+        tables.table_find(1, replace(directory, context=0), *columns)
+    falling = replace(directory, starts=np.ascontiguousarray(directory.starts[::-1]))
     with pytest.raises(ValueError, match="starts"):
-        tables.table_find(1, table.lasts, np.ascontiguousarray(table.starts[::-1]), *columns)
+        tables.table_find(1, falling, *columns)
+    with pytest.raises(ValueError, match="data"):
+        tables.table_unpack(directory, 0, 1, np.zeros(3, np.uint8))
+    with pytest.raises(ValueError, match="first"):
+        tables.table_unpack(directory, 2, 1, np.zeros(3, np.uint8))
     with pytest.raises(ValueError, match="not as expected"):
-        tables.table_unpack(np.zeros(100, np.uint8), np.array([0, 50, 100]))
-    assert not tables.table_block_ok(np.zeros(3, np.uint8))
+        tables.table_unpack(directory, 0, 1, np.zeros(directory.starts[1], np.uint8))
+    with pytest.raises(ValueError, match="offset"):
+        tables.table_checksum(np.zeros(3, np.uint8), 0, -1)
     assert find(view, held.keys, held.hashes, sst_bytes=1)[1] == view.meta.nblocks
