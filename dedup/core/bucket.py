@@ -131,6 +131,12 @@ class Bucket:
         loose = tuple(segment for run in self.runs for segment in run)
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
+    def is_most(self, merge: Merge) -> bool:
+        """Return whether a merge has most of the IDs, and the largest run: one at most does."""
+        others = [*self.runs, *(run for m in self.merges if m is not merge for run in m.runs)]
+        largest = max(map(ids_in, merge.runs), default=0)
+        return 2 * merge.ids > self.ids and all(ids_in(run) <= largest for run in others)
+
     def coverages(self) -> Iterator[Coverage]:
         """Yield all segments, with the hashes that they answer for."""
         for run in self.runs:

@@ -6,7 +6,6 @@ only when no state that Spark could roll back to names it (invariants 2 and 4).
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +17,16 @@ from dedup.core.bucket import Bucket, Merge, SortedRun, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
-from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.lookup import read_unless_lost
-from dedup.core.merge_choice import DEEP, ended_choice, growing_choice
+from dedup.core.merge_choice import (
+    DEEP,
+    HURRIED_ROOM,
+    ended_choice,
+    growing_choice,
+    is_done_in_time,
+    ranges_of,
+    step_cost,
+)
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
@@ -129,14 +135,19 @@ class Upkeep:
         shard that seals little takes turns with the others, unless a bucket is too deep to wait.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
-        deep = any(b.depth >= DEEP and not self._closed(b) for b in self.state.manifest.buckets)
+        deep = any(map(self._deep, self.state.manifest.buckets))
         if self.sealed < 1 / MERGE_STRIDE and not its_turn and not deep:
             return
         self._begin_merges()
         room = max(1.0, MERGE_RATE * self.sealed)
         for bucket in self.state.manifest.buckets:
+            least = HURRIED_ROOM if self._deep(bucket) else 0
             for merge in bucket.merges:
-                self._advance(bucket.range, merge, room)
+                self._advance(bucket.range, merge, max(room, least))
+
+    def _deep(self, bucket: Bucket) -> bool:
+        """Return whether the bucket has so many segments that its next ones may be too many."""
+        return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
         self._begin_ended()
@@ -144,41 +155,62 @@ class Upkeep:
             if self._closed(bucket):
                 continue
             grown = (self.state.clocks.low_watermark_ms - bucket.start_ms) / self.state.bucket_ms
-            while (runs := growing_choice(bucket.runs, bucket.depth, grown)) is not None:
+            while runs := self._growing_choice(bucket, grown):
                 bucket = self._begin(bucket, runs)
 
+    def _growing_choice(self, bucket: Bucket, grown: float) -> tuple[SortedRun, ...] | None:
+        runs = growing_choice(bucket.runs, bucket.depth, grown, self._share_of(bucket.runs))
+        # With less than half a segment to come.
+        is_over = (1 - grown) * bucket.depth < 1 / 2
+        return runs and ((self._whole(bucket) if is_over else None) or runs)
+
     def _begin_ended(self) -> None:
-        """Begin to merge one of the buckets whose time is over: in no hurry, one after another."""
+        """Begin to merge one of the buckets whose time is over: in no hurry, one after another.
+
+        First those that are closed; then the one that has most runs to merge, so that none that
+        stragglers feed delays all others.
+        """
         ended = [bucket for bucket in self.state.manifest.buckets if self._ended(bucket)]
         if any(bucket.merges for bucket in ended):
             return
-        for bucket in ended:
-            closed = self._closed(bucket)
-            if not ended_choice(bucket.runs, closed=closed):
-                continue
-            if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
-                self._seal_bucket(bucket.start_ms)  # stragglers so far
-                bucket = self.state.manifest.bucket(*bucket.range)
-            self._begin(bucket, ended_choice(bucket.runs, closed=closed) or bucket.runs)
+        worth_while = [bucket for bucket in ended if self._ended_choice(bucket)]
+        if not worth_while:
             return
+        bucket = max(worth_while, key=lambda b: (self._closed(b), len(self._ended_choice(b) or ())))
+        if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
+            self._seal_bucket(bucket.start_ms)  # stragglers so far
+            bucket = self.state.manifest.bucket(*bucket.range)
+        self._begin(bucket, self._ended_choice(bucket) or bucket.runs)
+
+    def _ended_choice(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
+        if self._closed(bucket):
+            return ended_choice(bucket.runs, closed=True)
+        # What closes within a bucket's time is merged then, together with its stragglers.
+        return self._whole(bucket) if self.policy.lateness_ms > self.state.bucket_ms else None
+
+    def _whole(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
+        """Return the runs of an ended bucket to merge, None where late ones would be too many."""
+        runs = ended_choice(bucket.runs, closed=False)
+        fits = runs is not None and is_done_in_time(bucket.depth, self._share_of(runs))
+        return runs if fits else None
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
         """Take one merge further, until the room is used up or it is done."""
         while merge is not None and room > 0:
             bucket = self.state.manifest.bucket(*range_ms)
             merge, share = self._step(bucket, merge)
-            # A small step costs its files.
-            room -= max(share, 1 / 2)
+            room -= step_cost(share)
 
     def _share(self, ids: int, sst_bytes: int) -> float:
         """Return how many segments of full size this makes: the unit in which merging is paced."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
-    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> Bucket:
+    def _share_of(self, runs: tuple[SortedRun, ...]) -> float:
         ids = sum(ids_in(run) for run in runs)
-        sst_bytes = sum(segment.sst_bytes for run in runs for segment in run)
-        share = max(self._share(ids, sst_bytes), 1)
-        bucket = bucket.beginning(runs, min(1 << math.ceil(math.log2(share)), MAX_HASH_RANGES))
+        return self._share(ids, sum(segment.sst_bytes for run in runs for segment in run))
+
+    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> Bucket:
+        bucket = bucket.beginning(runs, ranges_of(self._share_of(runs)))
         self._put(bucket)
         return bucket
 
@@ -212,8 +244,7 @@ class Upkeep:
             return None, 0.0
         new = None
         if pieces:
-            # One run at most holds more than half of a bucket.
-            last = self._ended(bucket) and 2 * merge.ids > bucket.ids
+            last = self._ended(bucket) and bucket.is_most(merge)
             fpr = self.policy.closed_filter_fpr if last else self.policy.open_filter_fpr
             plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
             new = self._write(plan, pieces, merged=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dedup.core.bucket import Bucket, Merge, ids_in
 from dedup.core.filter import SplitBlockFilter
@@ -85,18 +87,22 @@ class Load:
 
     segment_ids: int
     shard: int = 0
+    lateness_ms: int = 0
     state: ShardState = field(default_factory=lambda: replace(ShardState(), bucket_ms=1_000))
     store: MemoryStore = field(default_factory=MemoryStore)
     merged_ids: list[int] = field(default_factory=list)
     sealed_ids: int = 0
     deepest: int = 0
 
-    def seal(self, count: int, time_ms: int = 0) -> None:
+    def seal(self, count: int, time_ms: int = 0, *, low_ms: int = 0) -> None:
         number = len(self.merged_ids)
         policy = replace(
-            drive().policy, horizon_ms=2_000, bucket_ms=1_000, state_budget_bytes=0,
-            segment_ids=self.segment_ids,
+            drive().policy, horizon_ms=4_000, bucket_ms=1_000, state_budget_bytes=0,
+            segment_ids=self.segment_ids, lateness_ms=self.lateness_ms,
         )  # fmt: skip
+        late_ms = low_ms - self.lateness_ms
+        clocks = replace(self.state.clocks, low_watermark_ms=low_ms, late_watermark_ms=late_ms)
+        self.state = replace(self.state, clocks=clocks)
         keys = Keys.from_list([b"%d.%d" % (number, i) for i in range(count)])
         entries = Tail(keys, np.full(count, time_ms), np.zeros(count, np.bool_))
         epoch = Epoch(
@@ -108,7 +114,8 @@ class Load:
         self.state = upkeep.run()
         self.sealed_ids += count
         self.merged_ids.append(upkeep.counts["ids_written"] - count)
-        self.deepest = max([self.deepest, *(b.depth for b in self.state.manifest.buckets)])
+        depths = [b.depth for b in self.state.manifest.buckets if b.end_ms > late_ms]
+        self.deepest = max([self.deepest, *depths])
         gone = [e.name for e in self.state.manifest.expired]
         self.store.delete(gone)
         self.state = replace(self.state, manifest=self.state.manifest.without_pending(gone))
@@ -143,6 +150,76 @@ def test_a_trickle_after_a_flood_does_not_stop_merging() -> None:
     # The flood's merge was done long ago.
     inputs = [s for b in load.state.manifest.buckets for m in b.merges for s in m.inputs]
     assert all(int(s.name[1:]) > 20 for s in inputs)
+
+
+@pytest.mark.parametrize("seal_ids", [6, 32, 64, 256])
+@pytest.mark.parametrize("burst", [6, 24])
+def test_a_burst_before_a_bucket_ends_does_not_make_it_too_deep(seal_ids: int, burst: int) -> None:
+    load = Load(segment_ids=64)
+    for n in range(2 * (13 + burst)):
+        start_ms, k = 1_000 * (n // (13 + burst)), n % (13 + burst)
+        time_ms = start_ms + (k * 950 // 13 if k < 13 else 950 + (k - 13) * 50 // burst)
+        load.seal(seal_ids, time_ms, low_ms=time_ms)
+    assert 10 <= load.deepest <= MAX_OPEN_SEGMENTS
+
+
+@pytest.mark.parametrize("seal_ids", [32, 64, 512])
+def test_a_late_source_does_not_make_an_ended_bucket_too_deep(seal_ids: int) -> None:
+    load = Load(segment_ids=64, lateness_ms=4_000)
+    for n in range(13):
+        load.seal(512, n * 1_000 // 13, low_ms=n * 1_000 // 13)
+    for _ in range(100):
+        load.seal(seal_ids, 500, low_ms=1_003)
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seals=st.lists(
+        st.tuples(st.sampled_from([1, 8, 32, 64]), st.sampled_from([0, 20, 80]), st.booleans()),
+        min_size=40,
+        max_size=100,
+    ),
+    lateness_ms=st.sampled_from([0, 1_000, 4_000]),
+)
+def test_no_open_bucket_is_too_deep_however_its_clock_moves(
+    seals: list[tuple[int, int, bool]], lateness_ms: int
+) -> None:
+    load = Load(segment_ids=64, lateness_ms=lateness_ms)
+    low_ms = 0
+    for ids, step_ms, late in seals:
+        low_ms += step_ms
+        load.seal(ids, max(0, low_ms - late * lateness_ms * 3 // 4), low_ms=low_ms)
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+
+
+@pytest.mark.parametrize(("lateness_ms", "buckets"), [(1_000, 5), (4_000, 9)])
+def test_the_filters_that_one_lookup_asks_stay_within_their_rate(
+    lateness_ms: int, buckets: int
+) -> None:
+    """Late records in every bucket, before and after it was merged."""
+    load, worst = Load(segment_ids=1 << 20, lateness_ms=lateness_ms), 0.0
+    for n in range(15 * 13):
+        low_ms = n * 1_000 // 13
+        load.seal(20, max(0, low_ms - lateness_ms * (n % 5) // 5), low_ms=low_ms)
+        live = [b for b in load.state.manifest.buckets if b.start_ms > low_ms - 1_000 * buckets]
+        rates = [load.store.filters[c.segment.name].fpr for b in live for c in b.coverages()]
+        worst = max(worst, sum(rates))
+    assert 0.005 < worst <= 0.01
+    closed = [b for b in load.state.manifest.buckets if b.end_ms <= low_ms - lateness_ms - 400]
+    assert len(closed) > 3
+    assert {bucket.depth for bucket in closed} == {1}
+
+
+def test_a_bucket_that_stragglers_feed_does_not_delay_the_others() -> None:
+    load = Load(segment_ids=1 << 20, lateness_ms=4_000)
+    for n in range(4 * 9):
+        load.seal(20, n * 1_000 // 9, low_ms=n * 1_000 // 9)
+    for _ in range(60):
+        load.seal(40, 0, low_ms=4_000)
+    depths = [bucket.depth for bucket in load.state.manifest.buckets]
+    assert len(depths) == 4
+    assert max(depths[1:]) == 1
 
 
 def test_a_change_of_grid_merges_step_by_step() -> None:
@@ -214,15 +291,18 @@ def test_which_runs_are_merged() -> None:
 
 
 def test_a_bucket_that_ends_soon_is_left_alone_until_then() -> None:
-    def merged(count: int, grown: float, *, depth: int | None = None) -> int:
+    def merged(count: int, grown: float, *, depth: int | None = None, share: float = 0.5) -> int:
         runs = tuple((ref(f"{i}", count=1000 if i else 100),) for i in range(count))
-        return len(growing_choice(runs, depth or count, grown) or ())
+        return len(growing_choice(runs, depth or count, grown, share) or ())
 
     assert merged(10, 10 / 13) == 0
     assert merged(13, 12.5 / 13) == 0
     assert merged(10, 10 / 20) == 9, "more than 16 would come"
     assert merged(14, 0.99) == 13, "too deep to wait"
-    assert merged(10, 1.0) == merged(10, -0.5) == 9, "nobody knows what comes"
+    assert merged(10, -0.5) == 9, "nobody knows what comes"
+    assert merged(10, 1.0) == 0, "none but stragglers come"
+    assert merged(10, 10 / 13, share=20) == merged(10, 1.0, share=20) == 9, "it would last too long"
+    assert merged(13, 12.5 / 13, share=8) == 12
     assert merged(9, 0.1) == 0
     assert merged(9, 0.1, depth=14) == 8
 
@@ -235,14 +315,15 @@ def test_stragglers_do_not_rewrite_a_bucket() -> None:
 
     assert sizes(False, 3, 29, 29, 29) == [3, 29, 29, 29]
     assert sizes(False, 29, 29, 29) is None
-    assert sizes(True, 100, 24) is None
-    assert sizes(True, 100, 25) == [25, 100]
-    assert sizes(True, 100, 1, 1) == [1, 1]
+    assert sizes(False, 100, 8, 8, 8) is None
+    assert sizes(False, 100, 1, 1, 1, 1) == [1, 1, 1, 1]
+    assert sizes(True, 100, 1, 1) == [100, 1, 1], "its budget is that of one filter"
     assert sizes(True, 100) is sizes(True) is None
 
 
-def test_a_bucket_of_some_seals_is_written_twice() -> None:
+def test_a_bucket_of_some_small_seals_is_written_twice() -> None:
     driver = growing()
+    driver.retune(segment_ids=256)
     written = sealed = 0
     for n in range(65):
         feed(driver, n, time_ms=n * 1_000 // 13)
