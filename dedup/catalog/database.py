@@ -1,10 +1,12 @@
 """A database over one segment: how a view is built, opened and read. RocksDB is only used here.
 
-Every function raises `RocksError`, or ValueError where content is not as it was written.
+Every function raises `RocksError`, or ValueError where content is not as it was written; OSError
+where files cannot be opened.
 """
 
 from __future__ import annotations
 
+import errno
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +45,17 @@ class View:
     meta: SegmentMeta
     meta_bytes: bytes
     table: Table | None  # the same segment, where it can be read without RocksDB
+
+    def close_table(self) -> None:
+        """Close the table's file: after that RocksDB answers."""
+        if self.table is not None:
+            self.table.close()
+            self.table = None
+
+    def close(self) -> None:
+        """Close all of it; RocksDB's own error where its part fails."""
+        self.close_table()
+        self.db.close()
 
 
 def build_view(sst: Path, folder: Path) -> None:
@@ -92,6 +105,8 @@ def _refuse_damage(folder: Path) -> None:
     try:
         intact = (folder / _CHECK_FILE).read_bytes() == _check(folder)
     except OSError as exc:
+        if exc.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # this process's or machine's trouble, which says nothing of the view
         raise ValueError(f"its files cannot be read: {exc}") from exc
     if not intact:
         raise ValueError("its files are not as they were written")

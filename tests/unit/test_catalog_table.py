@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
+import resource
+import subprocess
+import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +20,7 @@ from dedup import kernel
 from dedup.catalog import segment_file
 from dedup.catalog.blocks import block_numbers, encode_blocks
 from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
+from dedup.catalog.open_views import OpenViews
 from dedup.catalog.segment_file import RocksError, rocks_errors, write_segment_file
 from dedup.catalog.table import Table
 from dedup.core.arrays import I64
@@ -282,6 +289,102 @@ def test_a_missing_block_is_damage(tmp_path: Path, by: str) -> None:
     lost = np.flatnonzero(~gap)[:1]
     with pytest.raises(ValueError, match="its metadata says 3000"):
         find(other, held.keys.take(lost), held.hashes[lost], sst_bytes=1)
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def leads_to(descriptor: str, suffix: str) -> bool:
+    return os.path.realpath(f"/proc/self/fd/{descriptor}").endswith(suffix)
+
+
+def test_a_closed_view_holds_no_file(tmp_path: Path) -> None:
+    view_of(tmp_path, entries_of(100)).close()
+    before, views = descriptors(), OpenViews(1)
+    view = open_view(tmp_path / "view")
+    views.add(tmp_path, view)
+    assert view.table is not None
+    of_table = [fd for fd in descriptors() - before if leads_to(fd, ".sst")]
+    assert len(of_table) == 2, "what the bound of open views counts"
+    file = view.table.file
+    views.close_all()
+    assert file.closed
+    assert view.table is None
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(file_of(tmp_path).read_bytes()[:-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        with pytest.raises(ValueError, match="checksum or version"):
+            Table.open(damaged)
+        gc.collect()
+
+
+def test_a_fork_gives_the_files_of_the_parents_views_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, views = view_of(tmp_path, entries_of(100)), OpenViews(4)
+    views.add(tmp_path, view)
+    assert view.table is not None
+    file = view.table.file
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert views.get(tmp_path) is None
+    assert file.closed
+
+
+def test_views_take_a_quarter_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (128, 4096))
+    assert OpenViews().max_views == 16
+
+
+def test_too_few_descriptors_are_never_taken_for_damage(tmp_path: Path) -> None:
+    held = entries_of(300)
+    view_of(tmp_path, held).close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    failed: set[int | bool | None] = set()
+    for extra in range(12):
+        taken = [os.open(os.devnull, os.O_RDONLY)]
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1 + extra, limits[1]))
+            with rocks_errors():
+                view = open_view(tmp_path / "view")
+            assert len(find(view, held.keys, held.hashes, sst_bytes=1)[0]) == 300
+            view.close()
+        except OSError as exc:
+            failed.add(exc.errno)
+        except RocksError as exc:
+            failed.add(exc.is_corruption)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            os.close(taken[0])
+    assert failed == {errno.EMFILE, False}
+
+
+def test_a_descriptor_may_be_zero(tmp_path: Path) -> None:
+    held = entries_of(300)
+    view = view_of(tmp_path, held)
+    assert view.table is not None
+    columns = (numbers_of(view, held), held.keys.data, held.keys.offsets)
+    kept = os.dup(0)
+    try:
+        os.dup2(view.table.file.fileno(), 0)
+        found, _ = tables.table_find(0, view.table.directory, *columns)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert found.tolist() == held.times_ms.tolist()
+
+
+def test_an_extension_built_before_tables_serves_for_the_rest() -> None:
+    code = (
+        "from dedup import _native; del _native.table_checksum\n"
+        "from dedup import kernel; from dedup.kernel import tables\n"
+        "print(kernel.PATH != 'numpy', tables.AVAILABLE)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["True", "False"]
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
