@@ -262,6 +262,13 @@ MUTANTS = (
     ),
     # --- upkeep
     _mutant(
+        "how long a merge lasts does not count",
+        "core/merge_choice.py",
+        "may_wait = depth < DEEP and is_done_in_time(depth + 1, next_share)",
+        "may_wait = depth < DEEP",
+        MERGE,
+    ),
+    _mutant(
         "a bucket that will be too deep is not merged before it ends",
         "core/merge_choice.py",
         "sealed = sum(sizes) / sizes[len(sizes) // 4]",
