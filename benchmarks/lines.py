@@ -40,7 +40,7 @@ _STREAMS: dict[str, Look] = {
     "scan + repartition(id)": (_GREY, [2, 2]),
 }
 _RUN_LOOKS: list[Look] = [
-    (_GREY, [2, 2]), (_BLUE, []), (_BLUE, [2, 2]), (_PINK, []),
+    (_GREY, [2, 2]), (_BLUE, []), (_BLUE, [6, 3]), (_BLUE, [2, 2]), (_PINK, []),
     (_ORANGE, []), (_RED, []), (_GREEN, []),
 ]  # fmt: skip
 _RUNS = dict(zip(PROGRAMS, _RUN_LOOKS, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,14 +60,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Program:
-    """One contender: the arguments of Python for a job, and the settings that tune it."""
+    """One contender: the arguments of Python for a job, and the settings that tune it.
+
+    One that is prepared uses what `dedup prepare` made.
+    """
 
     arguments: Callable[[Job], list[str]]
     settings: Mapping[str, object] = field(default_factory=dict)
     unique: bool = True
+    prepared: bool = False
 
     def command(self, job: Job) -> list[str]:
         return [sys.executable, *self.arguments(job)]
+
+    def environment(self, job: Job) -> dict[str, str]:
+        """The process's, in which only one that is prepared finds an archive of Java's classes."""
+        return {**os.environ} if self.prepared else {**os.environ, "XDG_CACHE_HOME": job.own}
 
 
 def spark_batch(step: str) -> Callable[[Job], list[str]]:
@@ -99,6 +108,7 @@ def flink_job(job: Job) -> list[str]:
 PROGRAMS = {
     BASE: Program(spark_batch('repartition(int(cores), "event_id")'), unique=False),
     OURS: Program(dedup_run()),
+    "dedup run, prepared": Program(dedup_run(), prepared=True),
     "dedup run --parquet spark": Program(dedup_run("--parquet", "spark")),
     FLINK: Program(flink_job, flink.SETTINGS),
     "Spark batch: dropDuplicates": Program(spark_batch('dropDuplicates(["event_id"])')),

@@ -21,8 +21,10 @@ import pyarrow.dataset as ds
 from benchmarks import flink
 from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import data_folder, parser
-from benchmarks.programs import FLINK, OURS, PROGRAMS, Job
+from benchmarks.programs import FLINK, OURS, PROGRAMS, Job, Program
 from benchmarks.results import finish, median
+from dedup.cli.prepare.work import prepare
+from dedup.cli.progress import Reporter
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -32,6 +34,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     wanted = {name: PROGRAMS[name] for name in arguments.only or PROGRAMS}
     if FLINK in wanted:
         fetch_flink()
+    if any(program.prepared for program in wanted.values()):
+        prepare(again=False, talk=Reporter())
     seconds: dict[str, list[float]] = {name: [] for name in wanted}
     stopped: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="dedup-runs-") as scratch:
@@ -46,7 +50,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     job = Job(
                         source, Path(folder), arguments.cores, arguments.memory, events.schema
                     )
-                    took_s, why = timed(wanted[name].command(job), Path(folder), patience_s)
+                    took_s, why = timed(wanted[name], job, patience_s)
                     if why:
                         stopped[name] = why
                     else:
@@ -87,13 +91,13 @@ def collect(source: Path, events: Events, arguments: argparse.Namespace) -> None
             path.read_bytes()
 
 
-def timed(command: list[str], folder: Path, patience_s: float) -> tuple[float, str]:
+def timed(program: Program, job: Job, patience_s: float) -> tuple[float, str]:
     """Seconds that it took, and why it counts as stopped, if it does."""
-    (folder / "own").mkdir()
-    log = folder / "log"
+    Path(job.own).mkdir()
+    log, env = job.folder / "log", program.environment(job)
     begin = time.monotonic()
     with open(log, "w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(program.command(job), stdout=output, stderr=output, env=env)
         try:
             code = process.wait(None if patience_s == float("inf") else patience_s)
         except subprocess.TimeoutExpired:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from benchmarks import lines, oneoff, pipelines, runs
 from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import Pipeline
 from benchmarks.lines import Line
-from benchmarks.programs import PROGRAMS, Job
+from benchmarks.programs import PROGRAMS, Job, Program
 
 _NO_END = float("inf")
 
@@ -76,7 +75,22 @@ def test_hopeless_contenders_are_fed_no_further() -> None:
     ],
 )
 def test_why_a_program_was_stopped(tmp_path: Path, code: str, patience_s: float, why: str) -> None:
-    assert runs.timed([sys.executable, "-c", code], tmp_path, patience_s)[1] == why
+    program = Program(lambda job: ["-c", code])
+    assert runs.timed(program, Job(tmp_path, tmp_path, 1, "1g", ""), patience_s)[1] == why
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_only_who_is_prepared_finds_an_archive_of_classes(tmp_path: Path, prepared: bool) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+sys.exit(Path(os.environ["XDG_CACHE_HOME"]).name)
+"""
+    program = Program(lambda job: ["-c", code], prepared=prepared)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
+        job = Job(tmp_path, tmp_path, 1, "1g", "")
+        assert runs.timed(program, job, _NO_END)[1] == ("users" if prepared else "own")
 
 
 def test_every_program_is_told_what_to_read_and_where_to_write() -> None:
