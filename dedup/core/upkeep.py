@@ -141,22 +141,23 @@ class Upkeep:
         self._begin_merges()
         room = max(1.0, MERGE_RATE * self.sealed)
         for bucket in self.state.manifest.buckets:
-            least = HURRIED_ROOM if self._deep(bucket) else 0
             for merge in bucket.merges:
-                self._advance(bucket.range, merge, max(room, least))
+                deep = self._deep(self.state.manifest.bucket(*bucket.range))
+                self._advance(bucket.range, merge, max(room, HURRIED_ROOM if deep else 0))
 
     def _deep(self, bucket: Bucket) -> bool:
         """Return whether the bucket has so many segments that its next ones may be too many."""
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
+        """Begin at most one merge of each bucket: one micro-batch is not to do them all."""
         self._begin_ended()
         for bucket in self.state.manifest.buckets:
             if self._closed(bucket):
                 continue
             grown = (self.state.clocks.low_watermark_ms - bucket.start_ms) / self.state.bucket_ms
-            while runs := self._growing_choice(bucket, grown):
-                bucket = self._begin(bucket, runs)
+            if runs := self._growing_choice(bucket, grown):
+                self._begin(bucket, runs)
 
     def _growing_choice(self, bucket: Bucket, grown: float) -> tuple[SortedRun, ...] | None:
         runs = growing_choice(bucket.runs, bucket.depth, grown, self._share_of(bucket.runs))
@@ -209,10 +210,8 @@ class Upkeep:
         ids = sum(ids_in(run) for run in runs)
         return self._share(ids, sum(segment.sst_bytes for run in runs for segment in run))
 
-    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> Bucket:
-        bucket = bucket.beginning(runs, ranges_of(self._share_of(runs)))
-        self._put(bucket)
-        return bucket
+    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> None:
+        self._put(bucket.beginning(runs, ranges_of(self._share_of(runs))))
 
     def _closed(self, bucket: Bucket) -> bool:
         """Return whether no record can enter the bucket any more: its time is over, or its grid."""

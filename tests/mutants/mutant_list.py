@@ -269,6 +269,16 @@ MUTANTS = (
         MERGE,
     ),
     _mutant(
+        "all merges of a deep bucket begin in one micro-batch",
+        "core/upkeep.py",
+        "            if runs := self._growing_choice(bucket, grown):\n"
+        "                self._begin(bucket, runs)",
+        "            while runs := self._growing_choice(bucket, grown):\n"
+        "                self._begin(bucket, runs)\n"
+        "                bucket = self.state.manifest.bucket(*bucket.range)",
+        MERGE,
+    ),
+    _mutant(
         "a bucket that will be too deep is not merged before it ends",
         "core/merge_choice.py",
         "sealed = sum(sizes) / sizes[len(sizes) // 4]",

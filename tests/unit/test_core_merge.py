@@ -138,6 +138,16 @@ def test_work_and_depth_stay_bounded_however_long_a_bucket_grows(
     assert bucket.ids == load.sealed_ids
 
 
+def test_one_micro_batch_does_not_do_all_merges_of_a_deep_bucket() -> None:
+    load = Load(segment_ids=256)
+    for n in range(4 * 190):
+        load.seal(16, 1_000 * n // 190, low_ms=1_000 * n // 190)
+    assert max(load.merged_ids) <= 3 * 256
+    # Runs that wait for smaller ones to be merged are rewritten together with what those became.
+    assert sum(load.merged_ids) / load.sealed_ids < 3
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+
+
 def test_a_trickle_after_a_flood_does_not_stop_merging() -> None:
     load = Load(segment_ids=64)
     for _ in range(14):
