@@ -36,7 +36,7 @@ class Directory:
     Parameters
     ----------
     context : int
-        What goes into the checksums of this file and of no other, in [1, 2**32).
+        What goes into the checksums of this file and of few others, in [1, 2**32).
     lasts : uint32 array, shape (t,)
         The last block number that each table block may hold.
     starts : int64 array, shape (t + 1,)
