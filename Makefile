@@ -110,7 +110,9 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.sweeps shards hot sizing
 	@$(PY) -m benchmarks.cores
 	@$(PY) -m benchmarks.simulate check
-	@$(PY) -m benchmarks.simulate plan
+	@$(PY) -m benchmarks.simulate plan --shards 256
+	@$(PY) -m benchmarks.simulate plan --shards 64
+	@$(PY) -m benchmarks.simulate plan --shards 32
 
 .PHONY: bench-kafka
 bench-kafka: java $(VENV)/.ready-bench ## the Kafka sink against Spark's own, alone and end to end (6 minutes)

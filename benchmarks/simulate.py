@@ -6,7 +6,7 @@ therefore the core's own; times come from costs per unit that a measured run gav
 checked against another stretch of that run.
 
     python -m benchmarks.simulate check            # against benchmarks/results/scale.json
-    python -m benchmarks.simulate plan             # 1 B live IDs, 1 M records a second
+    python -m benchmarks.simulate plan --shards 64 # 1 B live IDs, 1 M records a second
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ def main() -> None:
     parser.add_argument("--trigger-s", type=float, default=10)
     arguments = parser.parse_args()
     result = check(arguments) if arguments.what == "check" else plan(arguments)
-    finish(f"simulate-{arguments.what}", result, table)
+    shards = f"-{arguments.shards}-shards" if arguments.what == "plan" else ""
+    finish(f"simulate-{arguments.what}{shards}", result, table)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ static block parts_of(const uint8_t *p)
 }
 
 /* All sizes are compared before anything behind them is read. */
-static bool block_ok(const uint8_t *p, size_t size)
+bool dk_block_ok(const uint8_t *p, size_t size)
 {
-    if (size < 8 || p[0] != FORMAT || (p[1] & ~(ONE_LENGTH | WIDE_TIMES)) || dk_le16(p + 2) == 0)
+    if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || (p[1] & ~(ONE_LENGTH | WIDE_TIMES)) || dk_le16(p + 2) == 0)
         return false;
     size_t n = dk_le16(p + 2);
     size_t head = 4 + (p[1] & ONE_LENGTH ? 4 : 4 * n) + n * (p[1] & WIDE_TIMES ? 8 : 4);
@@ -97,13 +97,19 @@ static int64_t find(const block *b, const uint8_t *key, size_t length)
     return -1;
 }
 
+int64_t dk_block_find(const uint8_t *p, const uint8_t *key, size_t length)
+{
+    block b = parts_of(p);
+    return find(&b, key, length);
+}
+
 dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
                          const dk_keys *queries, uint8_t *out, size_t *bad)
 {
     size_t size;
     for (size_t i = 0; i < blocks->n; i++) {
         const uint8_t *p = dk_key(blocks, i, &size);
-        if (!block_ok(p, size)) {
+        if (!dk_block_ok(p, size)) {
             *bad = i;
             return DK_BAD_BLOCK;
         }
@@ -202,7 +208,7 @@ dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_
     for (size_t i = 0; i < blocks->n; i++) {
         size_t size;
         const uint8_t *p = dk_key(blocks, i, &size);
-        if (!block_ok(p, size)) {
+        if (!dk_block_ok(p, size)) {
             *bad = i;
             return DK_BAD_BLOCK;
         }

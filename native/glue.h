@@ -17,7 +17,7 @@
 #define MAX_FILTERS 64
 
 /* The functions that are not in module.c itself. */
-extern PyMethodDef dk_page_methods[], dk_block_methods[];
+extern PyMethodDef dk_page_methods[], dk_block_methods[], dk_table_methods[];
 
 #define METHOD(name) {#name, name, METH_VARARGS, name##_doc}
 
@@ -112,7 +112,7 @@ static inline bool take_column(buffers *held, PyObject *data_object, PyObject *o
 
 /* ---- numbers ---- */
 
-/* Fills *value with an int of low to high; low is above 0. */
+/* Fills *value with an int of low to high. */
 static inline bool take_int(PyObject *object, size_t low, size_t high, const char *name,
                             size_t *value)
 {
@@ -121,11 +121,9 @@ static inline bool take_int(PyObject *object, size_t low, size_t high, const cha
         return false;
     }
     *value = PyLong_AsSize_t(object);
-    if (PyErr_Occurred()) {
-        PyErr_Clear(); /* out of range either way */
-        *value = 0;
-    }
-    if (*value < low || *value > high) {
+    bool is_size = !PyErr_Occurred();
+    PyErr_Clear(); /* it was out of range */
+    if (!is_size || *value < low || *value > high) {
         PyErr_Format(PyExc_ValueError, "%s must be %zu to %zu", name, low, high);
         return false;
     }

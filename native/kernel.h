@@ -44,7 +44,9 @@ typedef enum {
     DK_BAD_HASH,
     DK_BAD_LENGTH,
     DK_BAD_STARTS,
+    DK_BAD_TABLE,
     DK_BAD_TIME,
+    DK_LATER,
     DK_UNSORTED,
 } dk_status;
 
@@ -215,6 +217,10 @@ void dk_page_sums(const uint8_t *data, size_t bytes, size_t page_bytes, uint8_t 
 dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
                          const dk_keys *queries, uint8_t *out, size_t *bad);
 
+/* Whether the bytes are a block; looks a key up in one that is, -1 where absent. */
+bool dk_block_ok(const uint8_t *block, size_t bytes);
+int64_t dk_block_find(const uint8_t *block, const uint8_t *key, size_t length);
+
 /* Keys with their times, and at which keys each of b blocks starts: b + 1 int64. */
 typedef struct {
     const dk_keys *keys;
@@ -232,6 +238,41 @@ void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8
 dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_bytes, size_t *bad);
 /* Writes what dk_blocks_count counted: bytes, count + 1 and count int64. */
 void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, uint8_t *times);
+
+/* ---- xxh64.c ---- */
+
+uint64_t dk_xxh64(const uint8_t *p, size_t bytes);
+
+/* ---- table.c: segment blocks straight from a RocksDB table ---- */
+
+/* Bytes of a block, and of its entry in a table, at least: what bounds their number. */
+#define DK_MIN_BLOCK_BYTES 8
+#define DK_MIN_ENTRY_BYTES (3 + DK_MIN_BLOCK_BYTES)
+
+/* A table of t table blocks: the last number that each may hold, t uint32, and where each starts in
+ * the file, t + 1 int64, with the end of the last. The context is of the file's checksums. */
+typedef struct {
+    int fd;
+    uint32_t context;
+    const uint8_t *lasts, *starts;
+    size_t t;
+} dk_table;
+
+/* Keys, and the number of the block that could hold each: int64 that never fall. */
+typedef struct {
+    const uint8_t *numbers;
+    const dk_keys *keys;
+} dk_asked;
+
+/* The checksum of bytes at an offset of a file whose checksums have that context, 0 for none. */
+uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uint64_t offset);
+/* DK_BAD_TABLE where anything, a block that is not there included, is not as expected. */
+dk_status dk_table_find(const dk_table *table, const dk_asked *asked, uint8_t *out,
+                        size_t *blocks_read);
+/* Writes the blocks of all table blocks from `first` on, which are in data, one behind another, and
+ * where each of *n starts: *n + 1 int64. False where anything is not as expected. */
+bool dk_table_unpack(const dk_table *table, size_t first, const uint8_t *data, uint8_t *out,
+                     uint8_t *out_starts, size_t *n);
 
 /* ---- scan.c ---- */
 

@@ -364,6 +364,8 @@ static int execute(PyObject *module)
         PyModule_AddFunctions(module, dk_page_methods) < 0)
         return -1;
     dk_page_sums_ready();
+    if (PyModule_AddFunctions(module, dk_table_methods) < 0)
+        return -1;
     return PyModule_AddFunctions(module, dk_block_methods);
 }
 

@@ -56,4 +56,5 @@ if [ "${1:-}" = --run ]; then
     exit
 fi
 # --capture=sys lets the sanitizer's own report through.
-"$python" -m pytest -q -p no:cacheprovider --capture=sys --rootdir "$work" tests/unit/test_kernel_*.py "$@"
+"$python" -m pytest -q -p no:cacheprovider --capture=sys --rootdir "$work" tests/unit/test_kernel_*.py \
+    tests/unit/test_catalog_table.py "$@"

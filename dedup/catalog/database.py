@@ -1,11 +1,14 @@
 """A database over one segment: how a view is built, opened and read. RocksDB is only used here.
 
-Every function raises `RocksError`, or ValueError where content is not as it was written.
+Every function raises `RocksError`, or ValueError where content is not as it was written; OSError
+where files cannot be opened.
 """
 
 from __future__ import annotations
 
+import errno
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +20,7 @@ import rocksdict
 from dedup import kernel
 from dedup.catalog.blocks import block_numbers, decode_blocks, joined
 from dedup.catalog.segment_file import META_KEY, SegmentMeta, rocks_errors, table_options
+from dedup.catalog.table import Table
 from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
@@ -40,6 +44,18 @@ class View:
     db: Any  # an Rdict; its stubs do not know that raw mode takes and gives bytes only
     meta: SegmentMeta
     meta_bytes: bytes
+    table: Table | None  # the same segment, where it can be read without RocksDB
+
+    def close_table(self) -> None:
+        """Close the table's file: after that RocksDB answers."""
+        if self.table is not None:
+            self.table.close()
+            self.table = None
+
+    def close(self) -> None:
+        """Close all of it; RocksDB's own error where its part fails."""
+        self.close_table()
+        self.db.close()
 
 
 def build_view(sst: Path, folder: Path) -> None:
@@ -71,10 +87,17 @@ def open_view(folder: Path) -> View:
             meta_bytes = db.get(META_KEY)
             if meta_bytes is None:
                 raise ValueError("it has no metadata entry")
-            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes)
+            return View(db, SegmentMeta.from_bytes(meta_bytes), meta_bytes, _table(folder))
         except BaseException:
             db.close()
             raise
+
+
+def _table(folder: Path) -> Table | None:
+    with suppress(OSError, ValueError):
+        (path,) = folder.glob("*.sst")
+        return Table.open(path)
+    return None
 
 
 def _refuse_damage(folder: Path) -> None:
@@ -82,6 +105,8 @@ def _refuse_damage(folder: Path) -> None:
     try:
         intact = (folder / _CHECK_FILE).read_bytes() == _check(folder)
     except OSError as exc:
+        if exc.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # this process's or machine's trouble, which says nothing of the view
         raise ValueError(f"its files cannot be read: {exc}") from exc
     if not intact:
         raise ValueError("its files are not as they were written")
@@ -104,9 +129,19 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
     RocksError, ValueError
         When blocks are damaged.
     """
+    wanted = block_numbers(hashes, view.meta.nblocks)
+    if view.table is not None and bool((wanted[1:] >= wanted[:-1]).all()):
+        # What it finds amiss RocksDB looks at again, and says what it is.
+        with suppress(OSError, ValueError):
+            offsets_ms, found = view.table.find(wanted, keys)
+            return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), found
+    return _find_by_rocksdb(view, keys, wanted, sst_bytes)
+
+
+def _find_by_rocksdb(view: View, keys: Keys, wanted: I64, sst_bytes: int) -> tuple[I64, int]:
     times_ms = np.full(len(keys), ABSENT_MS, np.int64)
     meta, blocks_read = view.meta, 0
-    numbers, which = np.unique(block_numbers(hashes, meta.nblocks), return_inverse=True)
+    numbers, which = np.unique(wanted, return_inverse=True)
     step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
     for first in range(0, len(numbers), step):
         chunk = numbers[first : first + step]
@@ -132,6 +167,11 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
 
 def decode_all(view: View) -> tuple[Keys, I64]:
     """Return all keys of a segment and their times (ms); RocksError or ValueError where damaged."""
+    if view.table is not None:
+        with suppress(OSError, ValueError):
+            keys, times_ms = _decode_table(view, view.table, 0, view.meta.nblocks - 1)
+            if len(keys) == view.meta.count:
+                return keys, times_ms
     values = view.db.values(read_opt=_reading(scan=True))
     parts: list[tuple[Keys, I64]] = []
     held: list[bytes] = []
@@ -150,7 +190,13 @@ def decode_all(view: View) -> tuple[Keys, I64]:
 
 
 def decode_range(view: View, first: int, last: int) -> tuple[Keys, I64]:
-    """Return keys and times (ms) of blocks ``first`` to ``last``; errors as `decode_all`."""
+    """Return keys and times (ms) of blocks ``first`` to ``last``, and perhaps of some beside them.
+
+    Errors as `decode_all`.
+    """
+    if view.table is not None:
+        with suppress(OSError, ValueError):
+            return _decode_table(view, view.table, first, last)
     blocks: list[bytes] = []
     start = first.to_bytes(4, "big")
     for entry_key, block in view.db.items(from_key=start, read_opt=_reading(scan=True)):
@@ -162,11 +208,25 @@ def decode_range(view: View, first: int, last: int) -> tuple[Keys, I64]:
     raise ValueError(_why_cut(view))
 
 
+def _decode_table(view: View, table: Table, first: int, last: int) -> tuple[Keys, I64]:
+    parts = [kernel.blocks_decode(*blocks) for blocks in table.blocks(first, last)]
+    keys = Keys.concat([Keys(data, offsets) for data, offsets, _ in parts])
+    return keys, np.concatenate([offsets_ms for *_, offsets_ms in parts]) + view.meta.start_ms
+
+
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
     """Return those of the blocks that the segment has, in rising order of their numbers.
 
-    By an iterator: RocksDB's multi-get takes three times as long.
+    By an iterator: RocksDB's multi-get takes three times as long. That one is not there happens
+    hardly ever, and is believed only where all others are.
     """
+    blocks = _present(view, numbers)
+    if len(blocks) < len(numbers):
+        _check_whole(view)
+    return blocks
+
+
+def _present(view: View, numbers: I64) -> dict[int, bytes]:
     entry_keys = numbers.astype(">u4").tobytes()
     wanted = [entry_keys[at : at + 4] for at in range(0, len(entry_keys), 4)]
     if len(wanted) * _SCAN_SHARE >= int(numbers[-1]) - int(numbers[0]) + 1:
@@ -193,6 +253,21 @@ def _scanned(view: View, wanted: list[bytes]) -> dict[int, bytes]:
         if entry_key in chosen:
             blocks[int.from_bytes(entry_key, "big")] = block
     raise ValueError(_why_cut(view))
+
+
+def _check_whole(view: View) -> None:
+    """Raise ValueError where the segment has not all its IDs, in blocks of rising numbers."""
+    before, count = -1, 0
+    for entry_key, block in view.db.items(read_opt=_reading(scan=True)):
+        number = int.from_bytes(entry_key[:4], "big")
+        if number <= before:
+            raise ValueError(f"block {number} comes behind block {before}")
+        if entry_key == META_KEY:
+            break
+        count += len(decode_blocks([block])[0])
+        before = number
+    if count != view.meta.count:
+        raise ValueError(f"it holds {count} IDs, its metadata says {view.meta.count}")
 
 
 def _reading(*, scan: bool) -> Any:

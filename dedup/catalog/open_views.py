@@ -24,13 +24,13 @@ class OpenViews:
     Parameters
     ----------
     max_views
-        Bound, >= 1; each takes one file descriptor. Default: `MAX_OPEN_VIEWS`, or a quarter of the
-        file descriptors that the process may open where that is less.
+        Bound, >= 1; each takes two file descriptors. Default: `MAX_OPEN_VIEWS`, or as many as take
+        a quarter of the file descriptors that the process may open where that is less.
     """
 
     def __init__(self, max_views: int | None = None) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        allowed = MAX_OPEN_VIEWS if soft == resource.RLIM_INFINITY else max(1, soft // 4)
+        allowed = MAX_OPEN_VIEWS if soft == resource.RLIM_INFINITY else max(1, soft // 8)
         self.max_views = max_views or min(MAX_OPEN_VIEWS, allowed)
         self._views: dict[Path, View] = {}
         self._closed = 0
@@ -45,7 +45,9 @@ class OpenViews:
     def get(self, path: Path) -> View | None:
         """Return the open view of this path; None where it is not."""
         if self._pid != os.getpid():
-            # Forked: RocksDB's threads stayed behind in the parent, so these cannot be closed.
+            # Forked: RocksDB's threads stayed behind in the parent, so databases cannot be closed.
+            for view in self._views.values():
+                view.close_table()
             self._orphaned.append(self._views)
             self._views, self._pid = {}, os.getpid()
         return self._views.get(path)
@@ -64,7 +66,7 @@ class OpenViews:
         view = self._views.pop(path, None)
         if view is not None:
             with suppress(RocksError), rocks_errors():
-                view.db.close()
+                view.close()
 
     def close_all(self) -> None:
         """Close every view."""

@@ -134,6 +134,9 @@ def table_options() -> rocksdict.Options:
     options.set_compression_type(rocksdict.DBCompressionType.none())
     table = rocksdict.BlockBasedOptions()
     table.set_block_size(_TABLE_BLOCK_BYTES)
+    # What `dedup.catalog.table` reads without RocksDB.
+    table.set_format_version(6)
+    table.set_checksum_type(rocksdict.ChecksumType.xxhash64())
     table.set_block_cache(_BLOCK_CACHE)
     options.set_block_based_table_factory(table)
     return options

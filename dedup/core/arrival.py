@@ -78,7 +78,11 @@ def judge(
     repeated[first[~is_first]] = True
     records = np.flatnonzero(repeated[first])
     records = records[np.lexsort((times_ms[records], first[records]))]
-    seen = _seen(records, first[records], times_ms, entry_record, matches.times_ms, horizon_ms)
+    # Most IDs have one record, and their entries are done with.
+    asked = np.flatnonzero(repeated[entry_record])
+    seen = _seen(
+        records, first[records], times_ms, entry_record[asked], matches.times_ms[asked], horizon_ms
+    )
     ranked = _ranked(first[records], times_ms[records], seen, records, tie_rank)
     if ranked is not None:
         records, seen = records[ranked], seen[ranked]

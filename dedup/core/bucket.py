@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.parse import array, integer
 from dedup.core.segment import SegmentRef
+from dedup.errors import CatalogError
 
 SortedRun: TypeAlias = tuple[SegmentRef, ...]
 
@@ -55,6 +56,19 @@ class Merge:
     def ids(self) -> int:
         """IDs in the runs."""
         return ids_in(self.inputs)
+
+    def check_complete(self, last: SegmentRef | None) -> None:
+        """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
+        output = self.output if last is None else (*self.output, last)
+        ids = ids_in(output)
+        if len(output) == self.hash_ranges and ids < self.ids:
+            raise CatalogError(
+                f"merging {len(self.inputs)} segments made {ids} record IDs of {self.ids}, "
+                "though each of them was read without an error. The segments are still there, but "
+                "copies of the IDs left out may have come through since the merge began: check "
+                "the catalog with dedup catalog verify, and report this as a defect of dedup.",
+                remedy="incomplete-merge",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +130,12 @@ class Bucket:
         """All segments, those of runs and then those of merges."""
         loose = tuple(segment for run in self.runs for segment in run)
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
+
+    def is_most(self, merge: Merge) -> bool:
+        """Return whether a merge has most of the IDs, and the largest run: one at most does."""
+        others = [*self.runs, *(run for m in self.merges if m is not merge for run in m.runs)]
+        largest = max(map(ids_in, merge.runs), default=0)
+        return 2 * merge.ids > self.ids and all(ids_in(run) <= largest for run in others)
 
     def coverages(self) -> Iterator[Coverage]:
         """Yield all segments, with the hashes that they answer for."""

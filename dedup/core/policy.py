@@ -80,9 +80,10 @@ class Policy:
 
     @property
     def closed_filter_fpr(self) -> float:
-        """Target of the one filter of a closed bucket: half the union's, over those probed."""
-        # A closed bucket ends at or behind the late watermark, and no record is judged before it.
-        return self.fpr / 2 / self._probed(self.horizon_ms)
+        """Target of the one large filter of each bucket whose time is over: half the union's."""
+        # Such a bucket ends at or behind the low watermark. A record is judged at the late one or
+        # after it, and asks for a horizon to both sides.
+        return self.fpr / 2 / self._probed(self.horizon_ms + min(self.lateness_ms, self.horizon_ms))
 
     @property
     def open_filter_fpr(self) -> float:

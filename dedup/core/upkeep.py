@@ -6,7 +6,6 @@ only when no state that Spark could roll back to names it (invariants 2 and 4).
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,15 +17,21 @@ from dedup.core.bucket import Bucket, Merge, SortedRun, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
-from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.lookup import read_unless_lost
-from dedup.core.merge_choice import merge_fan_in, smallest_tier
+from dedup.core.merge_choice import (
+    DEEP,
+    HURRIED_ROOM,
+    ended_choice,
+    growing_choice,
+    is_done_in_time,
+    ranges_of,
+    step_cost,
+)
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
-from dedup.errors import CatalogError
 
 #: A shard that seals little merges in every fourth micro-batch, shards taking turns.
 MERGE_STRIDE = 4
@@ -127,58 +132,96 @@ class Upkeep:
 
         Each makes one segment of bounded size at a time, as many as keep up with what is sealed.
         All advance: one that waited for smaller ones would keep its runs from being merged. A
-        shard that seals little takes turns with the others.
+        shard that seals little takes turns with the others, unless a bucket is too deep to wait.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
-        if self.sealed < 1 / MERGE_STRIDE and not its_turn:
+        deep = any(map(self._deep, self.state.manifest.buckets))
+        if self.sealed < 1 / MERGE_STRIDE and not its_turn and not deep:
             return
         self._begin_merges()
         room = max(1.0, MERGE_RATE * self.sealed)
         for bucket in self.state.manifest.buckets:
             for merge in bucket.merges:
-                self._advance(bucket.range, merge, room)
+                deep = self._deep(self.state.manifest.bucket(*bucket.range))
+                self._advance(bucket.range, merge, max(room, HURRIED_ROOM if deep else 0))
+
+    def _deep(self, bucket: Bucket) -> bool:
+        """Return whether the bucket has so many segments that its next ones may be too many."""
+        return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
-        buckets = self.state.manifest.buckets
-        for bucket in buckets:
-            if not self._closed(bucket):
-                while (runs := smallest_tier(bucket.runs, merge_fan_in(bucket.depth))) is not None:
-                    bucket = self._begin(bucket, runs)
-        closed = [bucket for bucket in buckets if self._closed(bucket)]
-        scattered = [bucket for bucket in closed if len(bucket.runs) > 1]
-        if scattered and not any(bucket.merges for bucket in closed):
-            # In no hurry: one bucket after another.
-            bucket = scattered[0]
-            if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
-                self._seal_bucket(bucket.start_ms)  # the last stragglers
-                bucket = self.state.manifest.bucket(*bucket.range)
-            self._begin(bucket, bucket.runs)
+        """Begin at most one merge of each bucket: one micro-batch is not to do them all."""
+        self._begin_ended()
+        for bucket in self.state.manifest.buckets:
+            if self._closed(bucket):
+                continue
+            grown = (self.state.clocks.low_watermark_ms - bucket.start_ms) / self.state.bucket_ms
+            if runs := self._growing_choice(bucket, grown):
+                self._begin(bucket, runs)
+
+    def _growing_choice(self, bucket: Bucket, grown: float) -> tuple[SortedRun, ...] | None:
+        runs = growing_choice(bucket.runs, bucket.depth, grown, self._share_of(bucket.runs))
+        # With less than half a segment to come.
+        is_over = (1 - grown) * bucket.depth < 1 / 2
+        return runs and ((self._whole(bucket) if is_over else None) or runs)
+
+    def _begin_ended(self) -> None:
+        """Begin to merge one of the buckets whose time is over: in no hurry, one after another.
+
+        First those that are closed; then the one that has most runs to merge, so that none that
+        stragglers feed delays all others.
+        """
+        ended = [bucket for bucket in self.state.manifest.buckets if self._ended(bucket)]
+        if any(bucket.merges for bucket in ended):
+            return
+        worth_while = [bucket for bucket in ended if self._ended_choice(bucket)]
+        if not worth_while:
+            return
+        bucket = max(worth_while, key=lambda b: (self._closed(b), len(self._ended_choice(b) or ())))
+        if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
+            self._seal_bucket(bucket.start_ms)  # stragglers so far
+            bucket = self.state.manifest.bucket(*bucket.range)
+        self._begin(bucket, self._ended_choice(bucket) or bucket.runs)
+
+    def _ended_choice(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
+        if self._closed(bucket):
+            return ended_choice(bucket.runs, closed=True)
+        # What closes within a bucket's time is merged then, together with its stragglers.
+        return self._whole(bucket) if self.policy.lateness_ms > self.state.bucket_ms else None
+
+    def _whole(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
+        """Return the runs of an ended bucket to merge, None where late ones would be too many."""
+        runs = ended_choice(bucket.runs, closed=False)
+        fits = runs is not None and is_done_in_time(bucket.depth, self._share_of(runs))
+        return runs if fits else None
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
         """Take one merge further, until the room is used up or it is done."""
         while merge is not None and room > 0:
             bucket = self.state.manifest.bucket(*range_ms)
             merge, share = self._step(bucket, merge)
-            # A small step costs its files.
-            room -= max(share, 1 / 2)
+            room -= step_cost(share)
 
     def _share(self, ids: int, sst_bytes: int) -> float:
         """Return how many segments of full size this makes: the unit in which merging is paced."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
-    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> Bucket:
+    def _share_of(self, runs: tuple[SortedRun, ...]) -> float:
         ids = sum(ids_in(run) for run in runs)
-        sst_bytes = sum(segment.sst_bytes for run in runs for segment in run)
-        share = max(self._share(ids, sst_bytes), 1)
-        bucket = bucket.beginning(runs, min(1 << math.ceil(math.log2(share)), MAX_HASH_RANGES))
-        self._put(bucket)
-        return bucket
+        return self._share(ids, sum(segment.sst_bytes for run in runs for segment in run))
+
+    def _begin(self, bucket: Bucket, runs: tuple[SortedRun, ...]) -> None:
+        self._put(bucket.beginning(runs, ranges_of(self._share_of(runs))))
 
     def _closed(self, bucket: Bucket) -> bool:
         """Return whether no record can enter the bucket any more: its time is over, or its grid."""
         length_ms = bucket.end_ms - bucket.start_ms
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
+
+    def _ended(self, bucket: Bucket) -> bool:
+        """Return whether none but late records can enter the bucket any more."""
+        return self._closed(bucket) or bucket.end_ms <= self.state.clocks.low_watermark_ms
 
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
         """Merge one more range of hashes; return the merge that goes on, and how much it made."""
@@ -200,13 +243,13 @@ class Upkeep:
             return None, 0.0
         new = None
         if pieces:
-            closed = self._closed(bucket)
-            fpr = self.policy.closed_filter_fpr if closed else self.policy.open_filter_fpr
+            last = self._ended(bucket) and bucket.is_most(merge)
+            fpr = self.policy.closed_filter_fpr if last else self.policy.open_filter_fpr
             plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
             new = self._write(plan, pieces, merged=True)
         bucket, rest, merged = bucket.advancing(merge, new)
         if merged:
-            self._check_complete(merge, new)
+            merge.check_complete(new)
         self._put(bucket)
         self._update(
             manifest=self.state.manifest.expiring(
@@ -215,19 +258,6 @@ class Upkeep:
         )
         self.counts["segments_merged"] += len(merged)
         return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
-
-    def _check_complete(self, merge: Merge, last: SegmentRef | None) -> None:
-        """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
-        output = merge.output if last is None else (*merge.output, last)
-        ids = ids_in(output)
-        if len(output) == merge.hash_ranges and ids < merge.ids:
-            raise CatalogError(
-                f"merging {len(merge.inputs)} segments made {ids} record IDs of {merge.ids}, "
-                "though each of them was read without an error. The segments are still there, but "
-                "copies of the IDs left out may have come through since the merge began: check "
-                "the catalog with dedup catalog verify, and report this as a defect of dedup.",
-                remedy="incomplete-merge",
-            )
 
     def drop_lost(self, segment: SegmentRef) -> None:
         """Take a damaged segment whose loss the user accepted out of the manifest."""

@@ -246,7 +246,45 @@ MUTANTS = (
         CLOCKS,
         VERDICTS,
     ),
+    _mutant(
+        "a shortened key of a table's index is taken for a block's",
+        "catalog/table.py",
+        "np.where(lengths < 4, lasts - 1,",
+        "np.where(lengths < 4, lasts,",
+        "unit/test_catalog_table.py",
+    ),
+    _mutant(
+        "a block that should be there is taken for absent",
+        "catalog/database.py",
+        "if len(blocks) < len(numbers):",
+        "if len(blocks) < 0:",
+        "unit/test_catalog_table.py",
+    ),
     # --- upkeep
+    _mutant(
+        "how long a merge lasts does not count",
+        "core/merge_choice.py",
+        "may_wait = depth < DEEP and is_done_in_time(depth + 1, next_share)",
+        "may_wait = depth < DEEP",
+        MERGE,
+    ),
+    _mutant(
+        "all merges of a deep bucket begin in one micro-batch",
+        "core/upkeep.py",
+        "            if runs := self._growing_choice(bucket, grown):\n"
+        "                self._begin(bucket, runs)",
+        "            while runs := self._growing_choice(bucket, grown):\n"
+        "                self._begin(bucket, runs)\n"
+        "                bucket = self.state.manifest.bucket(*bucket.range)",
+        MERGE,
+    ),
+    _mutant(
+        "a bucket that will be too deep is not merged before it ends",
+        "core/merge_choice.py",
+        "sealed = sum(sizes) / sizes[len(sizes) // 4]",
+        "sealed = 0.0",
+        MERGE,
+    ),
     _mutant(
         "a bucket goes when its start is behind the watermark",
         "core/manifest.py",

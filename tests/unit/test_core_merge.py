@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dedup.core.bucket import Bucket, Merge
+from dedup.core.bucket import Bucket, Merge, ids_in
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
-from dedup.core.merge_choice import merge_fan_in, smallest_tier
+from dedup.core.merge_choice import DEEP, ended_choice, growing_choice, merge_fan_in, smallest_tier
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentRef
@@ -85,18 +87,22 @@ class Load:
 
     segment_ids: int
     shard: int = 0
+    lateness_ms: int = 0
     state: ShardState = field(default_factory=lambda: replace(ShardState(), bucket_ms=1_000))
     store: MemoryStore = field(default_factory=MemoryStore)
     merged_ids: list[int] = field(default_factory=list)
     sealed_ids: int = 0
     deepest: int = 0
 
-    def seal(self, count: int, time_ms: int = 0) -> None:
+    def seal(self, count: int, time_ms: int = 0, *, low_ms: int = 0) -> None:
         number = len(self.merged_ids)
         policy = replace(
-            drive().policy, horizon_ms=2_000, bucket_ms=1_000, state_budget_bytes=0,
-            segment_ids=self.segment_ids,
+            drive().policy, horizon_ms=4_000, bucket_ms=1_000, state_budget_bytes=0,
+            segment_ids=self.segment_ids, lateness_ms=self.lateness_ms,
         )  # fmt: skip
+        late_ms = low_ms - self.lateness_ms
+        clocks = replace(self.state.clocks, low_watermark_ms=low_ms, late_watermark_ms=late_ms)
+        self.state = replace(self.state, clocks=clocks)
         keys = Keys.from_list([b"%d.%d" % (number, i) for i in range(count)])
         entries = Tail(keys, np.full(count, time_ms), np.zeros(count, np.bool_))
         epoch = Epoch(
@@ -108,7 +114,8 @@ class Load:
         self.state = upkeep.run()
         self.sealed_ids += count
         self.merged_ids.append(upkeep.counts["ids_written"] - count)
-        self.deepest = max([self.deepest, *(b.depth for b in self.state.manifest.buckets)])
+        depths = [b.depth for b in self.state.manifest.buckets if b.end_ms > late_ms]
+        self.deepest = max([self.deepest, *depths])
         gone = [e.name for e in self.state.manifest.expired]
         self.store.delete(gone)
         self.state = replace(self.state, manifest=self.state.manifest.without_pending(gone))
@@ -131,6 +138,16 @@ def test_work_and_depth_stay_bounded_however_long_a_bucket_grows(
     assert bucket.ids == load.sealed_ids
 
 
+def test_one_micro_batch_does_not_do_all_merges_of_a_deep_bucket() -> None:
+    load = Load(segment_ids=256)
+    for n in range(4 * 190):
+        load.seal(16, 1_000 * n // 190, low_ms=1_000 * n // 190)
+    assert max(load.merged_ids) <= 3 * 256
+    # Runs that wait for smaller ones to be merged are rewritten together with what those became.
+    assert sum(load.merged_ids) / load.sealed_ids < 3
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+
+
 def test_a_trickle_after_a_flood_does_not_stop_merging() -> None:
     load = Load(segment_ids=64)
     for _ in range(14):
@@ -143,6 +160,76 @@ def test_a_trickle_after_a_flood_does_not_stop_merging() -> None:
     # The flood's merge was done long ago.
     inputs = [s for b in load.state.manifest.buckets for m in b.merges for s in m.inputs]
     assert all(int(s.name[1:]) > 20 for s in inputs)
+
+
+@pytest.mark.parametrize("seal_ids", [6, 32, 64, 256])
+@pytest.mark.parametrize("burst", [6, 24])
+def test_a_burst_before_a_bucket_ends_does_not_make_it_too_deep(seal_ids: int, burst: int) -> None:
+    load = Load(segment_ids=64)
+    for n in range(2 * (13 + burst)):
+        start_ms, k = 1_000 * (n // (13 + burst)), n % (13 + burst)
+        time_ms = start_ms + (k * 950 // 13 if k < 13 else 950 + (k - 13) * 50 // burst)
+        load.seal(seal_ids, time_ms, low_ms=time_ms)
+    assert 10 <= load.deepest <= MAX_OPEN_SEGMENTS
+
+
+@pytest.mark.parametrize("seal_ids", [32, 64, 512])
+def test_a_late_source_does_not_make_an_ended_bucket_too_deep(seal_ids: int) -> None:
+    load = Load(segment_ids=64, lateness_ms=4_000)
+    for n in range(13):
+        load.seal(512, n * 1_000 // 13, low_ms=n * 1_000 // 13)
+    for _ in range(100):
+        load.seal(seal_ids, 500, low_ms=1_003)
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seals=st.lists(
+        st.tuples(st.sampled_from([1, 8, 32, 64]), st.sampled_from([0, 20, 80]), st.booleans()),
+        min_size=40,
+        max_size=100,
+    ),
+    lateness_ms=st.sampled_from([0, 1_000, 4_000]),
+)
+def test_no_open_bucket_is_too_deep_however_its_clock_moves(
+    seals: list[tuple[int, int, bool]], lateness_ms: int
+) -> None:
+    load = Load(segment_ids=64, lateness_ms=lateness_ms)
+    low_ms = 0
+    for ids, step_ms, late in seals:
+        low_ms += step_ms
+        load.seal(ids, max(0, low_ms - late * lateness_ms * 3 // 4), low_ms=low_ms)
+    assert load.deepest <= MAX_OPEN_SEGMENTS
+
+
+@pytest.mark.parametrize(("lateness_ms", "buckets"), [(1_000, 5), (4_000, 9)])
+def test_the_filters_that_one_lookup_asks_stay_within_their_rate(
+    lateness_ms: int, buckets: int
+) -> None:
+    """Late records in every bucket, before and after it was merged."""
+    load, worst = Load(segment_ids=1 << 20, lateness_ms=lateness_ms), 0.0
+    for n in range(15 * 13):
+        low_ms = n * 1_000 // 13
+        load.seal(20, max(0, low_ms - lateness_ms * (n % 5) // 5), low_ms=low_ms)
+        live = [b for b in load.state.manifest.buckets if b.start_ms > low_ms - 1_000 * buckets]
+        rates = [load.store.filters[c.segment.name].fpr for b in live for c in b.coverages()]
+        worst = max(worst, sum(rates))
+    assert 0.005 < worst <= 0.01
+    closed = [b for b in load.state.manifest.buckets if b.end_ms <= low_ms - lateness_ms - 400]
+    assert len(closed) > 3
+    assert {bucket.depth for bucket in closed} == {1}
+
+
+def test_a_bucket_that_stragglers_feed_does_not_delay_the_others() -> None:
+    load = Load(segment_ids=1 << 20, lateness_ms=4_000)
+    for n in range(4 * 9):
+        load.seal(20, n * 1_000 // 9, low_ms=n * 1_000 // 9)
+    for _ in range(60):
+        load.seal(40, 0, low_ms=4_000)
+    depths = [bucket.depth for bucket in load.state.manifest.buckets]
+    assert len(depths) == 4
+    assert max(depths[1:]) == 1
 
 
 def test_a_change_of_grid_merges_step_by_step() -> None:
@@ -192,8 +279,10 @@ def test_in_usual_buckets_an_id_is_written_at_most_three_times() -> None:
             else:
                 driver.feed([Rec(b"later", 1_500)])
             written += driver.count("ids_written")
-        segments = driver.state.manifest.buckets[0].segments
-        assert len(segments) == 1 << (seals * 20 // 64).bit_length()
+        runs = driver.state.manifest.buckets[0].runs
+        assert sum(map(ids_in, runs)) == seals * 20
+        assert len(runs) <= 2
+        assert 2 * max(map(ids_in, runs)) > seals * 20
         assert written / (seals * 20) < 3.1
 
 
@@ -211,6 +300,50 @@ def test_which_runs_are_merged() -> None:
     assert [merge_fan_in(depth) for depth in (0, 9, 10, 12, 14, 99)] == [None, None, 4, 3, 2, 2]
 
 
+def test_a_bucket_that_ends_soon_is_left_alone_until_then() -> None:
+    def merged(count: int, grown: float, *, depth: int | None = None, share: float = 0.5) -> int:
+        runs = tuple((ref(f"{i}", count=1000 if i else 100),) for i in range(count))
+        return len(growing_choice(runs, depth or count, grown, share) or ())
+
+    assert merged(10, 10 / 13) == 0
+    assert merged(13, 12.5 / 13) == 0
+    assert merged(10, 10 / 20) == 9, "more than 16 would come"
+    assert merged(14, 0.99) == 13, "too deep to wait"
+    assert merged(10, -0.5) == 9, "nobody knows what comes"
+    assert merged(10, 1.0) == 0, "none but stragglers come"
+    assert merged(10, 10 / 13, share=20) == merged(10, 1.0, share=20) == 9, "it would last too long"
+    assert merged(13, 12.5 / 13, share=8) == 12
+    assert merged(9, 0.1) == 0
+    assert merged(9, 0.1, depth=14) == 8
+
+
+def test_stragglers_do_not_rewrite_a_bucket() -> None:
+    def sizes(closed: bool, *ids: int) -> list[int] | None:
+        runs = tuple((ref(f"{i}", count=n),) for i, n in enumerate(ids))
+        found = ended_choice(runs, closed=closed)
+        return found if found is None else [segment.count for (segment,) in found]
+
+    assert sizes(False, 3, 29, 29, 29) == [3, 29, 29, 29]
+    assert sizes(False, 29, 29, 29) is None
+    assert sizes(False, 100, 8, 8, 8) is None
+    assert sizes(False, 100, 1, 1, 1, 1) == [1, 1, 1, 1]
+    assert sizes(True, 100, 1, 1) == [100, 1, 1], "its budget is that of one filter"
+    assert sizes(True, 100) is sizes(True) is None
+
+
+def test_a_bucket_of_some_small_seals_is_written_twice() -> None:
+    driver = growing()
+    driver.retune(segment_ids=256)
+    written = sealed = 0
+    for n in range(65):
+        feed(driver, n, time_ms=n * 1_000 // 13)
+        written += driver.count("ids_written")
+        sealed += 20
+    (first, *_) = driver.state.manifest.buckets
+    assert first.depth == 1
+    assert written / sealed <= 2.1
+
+
 def test_a_shard_that_seals_little_takes_turns() -> None:
     driver = drive(state_budget_bytes=0, horizon_ms=2_000, bucket_ms=1_000, lateness_ms=100)
     for n in range(10 + MERGE_STRIDE):
@@ -219,6 +352,23 @@ def test_a_shard_that_seals_little_takes_turns() -> None:
             assert (driver.batch - 1) % MERGE_STRIDE == 0
             return
     pytest.fail("never merged")
+
+
+def test_a_deep_bucket_does_not_wait_for_the_shards_turn() -> None:
+    driver = drive(
+        state_budget_bytes=0,
+        horizon_ms=2_000,
+        bucket_ms=1_000,
+        lateness_ms=100,
+        segment_ids=1 << 20,
+    )
+    off_turn = 0
+    for n in range(80):
+        driver.feed([Rec(b"%d" % n, 990)])  # as if it would end at once
+        (bucket,) = driver.state.manifest.buckets
+        assert bucket.depth < DEEP
+        off_turn += bool(driver.count("segments_merged") and (driver.batch - 1) % MERGE_STRIDE)
+    assert off_turn > 3
 
 
 def test_a_bucket_that_goes_in_the_middle_of_a_merge_goes_whole() -> None:

@@ -207,9 +207,9 @@ def test_the_target_is_for_the_union_of_all_filters_probed(lateness_ms: int, sta
         stable_timestamps=stable, fpr=0.01,
     )  # fmt: skip
     open_buckets = 1 if stable else 1 + lateness_ms // 100
-    closed_buckets = 1 if stable else 1 + 800 // 100
+    ended_buckets = 1 if stable else 1 + (800 + lateness_ms) // 100
     open_rate = MAX_OPEN_SEGMENTS * open_buckets * policy.open_filter_fpr
-    assert open_rate + closed_buckets * policy.closed_filter_fpr == pytest.approx(0.01)
+    assert open_rate + ended_buckets * policy.closed_filter_fpr == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("lateness_ms", [0, 800])

@@ -181,7 +181,7 @@ def accept_loss(root: Root, query_id: str, shard: int, segment: str) -> Accepted
 def _read_meta(copy: Path) -> SegmentMeta:
     build_view(copy, copy.with_name("view"))
     view = open_view(copy.with_name("view"))
-    with closing(view.db):
+    with closing(view):
         return view.meta
 
 
@@ -189,7 +189,7 @@ def _read(copy: Path) -> tuple[SegmentMeta, Keys, I64, I64]:
     """Return metadata, keys, times, and the number of the block that each key lies in."""
     build_view(copy, copy.with_name("view"))
     view = open_view(copy.with_name("view"))
-    with closing(view.db):
+    with closing(view):
         keys, times_ms = decode_all(view)
         entries = [(key, block) for key, block in view.db.items() if key != META_KEY]
         numbers = [int.from_bytes(key, "big") for key, _ in entries]

@@ -1,0 +1,183 @@
+"""The table in a segment file, read in place: a lookup costs a read and a checksum per table block.
+
+RocksDB's iterator takes several times as long. Nothing here knows that a block is absent:
+whatever is not exactly as this release writes it raises ValueError or OSError, and RocksDB is asked
+in its place. What RocksDB says counts (invariant 7).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.core.arrays import I64, U8
+from dedup.core.keys import Keys
+from dedup.kernel import tables
+
+#: Of RocksDB's block-based table, version 6: checksum type, extended magic, checksum, context,
+#: bytes of the metaindex, zeros, version, magic.
+_FOOTER = struct.Struct("<BIIII24sIQ")
+_XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC = 3, 0x007A003E, 6, 0x88E241B785F4CFF7
+_TRAILER_BYTES = 5
+_INDEX_KEY = b"rocksdb.index"
+#: A merge holds about so many bytes of table blocks beside what is in them.
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """An open segment file, and where its table blocks are."""
+
+    file: FileIO
+    directory: tables.Directory
+
+    @classmethod
+    def open(cls, path: Path) -> Table:
+        """Return the table in a file; ValueError or OSError where it is another than expected."""
+        if not tables.AVAILABLE:
+            raise ValueError("tables are read in C only")
+        file = FileIO(os.fspath(path))
+        try:
+            return cls(file, _directory(file))
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; the table is not used any more."""
+        self.file.close()
+
+    def find(self, numbers: I64, keys: Keys) -> tuple[I64, int]:
+        """Return the time of each key in its block, -1 where absent there; and blocks read.
+
+        Parameters
+        ----------
+        numbers : int64 array, shape (n,)
+            The block that could hold each key, never falling.
+        keys : Keys, length n
+        """
+        return tables.table_find(
+            self.file.fileno(), self.directory, numbers, keys.data, keys.offsets
+        )
+
+    def blocks(self, first: int, last: int) -> Iterator[tuple[U8, I64]]:
+        """Yield the blocks of these numbers, and some beside them: bytes, and where each starts."""
+        lasts, starts = self.directory.lasts, self.directory.starts
+        at = int(np.searchsorted(lasts, first))
+        end = min(int(np.searchsorted(lasts, last)) + 1, len(lasts))
+        while at < end:
+            start = int(starts[at])
+            limit = int(np.searchsorted(starts, start + _READ_BYTES, "right")) - 1
+            stop = max(at + 1, min(end, limit))
+            data = np.frombuffer(_read(self.file, start, int(starts[stop]) - start), np.uint8)
+            yield tables.table_unpack(self.directory, at, stop, data)
+            at = stop
+
+
+def _read(file: FileIO, offset: int, length: int) -> bytes:
+    data = os.pread(file.fileno(), length, offset) if offset >= 0 else b""
+    if len(data) != length:
+        raise OSError("it ends too early")
+    return data
+
+
+def _directory(file: FileIO) -> tables.Directory:
+    """Return where the table blocks are: the footer tells of the metaindex, it of the index."""
+    at = os.fstat(file.fileno()).st_size - _FOOTER.size
+    footer = _read(file, at, _FOOTER.size)
+    kind, extended, checksum, context, length, padding, version, magic = _FOOTER.unpack(footer)
+    if (kind, extended, version, magic) != (_XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC):
+        raise ValueError("it has another checksum or version")
+    # Without a context checksums would not tell where a table block belongs.
+    if not context or padding.strip(b"\0"):
+        raise ValueError("its footer is written in another way")
+    unsigned = _FOOTER.pack(kind, extended, 0, context, length, padding, version, magic)
+    if tables.table_checksum(np.frombuffer(unsigned, np.uint8), context, at) != checksum:
+        raise ValueError("its footer is damaged")
+    metaindex = _block(file, context, at - _TRAILER_BYTES - length, length)
+    offset, size = _index_handle(metaindex)
+    if offset + size > at:
+        raise ValueError("its index lies behind its end")
+    return tables.Directory(context, *_entries(_block(file, context, offset, size)))
+
+
+def _block(file: FileIO, context: int, offset: int, length: int) -> U8:
+    """Return the table block of that place, if it is as it was written."""
+    data = np.frombuffer(_read(file, offset, length + _TRAILER_BYTES), np.uint8)
+    checksum = int.from_bytes(data[-4:].tobytes(), "little")
+    if data[-5] != 0 or tables.table_checksum(data[:-4], context, offset) != checksum:
+        raise ValueError("its index is damaged")
+    return data[:-_TRAILER_BYTES]
+
+
+def _index_handle(metaindex: U8) -> tuple[int, int]:
+    """Return where the index is, and how many bytes it has."""
+    end = len(metaindex) - 4 - 4 * int.from_bytes(metaindex[-4:].tobytes(), "little")
+    at = np.zeros(1, np.int64)
+    while 0 <= at[0] < end:
+        ((shared,), (more,), (size,)), at = _varints(metaindex[:end], at, 3)
+        key = metaindex[at[0] : at[0] + more].tobytes()
+        if shared == 0 and key == _INDEX_KEY:
+            handle, _ = _varints(metaindex[:end], at + more, 2)
+            return int(handle[0, 0]), int(handle[1, 0])
+        at = at + more + size
+    raise ValueError("it has no index")
+
+
+def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
+    """Return the last number that each table block may hold, and where each starts.
+
+    An entry of the index has a key that is no less than all keys of its table block, perhaps a
+    shorter one than any of them, and the table block's place. Each is written in full: its prefix
+    is shared with no other.
+    """
+    t = int.from_bytes(index[-4:].tobytes(), "little")
+    if not 0 < 4 * t + 4 <= len(index):
+        raise ValueError("its index has no entries")
+    entries = np.frombuffer(index[len(index) - 4 - 4 * t : -4].tobytes(), "<u4").astype(np.int64)
+    body = np.append(index[: len(index) - 4 - 4 * t], np.zeros(32, np.uint8))
+    if int(entries.max()) + 2 > len(body) - 32 or bool((body[entries] != 0).any()):
+        raise ValueError("its index is written in another way")
+    lengths = body[entries + 1].astype(np.int64)
+    lasts = np.zeros(t, np.int64)
+    for byte in range(4):
+        lasts = lasts << 8 | np.where(lengths > byte, body[entries + 2 + byte], 0)
+    # No number has a shorter key, nor one that equals it as far as it goes.
+    lasts = np.where(lengths < 4, lasts - 1, np.where(lengths > 4, (1 << 32) - 1, lasts))
+    (offsets, sizes), ends = _varints(body, entries + 2 + lengths, 2)
+    starts = np.append(offsets, offsets[-1] + sizes[-1] + _TRAILER_BYTES)
+    whole = (
+        np.array_equal(ends, np.append(entries[1:], len(body) - 32))
+        and np.array_equal(starts[:-1] + sizes + _TRAILER_BYTES, starts[1:])
+        and bool((lasts[1:] > lasts[:-1]).all())
+        and int(lasts[0]) >= 0
+    )
+    if not whole:
+        raise ValueError("its index contradicts itself")
+    return lasts.astype(np.uint32), starts
+
+
+def _varints(data: U8, at: I64, count: int) -> tuple[I64, I64]:
+    """Return ``count`` numbers from each place on, shape (count, n), and where they end."""
+    values = np.zeros((count, len(at)), np.int64)
+    for value in values:
+        going = np.ones(len(at), np.bool_)
+        for shift in range(0, 63, 7):
+            if int(at.max()) >= len(data):
+                raise ValueError("it ends within a number")
+            byte = data[at].astype(np.int64)
+            value |= np.where(going, (byte & 0x7F) << shift, 0)
+            at = at + going
+            going = going & (byte >= 0x80)
+            if not going.any():
+                break
+        else:
+            raise ValueError("it has a number that is too large")
+    return values, at
