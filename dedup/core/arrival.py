@@ -48,7 +48,8 @@ def judge(
     times_ms : int64 array, shape (n,)
         Effective timestamps.
     matches : Matches
-        Remembered entries, by position in the sequence of first records.
+        Remembered entries, and the IDs that they settle, by position in the sequence of first
+        records.
     droppable : bool array, shape (n,)
         Records that are not taken even if unknown.
     horizon_ms : int
@@ -68,17 +69,20 @@ def judge(
     verdicts = np.zeros(n, np.uint8)
     verdicts[droppable] = Verdict.LATE
 
-    entry_record = first_records[matches.index]
-    near = within_horizon(matches.times_ms, times_ms[entry_record], horizon_ms)
-    verdicts[entry_record[near]] = Verdict.DUPLICATE
+    settled = np.zeros(n, np.bool_)
+    settled[first_records[matches.settled]] = True
     if len(first_records) == n:
+        verdicts[settled] = Verdict.DUPLICATE
         return verdicts
 
+    verdicts[settled[first]] = Verdict.DUPLICATE
     repeated = np.zeros(n, np.bool_)
     repeated[first[~is_first]] = True
+    repeated &= ~settled
     records = np.flatnonzero(repeated[first])
     records = records[np.lexsort((times_ms[records], first[records]))]
-    # Most IDs have one record, and their entries are done with.
+    # Most IDs have one record or are settled, and their entries are done with.
+    entry_record = first_records[matches.index]
     asked = np.flatnonzero(repeated[entry_record])
     seen = _seen(
         records, first[records], times_ms, entry_record[asked], matches.times_ms[asked], horizon_ms

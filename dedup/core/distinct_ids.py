@@ -57,7 +57,7 @@ def distinct_ids(
     if is_first.all():
         return DistinctIds(keys, hashes, times_ms, times_ms, own_first_ms, own_last_ms), first
     distinct, repeats = np.flatnonzero(is_first), np.flatnonzero(~is_first)
-    repeated = np.searchsorted(distinct, first[repeats])
+    repeated = (np.cumsum(is_first) - 1)[first[repeats]]
 
     def over_copies(choose: np.ufunc, values: I64) -> I64:
         chosen = values[distinct]

@@ -40,6 +40,8 @@ class Matches:
         Positions among the distinct IDs.
     times_ms : int64 array, shape (m,)
         Emitted timestamps.
+    settled : bool array, shape (u,)
+        IDs that have an entry within the horizon of all of their records.
     negative, true_positive, false_positive : int
         IDs that no filter may hold / that a filter may hold and the catalog confirmed / refuted.
     lost : list of SegmentRef
@@ -48,6 +50,7 @@ class Matches:
 
     index: I64
     times_ms: I64
+    settled: BOOL
     negative: int = 0
     true_positive: int = 0
     false_positive: int = 0
@@ -198,6 +201,7 @@ def lookup(
     return Matches(
         np.concatenate(search.index),
         np.concatenate(search.times_ms),
+        search.settled,
         negative=len(unsettled) - int(maybe.sum()),
         true_positive=int(confirmed.sum()),
         false_positive=int((maybe & ~confirmed).sum()),

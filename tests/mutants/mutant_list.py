@@ -260,6 +260,20 @@ MUTANTS = (
         "if len(blocks) < 0:",
         "unit/test_catalog_table.py",
     ),
+    _mutant(
+        "an ID is settled by an entry that is near its first record alone",
+        "core/lookup.py",
+        "        near &= within_horizon(times_ms, self.distinct.last_ms[ids], self.policy.horizon_ms)\n",
+        "",
+        VERDICTS,
+    ),
+    _mutant(
+        "repeats of a settled ID are judged without its entries",
+        "core/arrival.py",
+        "    verdicts[settled[first]] = Verdict.DUPLICATE\n",
+        "",
+        VERDICTS,
+    ),
     # --- upkeep
     _mutant(
         "how long a merge lasts does not count",

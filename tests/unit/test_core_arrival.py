@@ -17,13 +17,21 @@ def first_of(ids: list[int]) -> np.ndarray:
     return np.array([ids.index(i) for i in ids], I64)
 
 
-def matches_of(ids: list[int], entries: list[tuple[int, int]]) -> Matches:
+def matches_of(
+    ids: list[int], times_ms: list[int], entries: list[tuple[int, int]], horizon_ms: int
+) -> Matches:
     """Entries (ID, time) of IDs that occur in the batch, by order of their first records."""
     order = list(dict.fromkeys(ids))
     known = [(order.index(i), time_ms) for i, time_ms in entries if i in order]
+    own = [[t for j, t in zip(ids, times_ms, strict=True) if j == i] for i in order]
+    settled = [
+        any(j == i and all(abs(t - e) <= horizon_ms for t in times) for j, e in entries)
+        for i, times in zip(order, own, strict=True)
+    ]
     return Matches(
         np.array([index for index, _ in known], I64),
         np.array([time_ms for _, time_ms in known], I64),
+        np.array(settled, np.bool_),
     )
 
 
@@ -70,7 +78,7 @@ def test_against_a_loop(
     verdicts = judge(
         first_of(ids),
         np.array(times_ms, I64),
-        matches_of(ids, entries),
+        matches_of(ids, times_ms, entries, horizon_ms),
         np.array(droppable, np.bool_),
         horizon_ms,
         tie_rank,
@@ -91,7 +99,7 @@ def judged(
     times_ms: list[int], droppable: list[bool], rank: list[int], horizon_ms: int = 10
 ) -> list[int]:
     n = len(times_ms)
-    nothing = Matches(np.zeros(0, I64), np.zeros(0, I64))
+    nothing = Matches(np.zeros(0, I64), np.zeros(0, I64), np.zeros(min(n, 1), np.bool_))
     return judge(
         np.zeros(n, I64),
         np.array(times_ms, I64),
