@@ -1,8 +1,8 @@
 """One core and two, one executor to four: time, and bytes per record through shuffle and state.
 
-A session for each place, in alternation; in each, all contenders are fed in turn. As many shards
-as cores. Executors are those of a standalone cluster on this machine (`local-cluster`), of one core
-each; more of them than the machine has cores show what they cost, not what they gain.
+A session for each place, one after another; in each, all contenders are fed in turn. As many
+shards as cores. Executors are those of a standalone cluster on this machine (`local-cluster`), of
+one core each; more of them than the machine has cores show what they cost, not what they gain.
 
     python -m benchmarks.cores
 """
@@ -34,7 +34,6 @@ from benchmarks.results import finish, median
 
 OURS, FLOOR = "dedup_by_id", "scan + repartition(id)"
 WARM_UP = 2
-ROUNDS = 2
 _EXECUTOR_MIB = 3072
 
 
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Figures of every micro-batch, by place, round and contender."""
     events = Events(rows=arguments.rows, shape=arguments.shape)
     found: dict[str, list[dict[str, Any]]] = {place.name: [] for place in places()}
-    for number in range(ROUNDS):
+    for number in range(arguments.rounds):
         for place in places():
             print(f"round {number}, {place.name}", file=sys.stderr)
             found[place.name].append(one(place, events, arguments))
@@ -153,6 +152,7 @@ def table(result: dict[str, Any]) -> str:
 
 def main() -> None:
     options = parser(__doc__, rows=300_000, batches=6, name="cores")
+    options.add_argument("--rounds", type=int, default=1, help="in each place")
     options.add_argument("--shape", choices=SCHEMAS, default="narrow", help="of the rows")
     arguments = options.parse_args()
     finish(arguments.name, run(arguments), table)

@@ -34,6 +34,7 @@ from benchmarks.harness import (
 )
 from benchmarks.memory import Sampler, usage
 from benchmarks.results import finish, median
+from dedup.core.metrics import BatchMetrics
 
 #: Million live IDs at which is looked.
 TARGETS = (1, 3, 10, 30, 100)
@@ -100,9 +101,15 @@ def feed(
         "batch_ms": pipeline.batch_ms[-1],
         "duration_ms": pipeline.progress[-1],
         "state_bytes_written": state_bytes(folder) - before,
-        "metrics": {k: getattr(last, k) for k in last.__slots__} if last is not None else None,
+        "metrics": numbers(last) if last is not None else None,
         "memory": memory(spark, sampler) if sampler is not None else None,
     }
+
+
+def numbers(metrics: BatchMetrics) -> dict[str, Any]:
+    """What a micro-batch counted, without its lists."""
+    figures = {name: getattr(metrics, name) for name in metrics.__slots__}
+    return {name: value for name, value in figures.items() if not isinstance(value, tuple | list)}
 
 
 def cold_start(
@@ -124,7 +131,7 @@ def cold_start(
         "session_s": started_s - begun_s,
         "first_batch_s": done_s - started_s,
         "batch_ms": pipeline.batch_ms[-1],
-        "metrics": {k: getattr(last, k) for k in last.__slots__} if last is not None else None,
+        "metrics": numbers(last) if last is not None else None,
     }
 
 
