@@ -169,8 +169,8 @@ MUTANTS = (
     _mutant(
         "late records are dropped before they are looked up",
         "core/arrival.py",
-        "verdicts[entry_record[near]] = Verdict.DUPLICATE",
-        "verdicts[entry_record[near & ~droppable[entry_record]]] = Verdict.DUPLICATE",
+        "verdicts[settled[first]] = Verdict.DUPLICATE",
+        "verdicts[settled[first] & ~droppable] = Verdict.DUPLICATE",
         "unit/test_core_arrival.py",
         ORACLE,
     ),
@@ -272,7 +272,7 @@ MUTANTS = (
         "core/arrival.py",
         "    verdicts[settled[first]] = Verdict.DUPLICATE\n",
         "",
-        VERDICTS,
+        "unit/test_core_arrival.py",
     ),
     # --- upkeep
     _mutant(
