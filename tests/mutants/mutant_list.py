@@ -263,8 +263,8 @@ MUTANTS = (
     _mutant(
         "an ID is settled by an entry that is near its first record alone",
         "core/lookup.py",
-        "        near &= within_horizon(times_ms, self.distinct.last_ms[ids], self.policy.horizon_ms)\n",
-        "",
+        "self.distinct.last_ms[ids]",
+        "self.distinct.first_ms[ids]",
         VERDICTS,
     ),
     _mutant(
