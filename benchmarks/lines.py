@@ -1,8 +1,8 @@
 """Time against live IDs, one line per contender and shape of rows: `python -m benchmarks.lines`.
 
 Draws `live-ids.svg` from what is in `results` alone, and prints from where on ours is ahead.
-Micro-batches come from ``pipelines*.json``, whole processes from ``runs*.json``. Of several series
-of a contender over one shape the longest is drawn; what is printed of two was measured in one run.
+Micro-batches come from ``pipelines*.json``, whole processes from ``runs*.json``. Of each shape the
+run with most contenders is drawn; what is printed of two was measured in one run.
 """
 
 from __future__ import annotations
@@ -111,13 +111,16 @@ def verdicts(runs: list[list[Line]]) -> Iterator[str]:
             yield f"{other.shape:8}{other.name:48}{where} (from {first_m:.1f} to {last_m:.1f} M)"
 
 
-def drawn(lines: list[Line]) -> list[Line]:
-    """The longest of each contender and shape."""
+def drawn(runs: list[list[Line]]) -> list[Line]:
+    """Of each shape the run with most contenders, and those that only others have from there.
+
+    Lines of one run were measured in turn; two of different runs may be of different machines.
+    """
     best: dict[tuple[str, str], Line] = {}
-    for line in lines:
-        known = best.get((line.shape, line.name))
-        if line.points and (known is None or line.points[-1][0] > known.points[-1][0]):
-            best[line.shape, line.name] = line
+    for lines in sorted(runs, key=len, reverse=True):
+        for line in lines:
+            if line.points:
+                best.setdefault((line.shape, line.name), line)
     return list(best.values())
 
 
@@ -190,8 +193,7 @@ def picture(streams: list[Line], runs: list[Line]) -> str:
 
 def main() -> None:
     streams = list(stream_runs(FOLDER))
-    everything = drawn([line for lines in streams for line in lines])
-    PICTURE.write_text(picture(everything, whole_runs(FOLDER)))
+    PICTURE.write_text(picture(drawn(streams), whole_runs(FOLDER)))
     print(*verdicts(streams), sep="\n")
 
 

@@ -112,6 +112,14 @@ def test_from_where_on_ours_is_ahead() -> None:
     assert against(9, 2, 9) == 3e6  # stopped, or measured no further
 
 
+def test_lines_beside_one_another_are_of_one_run() -> None:
+    few = [Line("narrow", name, [(9e6, 1.0)]) for name in ("ours", "theirs")]
+    most = [Line("narrow", name, [(1e6, 2.0)]) for name in ("ours", "theirs", "floor")]
+    alone = [Line("narrow", "ours", [(2e6, 3.0)]), Line("narrow", "another", [(2e6, 4.0)])]
+    wide = [Line("wide", "ours", [(1e6, 5.0)])]
+    assert lines.drawn([few, most, alone, wide]) == [*most, alone[1], *wide]
+
+
 def test_the_picture_is_drawn_from_results_alone(tmp_path: Path) -> None:
     stream = {
         "rows_per_batch": 1000,
