@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from dedup.errors import cause
 from tests.faults.subject import ROOT, Subject, stands_still
 from tests.kafka.sink_query import PRELOAD, SinkQuery
 from tests.support.quick_spark import QUICK_SESSION
+from tests.support.waiting import readable
 
 ANSWER = "ANSWER "
 #: More than all faults of a start together bring about.
@@ -94,7 +94,7 @@ class SinkSubject(Subject):
         """
         assert self.process is not None
         assert self.process.stdout is not None
-        while select.select([self.process.stdout], [], [], timeout_s)[0]:
+        while readable(self.process.stdout.fileno(), timeout_s):
             line = self.process.stdout.readline().decode()
             if not line:
                 raise EOFError

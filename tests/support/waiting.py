@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,13 @@ def wait_until(so: Callable[[], object], timeout_s: float = 30.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether there is something to read in time, whatever the descriptor's number.
+
+    `select.select` takes none from 1024 on, and a process that runs many tests has as many.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(timeout_s))

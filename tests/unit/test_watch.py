@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import struct
@@ -33,6 +32,7 @@ from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 from dedup.monitor.watched import Watched
 from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, batch
+from tests.support.waiting import readable
 
 STEP_MS = 10_000
 
@@ -379,7 +379,7 @@ class Watching:
     def until(self, text: bytes) -> None:
         """Read until that is written."""
         while text not in self.output:
-            assert select.select([self.ours], [], [], 60)[0], self.output
+            assert readable(self.ours, 60), self.output
             self.output += os.read(self.ours, 65536)
 
     def interrupt(self) -> None:
