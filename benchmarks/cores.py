@@ -12,27 +12,32 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.contenders import operator, shuffle_only, spark_built_in
+from benchmarks.contenders import contenders, operator
 from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import (
     BASE_SETTINGS,
     HORIZON,
-    TUNED_ROCKSDB,
     Pipeline,
+    bytes_in,
     data_folder,
     parser,
     session,
     side_by_side,
     work_folder,
 )
+from benchmarks.pipelines import OURS
 from benchmarks.results import finish, median
 
-OURS, FLOOR = "dedup_by_id", "scan + repartition(id)"
+NAMES = (
+    "scan + repartition(id)",
+    OURS,
+    "dropDuplicatesWithinWatermark, HDFS-backed",
+    "dropDuplicatesWithinWatermark, RocksDB tuned",
+)
 WARM_UP = 2
 _EXECUTOR_MIB = 3072
 
@@ -55,14 +60,11 @@ def places() -> list[Place]:
     ]
 
 
-def contenders() -> list[Pipeline]:
+def wanted() -> list[Pipeline]:
     """Ours, its floor and Spark's two state stores."""
-    return [
-        Pipeline(FLOOR, shuffle_only),
-        Pipeline(OURS, operator(shared_local=True)),
-        Pipeline("dropDuplicatesWithinWatermark, HDFS-backed", spark_built_in),
-        Pipeline("dropDuplicatesWithinWatermark, RocksDB tuned", spark_built_in, TUNED_ROCKSDB),
-    ]
+    everyone = contenders()
+    everyone[OURS].transform = operator(shared_local=True)
+    return [everyone[name] for name in NAMES]
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -78,14 +80,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "shape": events.shape,
         "live_ids": events.unique(arguments.batches),
         "horizon": HORIZON,
-        "settings": {p.name: {**BASE_SETTINGS, **p.settings} for p in contenders()},
+        "settings": {p.name: {**BASE_SETTINGS, **p.settings} for p in wanted()},
         "places": found,
     }
 
 
 def one(place: Place, events: Events, arguments: argparse.Namespace) -> dict[str, Any]:
     """All contenders in turn in one place."""
-    data, pipelines = data_folder(arguments.data, events), contenders()
+    data, pipelines = data_folder(arguments.data, events), wanted()
     shuffled: dict[str, list[int]] = {p.name: [] for p in pipelines}
     for pipeline in pipelines:
         pipeline.schema = events.schema
@@ -109,6 +111,7 @@ def one(place: Place, events: Events, arguments: argparse.Namespace) -> dict[str
             p.name: {
                 "batch_ms": p.batch_ms,
                 "shuffle_bytes": shuffled[p.name],
+                # Nobody deletes a checkpoint's files within so few micro-batches.
                 "checkpoint_bytes": bytes_in(work / str(place_of) / "checkpoint"),
                 "catalog_bytes": bytes_in(work / str(place_of) / "catalog"),
             }
@@ -122,11 +125,6 @@ def shuffle_bytes(spark: SparkSession) -> int:
     quantiles = context._gateway.new_array(context._jvm.double, 0)
     stages = context._jsc.sc().statusStore().stageList(None, False, False, quantiles, None)
     return sum(stages.apply(n).shuffleWriteBytes() for n in range(stages.size()))
-
-
-def bytes_in(folder: Path) -> int:
-    """What lies there; no contender deletes a checkpoint's files within so few micro-batches."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def table(result: dict[str, Any]) -> str:

@@ -258,6 +258,11 @@ def filling(arguments: argparse.Namespace) -> tuple[Events, int]:
     return events, batches
 
 
+def bytes_in(folder: Path) -> int:
+    """Size of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def drop_page_cache() -> None:
     """Let the system forget what it remembers of files, if it lets us."""
     os.sync()

@@ -25,6 +25,7 @@ from benchmarks.contenders import contenders
 from benchmarks.harness import (
     HORIZON,
     Pipeline,
+    bytes_in,
     data_folder,
     drop_page_cache,
     filling,
@@ -146,8 +147,7 @@ def memory(spark: SparkSession, sampler: Sampler) -> dict[str, Any]:
 
 def state_bytes(folder: Path) -> int:
     """Size of all state files of a checkpoint."""
-    state = folder / "checkpoint" / "state"
-    return sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
+    return bytes_in(folder / "checkpoint" / "state")
 
 
 def heap_bytes(spark: SparkSession) -> int:

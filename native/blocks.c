@@ -45,7 +45,8 @@ static block parts_of(const uint8_t *p)
 /* All sizes are compared before anything behind them is read. */
 bool dk_block_ok(const uint8_t *p, size_t size)
 {
-    if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || (p[1] & ~(ONE_LENGTH | WIDE_TIMES)) || dk_le16(p + 2) == 0)
+    if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || (p[1] & ~(ONE_LENGTH | WIDE_TIMES)) ||
+        dk_le16(p + 2) == 0)
         return false;
     size_t n = dk_le16(p + 2);
     size_t head = 4 + (p[1] & ONE_LENGTH ? 4 : 4 * n) + n * (p[1] & WIDE_TIMES ? 8 : 4);

@@ -63,19 +63,17 @@ def judge(
     lies within the horizon.
     """
     n = len(first)
-    position = np.arange(n, dtype=np.int64)
-    is_first = first == position
+    is_first = first == np.arange(n)
     first_records = np.flatnonzero(is_first)
     verdicts = np.zeros(n, np.uint8)
     verdicts[droppable] = Verdict.LATE
 
     settled = np.zeros(n, np.bool_)
     settled[first_records[matches.settled]] = True
+    verdicts[settled[first]] = Verdict.DUPLICATE
     if len(first_records) == n:
-        verdicts[settled] = Verdict.DUPLICATE
         return verdicts
 
-    verdicts[settled[first]] = Verdict.DUPLICATE
     repeated = np.zeros(n, np.bool_)
     repeated[first[~is_first]] = True
     repeated &= ~settled
