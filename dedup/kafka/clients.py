@@ -161,3 +161,20 @@ def _problem(config: dict[str, Any]) -> str | None:
     except (TypeError, ValueError) as error:
         return str(error).strip().rstrip(".")
     return None
+
+
+def is_passing(error: Any) -> bool:
+    """Return whether a question about a topic may be answered when it is asked again.
+
+    A topic that was made a moment ago, or whose leader moves, is answered for by brokers that do
+    not know it yet; the admin client does not call all these errors retriable.
+
+    Parameters
+    ----------
+    error : confluent_kafka.KafkaError
+    """
+    codes = confluent().KafkaError
+    return error.retriable() or error.code() in (
+        codes.NOT_LEADER_FOR_PARTITION, codes.LEADER_NOT_AVAILABLE, codes.UNKNOWN_TOPIC_OR_PART,
+        codes.FENCED_LEADER_EPOCH, codes.UNKNOWN_LEADER_EPOCH, codes.REPLICA_NOT_AVAILABLE,
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dedup.errors import ConfigError
 from dedup.kafka.client_options import ClientSettings
-from dedup.kafka.clients import confluent, connection
+from dedup.kafka.clients import confluent, connection, is_passing
 
 T = TypeVar("T")
 #: How long a broker may take to answer before it counts as unreachable.
@@ -142,15 +142,27 @@ class Cluster:
         """Return where each partition ends: for readers of committed records, or for all.
 
         The first is the last stable offset, which stands before the first open transaction.
+
+        Raises
+        ------
+        ConfigError
+            If the broker refuses the question.
         """
         library = self._library
         level = library.IsolationLevel
         places = [library.TopicPartition(topic.name, n) for n in range(topic.partitions)]
-        asked = self._admin.list_offsets(
-            {place: library.admin.OffsetSpec.latest() for place in places},
-            isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
-        )
-        return {place.partition: self._answer(asked[place]).offset for place in places}
+        latest = {place: library.admin.OffsetSpec.latest() for place in places}
+        chosen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            asked = self._admin.list_offsets(latest, isolation_level=chosen)
+            try:
+                return {place.partition: self._answer(asked[place]).offset for place in places}
+            except library.KafkaException as error:
+                if not is_passing(error.args[0]) or time.monotonic() > deadline:
+                    why = self._text(error.args[0])
+                    raise ConfigError(f"Topic {topic.name!r}: {why}.") from None
+            time.sleep(_POLL_S)
 
     def _settings(self, kind: Any, name: str) -> Mapping[str, str] | None:
         resource = self._library.admin.ConfigResource(kind, name)

@@ -13,12 +13,15 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Message,
     Producer,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from dedup.kafka.clients import is_passing
 
 _TIMEOUT_S = 30.0
 #: Settings of clients that find a broker as soon as it is back.
@@ -114,8 +117,15 @@ def end_offsets(address: str, topic: str, *, committed: bool = False) -> list[in
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     places = [TopicPartition(topic, n) for n in range(partitions_of(address, topic))]
     asked = {place: OffsetSpec.latest() for place in places}
-    found = admin(address).list_offsets(asked, isolation_level=level)
-    return [found[place].result(_TIMEOUT_S).offset for place in places]
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            found = admin(address).list_offsets(asked, isolation_level=level)
+            return [found[place].result(_TIMEOUT_S).offset for place in places]
+        except KafkaException as error:  # a topic made a moment ago may have no leader yet
+            if not is_passing(error.args[0]) or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
 
 
 def read_topic(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import re
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,3 +173,19 @@ def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
         listed = admin(eager.address).list_topics(timeout=10).topics
         assert set(listed) == {"__transaction_state"}
         slot.drop()
+
+
+def test_a_producer_that_is_thrown_away_leaves_no_threads(slot: KafkaSlot) -> None:
+    """Not only when the garbage collector comes by: it held connections until then."""
+    before = len(os.listdir("/proc/self/task"))
+    gc.disable()
+    try:
+        for _ in range(3):
+            slot.initialise()
+        slot.drop()
+    finally:
+        gc.enable()
+    until = time.monotonic() + 10
+    while (left := len(os.listdir("/proc/self/task"))) >= before:
+        assert time.monotonic() < until, f"{left} threads are left, {before} were there with it"
+        time.sleep(0.05)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from dedup.errors import SinkError
 from dedup.kafka.client_options import ClientSettings
-from dedup.kafka.clients import admin_client, confluent, consumer_config
+from dedup.kafka.clients import admin_client, confluent, consumer_config, is_passing
 from dedup.sinks.marker import Marker, marker_key
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class MarkerLog:
                         yield message
                         offset += 1
                     elif message.error().code() != self._library.KafkaError._PARTITION_EOF:
-                        if self._is_passing(message.error()):
+                        if is_passing(message.error()):
                             continue
                         raise self._unanswered(message.error().str())
                     if partition in left and offset >= left[partition]:
@@ -210,17 +210,9 @@ class MarkerLog:
                 if late or is_there(found):
                     return found
             except self._library.KafkaException as error:
-                if late or not self._is_passing(error.args[0]):
+                if late or not is_passing(error.args[0]):
                     raise self._unanswered(error.args[0].str()) from None
             time.sleep(_POLL_S)
-
-    def _is_passing(self, error: Any) -> bool:
-        codes = self._library.KafkaError
-        return error.retriable() or error.code() in (
-            codes.NOT_LEADER_FOR_PARTITION, codes.LEADER_NOT_AVAILABLE,
-            codes.UNKNOWN_TOPIC_OR_PART, codes.FENCED_LEADER_EPOCH, codes.UNKNOWN_LEADER_EPOCH,
-            codes.REPLICA_NOT_AVAILABLE,
-        )  # fmt: skip
 
     def _consumer(self, committed: bool) -> Any:
         if committed not in self._consumers:

@@ -17,6 +17,20 @@ _ANY = -1
 _ASK_S = 10.0
 
 
+class _FirstFailure:
+    """What a producer reports to, apart from the sender that holds the producer.
+
+    Were it the sender itself, the two would hold each other, and the threads and connections of a
+    producer that nobody uses any more would stay until the garbage collector comes by.
+    """
+
+    found: tuple[Any, Any] | None = None
+
+    def __call__(self, error: Any, message: Any) -> None:
+        if error is not None and self.found is None:
+            self.found = error, message
+
+
 class Sender:
     """Hands records to one producer.
 
@@ -28,8 +42,6 @@ class Sender:
     ----------
     producer : confluent_kafka.Producer
         Set once it is made with `producer_settings`.
-    failed : tuple or None
-        Error and message of the first record of a transaction that the brokers did not take.
     """
 
     producer: Any
@@ -43,18 +55,23 @@ class Sender:
             else options.partitioner
         )
         self._partitions: dict[str, int] = {}
-        self.failed: tuple[Any, Any] | None = None
+        self._failure = _FirstFailure()
+
+    @property
+    def failed(self) -> tuple[Any, Any] | None:
+        """Error and message of the first record of a transaction that the brokers did not take."""
+        return self._failure.found
 
     def producer_settings(self) -> dict[str, Any]:
         """Return what the producer must be made with: only failures are reported back."""
         given = self._options.clients.properties
         own = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 262_144}
         defaults = {name: value for name, value in own.items() if name not in given}
-        return defaults | {"delivery.report.only.error": True, "on_delivery": self._report}
+        return defaults | {"delivery.report.only.error": True, "on_delivery": self._failure}
 
     def begin(self) -> None:
         """Forget the failures of the transaction before."""
-        self.failed = None
+        self._failure.found = None
 
     def send(self, records: pa.RecordBatch, task: int) -> None:
         """Hand records over, in their order.
@@ -101,10 +118,6 @@ class Sender:
                 "correct the option or column that names it."
             )
         return known
-
-    def _report(self, error: Any, message: Any) -> None:
-        if error is not None and self.failed is None:
-            self.failed = error, message
 
     def _arguments(self, records: pa.RecordBatch, task: int) -> Any:
         """Return an iterator over the arguments of `produce`, as few as the records need."""
