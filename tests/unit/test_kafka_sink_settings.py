@@ -11,16 +11,17 @@ import pytest
 
 from dedup.errors import ConfigError, SinkError
 from dedup.kafka import kafka_sink
-from dedup.kafka.sink.function import KafkaFunction
 from dedup.kafka.sink.sink_options import sink_options
 from dedup.kafka.sink.staging import Staging
+from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.ledger import Ledger
 
 
-def function() -> KafkaFunction:
+def function() -> SinkFunction:
     return kafka_sink("localhost:9", checkpoint="checkpoint", topic="out")
 
 
-def call(sink: KafkaFunction, batch_id: int, *, fails: bool = False) -> str:
+def call(sink: SinkFunction, batch_id: int, *, fails: bool = False) -> str:
     """What a call does around its Spark job."""
     row = sink._row("q", batch_id)
     sink._rows["q"] = (row, batch_id, not fails)
@@ -72,14 +73,14 @@ def test_a_checkpoint_tells_the_query_that_runs_this_micro_batch(tmp_path: Path)
 
 
 def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "q")
-    staging.settle({"markers": "a", "transactional.id.prefix": "p"})
-    staging.settle({"markers": "a", "transactional.id.prefix": "p"})
+    ledger = Ledger(str(tmp_path), "q")
+    ledger.settle({"markers": "a", "transactional.id.prefix": "p"})
+    ledger.settle({"markers": "a", "transactional.id.prefix": "p"})
     with pytest.raises(ConfigError, match="Option markers is 'b', and this sink has published"):
-        staging.settle({"markers": "b", "transactional.id.prefix": "p"})
+        ledger.settle({"markers": "b", "transactional.id.prefix": "p"})
     with pytest.raises(ConfigError, match=r"transactional\.id\.prefix"):
-        staging.settle({"markers": "a", "transactional.id.prefix": "other"})
-    Staging(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
+        ledger.settle({"markers": "a", "transactional.id.prefix": "other"})
+    Ledger(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
 
 
 def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> None:
@@ -88,8 +89,8 @@ def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> No
     staged = one.write(0, 0, rows)
     assert one.manifest(0, [staged]) == [staged]
     assert other.manifest(0, []) == []
-    other.note_published(7)
-    assert one.published() is None
+    Ledger(str(tmp_path), "other").note_published(7)
+    assert Ledger(str(tmp_path), "one").published() is None
     other.clean(7)
     assert [batch.num_rows for batch in one.read(staged)] == [1]
 

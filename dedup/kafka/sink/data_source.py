@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from dedup.errors import ConfigError
-from dedup.kafka.sink.driver import Answer, check_cluster, complete
+from dedup.kafka.sink.driver import check_cluster
 from dedup.kafka.sink.record_shape import record_shape
-from dedup.kafka.sink.sink_options import SinkOptions, sink_options
-from dedup.kafka.sink.sink_task import SinkTask, current_batch
-
-
-@dataclass
-class _Message(WriterCommitMessage):
-    """What a task tells the driver, as Spark carries it."""
-
-    answer: Answer
-
-
-class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the micro-batches of one query."""
-
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        names = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        self._options = options
-        self._task = SinkTask(options, record_shape(names, options))
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
-        """Publish or stage the rows of a task."""
-        batch, slot = current_batch(self._options.name)
-        return _Message(self._task.write(batch, slot, iterator))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks left to the driver."""
-        complete(self._options, [m.answer for m in messages if isinstance(m, _Message)])
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: what is staged is deleted with the micro-batch once it is published.
-
-        Spark calls this also where `commit` failed in its midst, so nothing may be undone here.
-        """
+from dedup.kafka.sink.sink_options import sink_options
+from dedup.kafka.sink.sink_task import SinkTask
+from dedup.sinks.stream_writer import SinkStreamWriter
 
 
 class KafkaSinkSource(DataSource):
@@ -73,9 +41,10 @@ class KafkaSinkSource(DataSource):
             'df.writeStream. For a batch use df.write.format("kafka").'
         )
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; Spark calls it on the driver."""
         options = sink_options(self.options)
-        writer = KafkaStreamWriter(options, schema)
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        task = SinkTask(options, record_shape(columns, options))
         check_cluster(options)
-        return writer
+        return SinkStreamWriter(task)

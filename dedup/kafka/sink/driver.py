@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from dedup import faults
 from dedup.errors import SinkError
@@ -14,8 +13,10 @@ from dedup.kafka.sink.rows import Rows
 from dedup.kafka.sink.sink_options import ATOMIC, SinkOptions
 from dedup.kafka.sink.staging import Staging
 from dedup.kafka.sink.transactions import KafkaSlot, marker_log
+from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice, publish_staged
+from dedup.sinks.protocol import Fenced, StagedSlice, publish_staged
+from dedup.sinks.work import Answer
 
 logger = logging.getLogger("dedup")
 
@@ -62,20 +63,6 @@ class KafkaSink:
         return Rows(batch for piece in slices for batch in self._staging.read(piece))
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a task of a sink tells the driver.
-
-    Parameters
-    ----------
-    batch : Batch
-    piece : PublishedSlice or StagedSlice
-    """
-
-    batch: Batch
-    piece: PublishedSlice | StagedSlice
-
-
 #: What this process has asked the cluster already.
 _checked: set[tuple[object, ...]] = set()
 
@@ -118,13 +105,15 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
     if not any(isinstance(answer.piece, StagedSlice) for answer in answers):
         return
     assert options.staging is not None
-    batch, staging = answers[0].batch, Staging(options.staging, answers[0].batch.query_id)
+    batch = answers[0].batch
+    staging = Staging(options.staging, batch.query_id)
+    ledger = Ledger(options.staging, batch.query_id)
     slices = [answer.piece for answer in answers]
     staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
     faults.point("kafka.driver.before")
     sink = KafkaSink(options, staging, batch.query_id)
     whole = (lambda: staging.manifest(batch.batch_id, staged)) if options.mode == ATOMIC else None
-    staging.settle(
+    ledger.settle(
         {
             "topic": options.topic or "",
             "markers": options.markers,
@@ -137,7 +126,7 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
             sink,
             slices,
             whole=whole,
-            known_batch_id=None if options.accept_lost_markers else staging.published(),
+            known_batch_id=None if options.accept_lost_markers else ledger.published(),
             accept_difference=options.accept_difference == batch.batch_id,
         )
     except Fenced as error:
@@ -150,6 +139,6 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
     finally:
         sink.close()
     faults.point("kafka.driver.published")
-    staging.note_published(batch.batch_id)
+    ledger.note_published(batch.batch_id)
     staging.clean(batch.batch_id)
     faults.point("kafka.driver.after")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
 from dedup.kafka.client_options import PREFIX, ClientSettings, client_settings
+from dedup.sinks.options import batch_number, check_name, flag, folder, known_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +30,6 @@ _OWN = (
     "accept.difference", "accept.lost.markers", "checkpointlocation", "markers", "mode", "name",
     "partitioner", "staging", "topic", "transactional.id.prefix",
 )  # fmt: skip
-#: Spark's own, which say nothing about the sink.
-_OF_SPARK = ("path", "queryname")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +95,7 @@ def sink_options(given: Mapping[str, str], partitioner: Partitioner | None = Non
     ConfigError
         If one is unknown, missing or cannot be.
     """
-    options = {name.lower(): value.strip() for name, value in given.items()}
-    for name in options:
-        if name not in (*_OWN, *_OF_SPARK) and not name.startswith(PREFIX):
-            near = difflib.get_close_matches(name, _OWN, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(_OWN)}, kafka.*."
-            raise ConfigError(f"The option {name} is unknown to format dedup_kafka. {hint}")
+    options = known_options(given, _OWN, format_name="dedup_kafka", prefix=PREFIX)
     mode = options.get("mode", EXACTLY_ONCE).lower().replace("_", "-")
     if mode not in MODES:
         raise ConfigError(f"Option mode={mode!r} must be one of {', '.join(MODES)}.")
@@ -113,11 +103,7 @@ def sink_options(given: Mapping[str, str], partitioner: Partitioner | None = Non
     name = options.get("name", "kafka")
     id_prefix = options.get("transactional.id.prefix", "dedup")
     for option, text in (("name", name), ("transactional.id.prefix", id_prefix)):
-        if not _NAME.fullmatch(text):
-            raise ConfigError(
-                f"Option {option}={text!r} must be 1 to 100 letters, digits, dots, hyphens or "
-                "underscores: it becomes part of transactional IDs."
-            )
+        check_name(option, text, "transactional IDs")
     markers = options.get("markers") or f"{topic or 'dedup'}-markers"
     if markers == topic:
         raise ConfigError(f"Option markers={markers!r} must name another topic than topic.")
@@ -128,35 +114,11 @@ def sink_options(given: Mapping[str, str], partitioner: Partitioner | None = Non
         markers=markers,
         name=name,
         id_prefix=id_prefix,
-        staging=_staging(options, name) if mode in (EXACTLY_ONCE, ATOMIC) else None,
+        staging=folder(options, name) if mode in (EXACTLY_ONCE, ATOMIC) else None,
         partitioner=partitioner or _partitioner(options.get("partitioner", BY_KEY)),
-        accept_difference=_batch_number(options.get("accept.difference")),
-        accept_lost_markers=_flag("accept.lost.markers", options.get("accept.lost.markers")),
+        accept_difference=batch_number("accept.difference", options),
+        accept_lost_markers=flag("accept.lost.markers", options),
     )
-
-
-def _staging(options: Mapping[str, str], name: str) -> str:
-    given = options.get("staging")
-    if given:
-        return f"{_absolute(given)}/{name}"
-    checkpoint = options.get("checkpointlocation")
-    if not checkpoint:
-        raise ConfigError(
-            "The sink needs a folder that driver and executors share, for slices that wait: give "
-            "the option checkpointLocation, below which it makes one, or the option staging."
-        )
-    return f"{located(checkpoint)}/dedup-sinks/{name}"
-
-
-def located(checkpoint: str) -> str:
-    """Return a checkpoint's location as pyarrow takes it, the same in every process."""
-    same = re.sub(r"^s3[an]://", "s3://", checkpoint)
-    return _absolute(re.sub(r"^file:/+", "/", same))
-
-
-def _absolute(where: str) -> str:
-    """Return a location that means the same in every process."""
-    return where.rstrip("/") if scheme_of(where) else os.path.abspath(where)
 
 
 def _partitioner(text: str) -> str:
@@ -166,22 +128,6 @@ def _partitioner(text: str) -> str:
         f"Option partitioner={text!r} must be key (Java's hash of the key), task (all records of a "
         "task go to one partition), or module:function."
     )
-
-
-def _batch_number(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdigit():
-        raise ConfigError(
-            f"Option accept.difference={text!r} must be the number of the micro-batch."
-        )
-    return int(text)
-
-
-def _flag(name: str, text: str | None) -> bool:
-    if text is None or text.lower() in ("true", "false"):
-        return text is not None and text.lower() == "true"
-    raise ConfigError(f"Option {name}={text!r} must be true or false.")
 
 
 def partitioner_key(partitioner: str | Partitioner) -> object:

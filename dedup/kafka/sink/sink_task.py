@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from dedup import faults
 from dedup.errors import SinkError
 from dedup.kafka.clients import confluent, producer_config
-from dedup.kafka.sink.driver import Answer
+from dedup.kafka.sink.driver import complete
 from dedup.kafka.sink.produce import Sender
 from dedup.kafka.sink.record_shape import RecordShape
 from dedup.kafka.sink.rows import TaskRows
@@ -23,11 +19,12 @@ from dedup.kafka.sink.staging import Staging
 from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
 from dedup.sinks.protocol import Aborted, Batch, Fenced, PublishedSlice, publish_slice
+from dedup.sinks.work import Answer
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """What every task of a sink does.
+    """What every task of a sink does; implements `dedup.sinks.work.SinkWork`.
 
     Parameters
     ----------
@@ -37,6 +34,15 @@ class SinkTask:
 
     options: SinkOptions
     shape: RecordShape
+
+    @property
+    def name(self) -> str:
+        """Of the sink within its query."""
+        return self.options.name
+
+    def complete(self, answers: Sequence[Answer]) -> None:
+        """Publish, on the driver, what the tasks of a micro-batch left to it."""
+        complete(self.options, answers)
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
         """Publish or stage the rows of a task; return what it tells the driver.
@@ -113,42 +119,3 @@ def _sender(options: SinkOptions) -> Sender:
         sender.producer = confluent().Producer(config)
         _senders[key] = sender
     return _senders[key]
-
-
-def current_batch(name: str) -> tuple[Batch, int]:
-    """Return the micro-batch that the running task of a streaming query belongs to, and its number.
-
-    Parameters
-    ----------
-    name : str
-        Of the sink.
-
-    Raises
-    ------
-    SinkError
-        Where no streaming query runs.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    found: list[Any] = [
-        context.getLocalProperty(key) if context else None
-        for key in ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
-    ]
-    if context is None or None in found:
-        raise SinkError("This sink publishes micro-batches of a streaming query, and none runs.")
-    # Spark's job group is the ID of this start of the query.
-    query_id, batch_id, run_id = found
-    return new_batch(query_id, name, run_id, int(batch_id)), context.partitionId()
-
-
-def new_batch(query_id: str, name: str, run_id: str, batch_id: int) -> Batch:
-    """Return the identity of a micro-batch, with this process as its writer."""
-    return Batch(
-        query_id=query_id,
-        sink=name,
-        run_id=run_id,
-        batch_id=batch_id,
-        writer=f"{socket.gethostname()}:{os.getpid()}",
-        time_ms=int(time.time() * 1000),
-    )

@@ -1,14 +1,12 @@
-"""Staged slices, the manifest of a whole micro-batch, and what is known of a sink.
+"""Staged slices, and the manifest of a whole micro-batch.
 
-All of them are objects below one folder, by default in the checkpoint:
+Both are objects below one folder, by default in the checkpoint:
 
 - ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
   Content and number of rows stand in the task's answer to the driver, which compares them.
 - ``manifests/<micro-batch>.json``: which staged slices a whole micro-batch is published from.
-- ``published.json``: a micro-batch that the sink has published.
-- ``sink.json``: the options that its markers hang on.
 
-JSON documents have a format number and a checksum (`dedup.catalog.document`).
+The ledger of the sink lies there too (`dedup.sinks.ledger`).
 """
 
 from __future__ import annotations
@@ -20,19 +18,17 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from dedup import faults
-from dedup.catalog.document import from_document, to_document
+from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.errors import CatalogError, ConfigError, ObjectMissing, SinkError
+from dedup.errors import ObjectMissing, SinkError
 from dedup.sinks.content import Content, content_of
+from dedup.sinks.ledger import FORMAT, read_document
 from dedup.sinks.protocol import StagedSlice
 
-FORMAT = 1
-_PUBLISHED, _SETTING = "published.json", "sink.json"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -49,30 +45,6 @@ class Staging:
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
-
-    def settle(self, setting: dict[str, str]) -> None:
-        """Fix what may not change while the sink has markers, with its first micro-batch.
-
-        Parameters
-        ----------
-        setting : dict of str to str
-            Options and their values.
-
-        Raises
-        ------
-        ConfigError
-            If the sink has published under another value.
-        """
-        self._root.create_bytes(_SETTING, to_document(setting, version=FORMAT))
-        found = self._document(_SETTING)
-        for option, value in setting.items():
-            if found.get(option) != value:
-                raise ConfigError(
-                    f"Option {option} is {value!r}, and this sink has published with "
-                    f"{found.get(option)!r}: what is under way there could not be seen, and would "
-                    f"be published again. Give {option} its earlier value; a second sink of "
-                    "the query needs a `name` of its own."
-                )
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
         """Write the rows of a slice to a durable file of their own; return what it holds."""
@@ -132,7 +104,7 @@ class Staging:
         faults.point("kafka.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point("kafka.manifest.after")
-        found = self._document(name)
+        found = read_document(self._root, name)
         pieces = [
             StagedSlice(each["slot"], Content(**each["content"]), each["file"])
             for each in found["slices"]
@@ -152,35 +124,11 @@ class Staging:
                     "accepted as lost, look at the last records of the topic first."
                 )
 
-    def published(self) -> int | None:
-        """Return a micro-batch that the sink is known to have published, None for a new sink."""
-        try:
-            return int(self._document(_PUBLISHED)["batch_id"])
-        except ObjectMissing:
-            return None
-
-    def note_published(self, batch_id: int) -> None:
-        """Remember that the sink has published a micro-batch."""
-        self._root.put_bytes(_PUBLISHED, to_document({"batch_id": batch_id}, version=FORMAT))
-
     def clean(self, batch_id: int) -> None:
         """Delete what was staged for a micro-batch that is published, and for those before it."""
         for folder in ("staged", "manifests"):
             names = [found.name for found in self._root.list(folder)]
             self._root.delete(name for name in names if _batch_of(name) <= batch_id)
-
-    def _document(self, name: str) -> dict[str, Any]:
-        def parse(data: bytes) -> dict[str, Any]:
-            return from_document(data, version=FORMAT)[1]
-
-        try:
-            return self._root.read(name, parse)
-        except ValueError as error:
-            raise CatalogError(
-                f"{self._root.url(name)} is damaged: {error}. Restore it from a copy of the "
-                "checkpoint.",
-                remedy="storage",
-            ) from None
 
 
 def _batch_of(name: str) -> int:

@@ -1,0 +1,99 @@
+"""A sink as a function for ``foreachBatch``."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from dedup.errors import ConfigError, SinkError
+from dedup.sinks.work import Answer, SinkWork, new_batch
+from dedup.spark.driver.checkpoint_log import read_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Names and Spark's types of the columns of a micro-batch.
+Columns: TypeAlias = "Sequence[tuple[str, str]]"
+
+
+class SinkFunction:
+    """Function for ``foreachBatch`` that publishes each micro-batch once.
+
+    It gives each unbroken row of micro-batches an ID of its own, in place of Spark's for a start of
+    the query: a function of the user's may set the job group, which is what tasks know of Spark's,
+    and may call this one twice for a micro-batch. Where a row is broken, what is published is
+    compared, as after a start.
+
+    Parameters
+    ----------
+    ready : callable
+        From the columns of a micro-batch to the work, when the sink is known to be able to do it.
+    name : str
+        Of this function, for errors.
+    checkpoint : str
+        The query's checkpoint location.
+    """
+
+    def __init__(self, ready: Callable[[Columns], SinkWork], name: str, checkpoint: str) -> None:
+        self._ready, self._name, self._checkpoint = ready, name, checkpoint
+        #: By query: ID of the row, its newest micro-batch, and whether that was published.
+        self._rows: dict[str, tuple[str, int, bool]] = {}
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Publish the rows of a micro-batch.
+
+        Raises
+        ------
+        SinkError
+            When the sink holds what contradicts it, or the micro-batch before was not published.
+        """
+        work = self._ready(rows.dtypes)
+        query_id = _query_of(rows) or self._query_of_checkpoint(batch_id)
+        run_id = self._row(query_id, batch_id)
+        self._rows[query_id] = (run_id, batch_id, False)
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None, "this runs in tasks"
+            batch = new_batch(query_id, work.name, run_id, batch_id)
+            answer = pickle.dumps(work.write(batch, context.partitionId(), batches))
+            yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
+
+        found = rows.mapInArrow(write, "answer binary").collect()
+        answers: list[Answer] = [pickle.loads(row.answer) for row in found]
+        work.complete(answers)
+        self._rows[query_id] = (run_id, batch_id, True)
+
+    def _query_of_checkpoint(self, batch_id: int) -> str:
+        """Return whose checkpoint it is, where that query runs this micro-batch now."""
+        found = read_progress(self._checkpoint)
+        if not found.again or found.next_batch_id != batch_id:
+            raise ConfigError(
+                f"Micro-batch {batch_id} is not the one that the query of {self._checkpoint} runs: "
+                f"give {self._name} as `checkpoint` the checkpointLocation of the query that calls "
+                "it, and call it from foreachBatch alone."
+            )
+        return found.query_id
+
+    def _row(self, query_id: str, batch_id: int) -> str:
+        run_id, last, published = self._rows.get(query_id, ("", batch_id, True))
+        if batch_id == last + 1 and not published:
+            raise SinkError(
+                f"Micro-batch {last} was not published, and the sink's error was caught, so that "
+                f"micro-batch {batch_id} would hide it. Let it end the query, and start it again."
+            )
+        return run_id if batch_id == last + 1 else str(uuid.uuid4())
+
+
+def _query_of(rows: DataFrame) -> str:
+    """Return the ID of the query that runs, empty in a session of Spark Connect."""
+    try:
+        return rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+    except Exception:
+        return ""

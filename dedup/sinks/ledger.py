@@ -1,0 +1,90 @@
+"""What the checkpoint of a query remembers of a sink, apart from the sink's own markers.
+
+- ``published.json``: a micro-batch that the sink has published.
+- ``sink.json``: the options that its markers hang on.
+
+Both are JSON documents with a format number and a checksum (`dedup.catalog.document`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dedup.catalog.document import from_document, to_document
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, ConfigError, ObjectMissing
+
+FORMAT = 1
+_PUBLISHED, _SETTING = "published.json", "sink.json"
+
+
+class Ledger:
+    """The memory of one sink.
+
+    Parameters
+    ----------
+    where : str
+        A local path, or a URI that pyarrow knows.
+    query_id : str
+        Two queries may share the folder.
+    """
+
+    def __init__(self, where: str, query_id: str) -> None:
+        self._root = Root(f"{where}/{query_id}")
+
+    def settle(self, setting: Mapping[str, str]) -> None:
+        """Fix what may not change while the sink has markers, with its first micro-batch.
+
+        Parameters
+        ----------
+        setting : mapping of str to str
+            Options and their values.
+
+        Raises
+        ------
+        ConfigError
+            If the sink has published under another value.
+        """
+        self._root.create_bytes(_SETTING, to_document(setting, version=FORMAT))
+        found = read_document(self._root, _SETTING)
+        for option, value in setting.items():
+            if found.get(option) != value:
+                raise ConfigError(
+                    f"Option {option} is {value!r}, and this sink has published with "
+                    f"{found.get(option)!r}: what is under way there could not be seen, and would "
+                    f"be published again. Give {option} its earlier value; a second sink of "
+                    "the query needs a `name` of its own."
+                )
+
+    def published(self) -> int | None:
+        """Return a micro-batch that the sink is known to have published, None for a new sink."""
+        try:
+            return int(read_document(self._root, _PUBLISHED)["batch_id"])
+        except ObjectMissing:
+            return None
+
+    def note_published(self, batch_id: int) -> None:
+        """Remember that the sink has published a micro-batch."""
+        self._root.put_bytes(_PUBLISHED, to_document({"batch_id": batch_id}, version=FORMAT))
+
+
+def read_document(root: Root, name: str) -> dict[str, Any]:
+    """Return the fields of a document.
+
+    Raises
+    ------
+    CatalogError
+        When it is damaged.
+    """
+
+    def parse(data: bytes) -> dict[str, Any]:
+        return from_document(data, version=FORMAT)[1]
+
+    try:
+        return root.read(name, parse)
+    except ValueError as error:
+        raise CatalogError(
+            f"{root.url(name)} is damaged: {error}. Restore it from a copy of the checkpoint.",
+            remedy="storage",
+        ) from None
