@@ -9,7 +9,7 @@ from dedup.kafka.sink.record_shape import record_shape
 from dedup.kafka.sink.sink_options import Partitioner, sink_options
 from dedup.kafka.sink.sink_task import SinkTask
 from dedup.sinks.foreach_batch import Columns, SinkFunction
-from dedup.sinks.options import located
+from dedup.sinks.shared_options import located
 
 
 def kafka_sink(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError
 from dedup.kafka.client_options import PREFIX, ClientSettings, client_settings
-from dedup.sinks.options import batch_number, check_name, flag, folder, known_options
+from dedup.sinks.shared_options import batch_number, check_name, flag, folder, known_options
 
 if TYPE_CHECKING:
     import numpy as np
