@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make the formats of this package known to a session; twice is fine.
 
-    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once.
+    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once, and
+    ``format("dedup_postgres")`` to PostgreSQL.
 
     Parameters
     ----------
@@ -31,10 +32,13 @@ def register(spark: SparkSession) -> None:
 
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
         raise ConfigError(
-            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the format "
-            "dedup_kafka needs PySpark 4.1 or newer. Use "
-            "writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), which does the same."
+            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
+            "dedup_kafka and dedup_postgres need PySpark 4.1 or newer. Use "
+            "writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), or postgres_sink of "
+            "dedup.postgres, which do the same."
         )
     from dedup.kafka.sink.data_source import KafkaSinkSource
+    from dedup.postgres.postgres_format import PostgresSinkSource
 
     spark.dataSource.register(KafkaSinkSource)
+    spark.dataSource.register(PostgresSinkSource)

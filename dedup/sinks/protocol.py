@@ -349,9 +349,9 @@ def _publish(
     if rows.send_rest(slot) != content:
         slot.abort()
         raise SinkError(
-            f"The staged files of {_named(batch, number)} do not hold what was written to "
-            "them. Nothing of it was published. Start the query again: the micro-batch is "
-            "staged anew (in mode atomic once its manifest is deleted).",
+            f"What was staged of {_named(batch, number)} is not there any more as it was written. "
+            "Nothing of it was published. Start the query again: the micro-batch is staged anew "
+            "(of the Kafka sink, in mode atomic, once its manifest is deleted).",
             remedy="sink-differs",
         )
     slot.pre_commit(batch.marker(number, content, tasks))

@@ -1,0 +1,185 @@
+"""Which columns of Spark go into which columns of PostgreSQL without loss, and how.
+
+The rows travel in the binary format of COPY, in which PostgreSQL converts nothing: each value must
+come in the bytes of its column's own type (PostgreSQL's manual, "COPY", "Binary Format").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.errors import DataError
+from dedup.spark.id_encoding import encode_ids
+
+#: By Spark's type those of PostgreSQL, as `format_type` names them, with the type to encode.
+_SCALARS: dict[str, dict[str, pa.DataType]] = {
+    "boolean": {"boolean": pa.bool_()},
+    "tinyint": {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()},
+    "smallint": {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()},
+    "int": {"integer": pa.int32(), "bigint": pa.int64()},
+    "bigint": {"bigint": pa.int64()},
+    "float": {"real": pa.float32(), "double precision": pa.float64()},
+    "double": {"double precision": pa.float64()},
+    "string": dict.fromkeys(("text", "character varying", "json", "jsonb", "uuid"), pa.string()),
+    "binary": {"bytea": pa.binary()},
+    "date": {"date": pa.date32()},
+    "timestamp": {"timestamp with time zone": pa.timestamp("us")},
+    "timestamp_ntz": {"timestamp without time zone": pa.timestamp("us")},
+    "interval day to second": {"interval": pa.duration("us")},
+}
+#: What whole numbers are as decimals.
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+#: Of arrays, whose binary format names the type of the elements.
+_NO_ELEMENTS = frozenset(
+    {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
+)
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_ARRAY = re.compile(r"array<(.+)>")
+
+
+class Unsuitable(Exception):
+    """Says why a column of Spark does not go into one of PostgreSQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a column is brought into the bytes of its type.
+
+    Parameters
+    ----------
+    arrow : pyarrow.DataType
+        As which it is encoded.
+    kind : str
+        The column's type in PostgreSQL, without its modifiers.
+    """
+
+    arrow: pa.DataType
+    kind: str
+
+    def __call__(self, values: pa.Array, name: str) -> pa.Array:
+        """Return the values as they are encoded; `name` is the column's, for an error.
+
+        Raises
+        ------
+        DataError
+            For a text that is no UUID.
+        """
+        if self.kind in _OWN_BYTES:
+            return _OWN_BYTES[self.kind](values, name)
+        if pa.types.is_timestamp(values.type) and values.type.tz is not None:
+            values = values.cast(pa.timestamp("us", "UTC"))  # the same instants
+        return values if values.type == self.arrow else values.cast(self.arrow)
+
+
+def encoding(spark: str, kind: str, modifier: int) -> Encoding:
+    """Return how a column of Spark goes into one of PostgreSQL.
+
+    Parameters
+    ----------
+    spark : str
+        As `simpleString` names the type.
+    kind : str
+        PostgreSQL's type, as `format_type` names it without modifiers; ``enum`` for all of them.
+    modifier : int
+        `atttypmod` of the column, -1 for none.
+
+    Raises
+    ------
+    Unsuitable
+        If values could be lost or changed.
+    """
+    if inner := _ARRAY.fullmatch(spark):
+        if not kind.endswith("[]"):
+            raise Unsuitable(f"it is {spark}, and there {kind}")
+        element = kind.removesuffix("[]")
+        if inner[1].startswith("array") or element in _NO_ELEMENTS:
+            raise Unsuitable(f"{spark} into {kind} is not written by this sink; {_AS_JSON}")
+        return Encoding(pa.list_(encoding(inner[1], element, modifier).arrow), kind)
+    if spark.startswith(("struct", "map", "variant")):
+        raise Unsuitable(f"it is {spark.partition('<')[0]}; {_AS_JSON}")
+    if kind == "numeric":
+        return Encoding(_decimal(spark, modifier), kind)
+    if kind == "enum" and _is_text(spark):
+        return Encoding(pa.string(), "text")
+    found = _SCALARS.get("string" if _is_text(spark) else spark, {}).get(kind)
+    if found is None:
+        wanted = ", ".join(_wanted(spark)) or "none that this sink knows"
+        raise Unsuitable(f"it is {spark}, and there {kind}; without loss it goes into {wanted}")
+    if kind.startswith("timestamp") and modifier not in (-1, 6):
+        raise Unsuitable(f"the table keeps {modifier} digits of its seconds, Spark has 6")
+    return Encoding(found, kind)
+
+
+_AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
+
+
+def column_type(spark: str) -> str:
+    """Return the type of PostgreSQL that takes a type of Spark best.
+
+    Raises
+    ------
+    Unsuitable
+        If there is none.
+    """
+    if inner := _ARRAY.fullmatch(spark):
+        element = column_type(inner[1])
+        encoding(spark, f"{element}[]", -1)
+        return f"{element}[]"
+    wanted = _wanted(spark)
+    if spark.startswith(("struct", "map", "variant")) or not wanted:
+        raise Unsuitable(f"it is {spark.partition('<')[0]}; {_AS_JSON}")
+    return wanted[0]
+
+
+def _wanted(spark: str) -> list[str]:
+    if found := _DECIMAL.fullmatch(spark):
+        return [f"numeric({found[1]},{found[2]})"]
+    return list(_SCALARS.get("string" if _is_text(spark) else spark, {}))
+
+
+def _is_text(spark: str) -> bool:
+    return spark.partition(" ")[0] == "string"  # also one with a collation
+
+
+def _decimal(spark: str, modifier: int) -> pa.DataType:
+    if found := _DECIMAL.fullmatch(spark):
+        precision, scale = int(found[1]), int(found[2])
+    elif spark in _DIGITS:
+        precision, scale = _DIGITS[spark], 0
+    else:
+        raise Unsuitable(f"it is {spark}, and there numeric; make it a decimal")
+    if modifier != -1:
+        # As `numerictypmodin` of PostgreSQL packs it: 11 bits of scale, with a sign.
+        digits, after = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+        if after < scale or digits - after < precision - scale:
+            raise Unsuitable(
+                f"it has {precision} digits, {scale} of them after the point, and there is room "
+                f"for {digits} and {after}"
+            )
+    return pa.decimal128(precision, scale)
+
+
+def _uuid(values: pa.Array, name: str) -> pa.Array:
+    """UUIDs as their 16 bytes."""
+    text = pc.utf8_lower(values.cast(pa.string()))
+    wrong = values.filter(pc.invert(pc.match_substring_regex(text, _UUID)))
+    if len(wrong):
+        raise DataError(f"{wrong[0].as_py()[:100]!r} in column {name!r} is no UUID.")
+    # Behind a byte that tells UUIDs from other texts.
+    raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1)
+    return pc.if_else(values.is_valid(), raw, None).cast(pa.binary())
+
+
+def _jsonb(values: pa.Array, name: str) -> pa.Array:
+    """Text behind the number of the format (`jsonb_recv`)."""
+    text = values.cast(pa.binary())
+    return pc.binary_join_element_wise(pa.scalar(b"\x01"), text, pa.scalar(b""))
+
+
+_UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_OWN_BYTES: dict[str, Callable[[pa.Array, str], pa.Array]] = {"uuid": _uuid, "jsonb": _jsonb}

@@ -1,0 +1,230 @@
+"""Connections to PostgreSQL that a process keeps, and what its errors mean.
+
+An error of a connection that is lost says nothing about what a commit did; every other error of
+PostgreSQL ends the transaction, which is then certain not to be visible (PostgreSQL's manual,
+"Error Codes").
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
+from dedup.sinks.protocol import Aborted
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: What every session is told: a peer that is gone is found out within half a minute, and a client
+#: that stands still within a transaction holds others up no longer than ten.
+_SESSION = {
+    "application_name": "dedup",
+    "client_encoding": "UTF8",
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+}
+_IDLE_IN_TRANSACTION = "10min"
+_RETRY_S = 0.2
+_CONNECT_S = 10
+#: Free connections that a process keeps of a server.
+_KEPT = 2
+
+_free: dict[str, list[psycopg.Connection[Any]]] = {}
+
+
+def psycopg_library() -> ModuleType:
+    """Return the driver of PostgreSQL.
+
+    Raises
+    ------
+    MissingExtraError
+        If it, or the encoder of rows, is not installed.
+    """
+    try:
+        import pgpq  # noqa: F401
+        import psycopg
+    except ImportError:
+        raise MissingExtraError("postgres", "Writing to PostgreSQL") from None
+    return psycopg
+
+
+def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
+    """Return a connection, one that the process has kept if there is any.
+
+    Parameters
+    ----------
+    dsn : str
+    timeout_s : float
+        How long to wait for a server that does not answer, or starts.
+
+    Raises
+    ------
+    ConfigError
+        If the server refuses this user, or there is no such database.
+    SinkError
+        If no server answers in time.
+    """
+    free = _free.get(dsn, [])
+    while free:
+        kept = free.pop()
+        if is_alive(kept):
+            return kept
+        kept.close()
+    library = psycopg_library()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            made: psycopg.Connection[Any] = library.connect(
+                dsn, **_SESSION | _given(dsn), prepare_threshold=None
+            )
+            made.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'")
+            made.commit()
+            return made
+        except library.Error as error:
+            if not _is_passing(error) or time.monotonic() > deadline:
+                raise _no_connection(dsn, error) from None
+            time.sleep(_RETRY_S)
+
+
+def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    """Take a connection back; what is open on it is aborted."""
+    status = psycopg_library().pq.TransactionStatus
+    if connection.info.transaction_status in (status.INTRANS, status.INERROR):
+        with suppress(psycopg_library().Error):
+            connection.rollback()
+    free = _free.setdefault(dsn, [])
+    # One with an open COPY takes no other command: closing it aborts all.
+    if connection.info.transaction_status != status.IDLE or len(free) >= _KEPT:
+        connection.close()
+    else:
+        free.append(connection)
+
+
+def forget_connections() -> None:
+    """Close all connections that nobody uses."""
+    while _free:
+        for connection in _free.popitem()[1]:
+            connection.close()
+
+
+def is_alive(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the server still answers."""
+    try:
+        connection.execute("SELECT 1")
+        connection.rollback()
+        return True
+    except psycopg_library().Error:
+        return False
+
+
+@contextmanager
+def transaction(dsn: str, timeout_s: float) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection whose transaction is committed at the end; errors abort it.
+
+    Parameters
+    ----------
+    dsn : str
+    timeout_s : float
+        As of `connected`.
+    """
+    connection = connected(dsn, timeout_s)
+    try:
+        yield connection
+        connection.commit()
+    finally:
+        give_back(dsn, connection)
+
+
+@contextmanager
+def explained(table: str) -> Iterator[None]:
+    """Tell a user's mistake from a server that was away, and both from a transaction that is lost.
+
+    Raises
+    ------
+    DataError, ConfigError
+        Naming table, column and record.
+    Aborted
+        Where another attempt may succeed.
+    """
+    library = psycopg_library()
+    try:
+        yield
+    except library.Error as error:
+        raise meaning(error, table) from None
+
+
+def meaning(error: Any, table: str) -> Exception:
+    """Return what an error within a transaction means; nothing of it is visible.
+
+    Parameters
+    ----------
+    error : psycopg.Error
+    table : str
+    """
+    state, diag = error.sqlstate or "", error.diag
+    told = (diag.message_primary or str(error)).rstrip(".")
+    detail = f" {diag.message_detail}" if diag.message_detail else ""
+    context = _PLACE.search(diag.context or "")
+    where = f" ({context[0]})" if context else ""
+    text = f"Table {table}: {told}{where}"
+    if state[:2] in ("22", "23"):
+        return DataError(
+            f"{text}.{detail} Nothing of its slice was written. Mend the record where it comes from, or the "
+            "table, and start the query again.",
+            remedy="postgres-rows",
+        )
+    if state[:2] in ("42", "0A", "2B", "3F", "28"):
+        return ConfigError(f"{text}.{detail} Nothing was written. Change the table or its privileges.")
+    return Aborted(text)
+
+
+#: Which line of a COPY, and which column.
+_PLACE = re.compile(r"COPY [^,\n]+, line \d+(?:, column [^:\n]+)?")
+
+
+def _given(dsn: str) -> dict[str, Any]:
+    """What the user's own words take the place of."""
+    return {} if "connect_timeout" in dsn else {"connect_timeout": _CONNECT_S}
+
+
+def _is_passing(error: Any) -> bool:
+    """Whether a server may be there when it is asked again."""
+    refused = _PERMANENT.search(str(error))
+    return refused is None and not (error.sqlstate or "").startswith(("28", "3D", "42"))
+
+
+#: psycopg gives no code for what the server said before there was a session.
+_PERMANENT = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|"
+    r"permission denied|could not translate host name|invalid (?:connection option|dsn|port)|"
+    r"missing \"=\"|does not support SSL|certificate"
+)
+
+
+def _no_connection(dsn: str, error: Any) -> DedupError:
+    text = without_password(dsn, " ".join(str(error).split())).rstrip(".")
+    if _is_passing(error):
+        return SinkError(
+            f"No connection to PostgreSQL: {text}. Nothing was written; start the query again once "
+            "the server answers, or correct the option dsn."
+        )
+    return ConfigError(
+        f"PostgreSQL cannot be used with this dsn: {text}. Correct the option dsn, or the server's "
+        "users and databases."
+    )
+
+
+def without_password(dsn: str, text: str) -> str:
+    """Return a text without what a DSN keeps secret."""
+    try:
+        secret = psycopg_library().conninfo.conninfo_to_dict(dsn).get("password")
+    except psycopg_library().Error:
+        return text.replace(dsn, "...")
+    return text.replace(str(secret), "...") if secret else text

@@ -1,0 +1,164 @@
+"""The sink as Spark runs it: what each task does with its rows, and then the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dedup import faults
+from dedup.errors import ConfigError, SinkError
+from dedup.postgres.connections import explained, transaction
+from dedup.postgres.marker_table import make_marker_table
+from dedup.postgres.postgres_options import ATOMIC, PostgresOptions
+from dedup.postgres.staging_tables import StagingTables
+from dedup.postgres.table_slots import PostgresSink, PostgresSlot, SlotRows
+from dedup.postgres.target_table import TargetTable, find_table
+from dedup.sinks.ledger import Ledger
+from dedup.sinks.protocol import Aborted, Batch, Fenced, StagedSlice, publish_slice, publish_staged
+from dedup.sinks.work import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresWork:
+    """Implements `dedup.sinks.work.SinkWork`; made by `ready`.
+
+    Parameters
+    ----------
+    options : PostgresOptions
+    table : TargetTable
+    """
+
+    options: PostgresOptions
+    table: TargetTable
+
+    @property
+    def name(self) -> str:
+        """Of the sink within its query."""
+        return self.options.name
+
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+        """Publish or stage the rows of a task; return what it tells the driver.
+
+        Raises
+        ------
+        DataError
+            Where the table does not take a record.
+        SinkError
+            When nothing was published, and the task or the query has to be started again.
+        """
+        faults.point("postgres.task.begin")
+        staging = StagingTables(self.options, self.table, batch.query_id)
+        slot_rows = SlotRows(rows, staging, batch.batch_id, slot)
+        holder = PostgresSlot(self.options, self.table, batch.query_id, slot)
+        try:
+            if self.options.mode == ATOMIC:
+                return Answer(batch, slot_rows.stage())
+            return Answer(batch, publish_slice(batch, slot, holder, slot_rows))
+        except (Fenced, Aborted) as error:
+            raise SinkError(
+                f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
+                f"nothing of it is in the table: {error}. Spark tries the task again, or start the "
+                "query again."
+            ) from None
+        finally:
+            holder.abort()
+            faults.point("postgres.task.end")
+
+    def complete(self, answers: Sequence[Answer]) -> None:
+        """Publish, on the driver, what the tasks of a micro-batch left to it.
+
+        Raises
+        ------
+        SinkError
+            When the sink holds what contradicts this micro-batch.
+        """
+        if not answers:
+            return
+        batch = answers[0].batch
+        ledger = Ledger(self.options.ledger, batch.query_id)
+        slices = [answer.piece for answer in answers]
+        staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
+        if staged:
+            ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
+            self._publish(batch, slices, staged, ledger.published())
+            StagingTables(self.options, self.table, batch.query_id).clean(batch.batch_id)
+        faults.point("postgres.driver.published")
+        ledger.note_published(batch.batch_id)
+        faults.point("postgres.driver.after")
+
+    def _publish(
+        self,
+        batch: Batch,
+        slices: Sequence[PublishedSlice | StagedSlice],
+        staged: Sequence[StagedSlice],
+        known_batch_id: int | None,
+    ) -> None:
+        faults.point("postgres.driver.before")
+        sink = PostgresSink(self.options, self.table, batch.query_id)
+        try:
+            publish_staged(
+                batch,
+                sink,
+                slices,
+                whole=(lambda: staged) if self.options.mode == ATOMIC else None,
+                known_batch_id=None if self.options.accept_lost_markers else known_batch_id,
+                accept_difference=self.options.accept_difference == batch.batch_id,
+            )
+        except Fenced as error:
+            raise SinkError(
+                f"Another start of the query publishes micro-batch {batch.batch_id} by now: "
+                f"{error}. Let only one start run, and start it again: what is published already "
+                "is found then."
+            ) from None
+        finally:
+            sink.close()
+
+
+def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> PostgresWork:
+    """Return the work of a sink whose table, markers and columns have been looked at.
+
+    Parameters
+    ----------
+    options : PostgresOptions
+    columns : sequence of (str, str)
+        Of the stream: names and Spark's types.
+
+    Raises
+    ------
+    ConfigError
+        Saying what to change.
+    SinkError
+        If no server answers.
+    """
+    try:
+        with explained(options.table), transaction(options.dsn, options.timeout_s) as connection:
+            table = find_table(connection, options, columns)
+            schema = options.staging_schema or table.schema
+            markers = options.markers or f"{table.schema}.dedup_markers"
+            needed = ["INSERT", "SELECT", *(["UPDATE"] if table.key else [])]
+            row = connection.execute(
+                "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user, "
+                "ARRAY(SELECT p FROM unnest(%s::text[]) p "
+                "WHERE NOT has_table_privilege(to_regclass(%s)::oid, p))",
+                (schema, needed, table.name),
+            ).fetchone()
+        assert row is not None
+        if row[0] is not True:
+            raise ConfigError(
+                f"User {row[1]} may not create tables in schema {schema}, in which slices wait "
+                f"for each other: GRANT CREATE ON SCHEMA {schema} TO {row[1]}, or give the option "
+                "staging.schema another one."
+            )
+        if row[2]:
+            lacking = ", ".join(row[2])
+            raise ConfigError(
+                f"User {row[1]} may not {lacking} on table {options.table}: "
+                f"GRANT {lacking} ON {options.table} TO {row[1]}."
+            )
+        settled = replace(options, markers=markers, staging_schema=schema)
+        make_marker_table(settled, markers)
+    except Aborted as error:
+        raise SinkError(f"{error}. Start the query again once the server answers.") from None
+    return PostgresWork(settled, table)

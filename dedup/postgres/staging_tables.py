@@ -1,0 +1,90 @@
+"""Slices that wait, each as a table of its own beside the target.
+
+A staging table has the target's types without its constraints. It is not written ahead to the
+server's log, so a server that crashes empties it: whoever takes its rows counts them. Its name
+says which sink and micro-batch it belongs to, and tells it from every other attempt's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dedup import faults
+from dedup.postgres.connections import explained, psycopg_library, transaction
+from dedup.postgres.copy_rows import CopyRows
+from dedup.postgres.postgres_options import PostgresOptions
+from dedup.postgres.table_ddl import quoted
+from dedup.postgres.target_table import TargetTable
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.protocol import StagedSlice
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: How long a table that somebody still writes to may hold the cleaning up.
+_DROP_WAIT = "200ms"
+
+
+class StagingTables:
+    """The staged slices of one sink of one query.
+
+    Parameters
+    ----------
+    options : PostgresOptions
+    table : TargetTable
+    query_id : str
+    """
+
+    def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
+        self._options, self._table = options, table
+        self._schema = options.staging_schema or table.schema
+        whose = hashlib.blake2b(f"{query_id}\0{options.name}".encode(), digest_size=8)
+        self._prefix = f"dedup_{whose.hexdigest()}_"
+
+    def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
+        """Write the rows of a slice to a table of their own; return what it holds."""
+        faults.point("postgres.stage.before")
+        name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
+        content = Content()
+        with explained(self._table.shown), self._transaction() as connection:
+            copy = None
+            for batch in rows:
+                if copy is None:
+                    connection.execute(
+                        f"CREATE UNLOGGED TABLE {name} AS SELECT {self._table.column_list} "
+                        f"FROM {self._table.name} WITH NO DATA"
+                    )
+                    copy = CopyRows(connection, self._table, name)
+                copy.send(batch)
+                content += content_of(batch)
+            if copy is not None:
+                copy.finish()
+        faults.point("postgres.stage.after")
+        return StagedSlice(slot, content, name if copy is not None else "")
+
+    def clean(self, batch_id: int) -> None:
+        """Drop what was staged for a micro-batch that is published, and for those before it.
+
+        What an attempt that is over still writes is left for the next time.
+        """
+        with suppress(psycopg_library().Error):
+            with self._transaction() as connection:
+                found = connection.execute(
+                    "SELECT relname FROM pg_class WHERE relkind = 'r' "
+                    "AND starts_with(relname, %s) AND relnamespace = to_regnamespace(%s)",
+                    (self._prefix, self._schema),
+                ).fetchall()
+            for (name,) in found:
+                if int(name.removeprefix(self._prefix).split("_")[0]) <= batch_id:
+                    with suppress(psycopg_library().Error), self._transaction() as one:
+                        one.execute(f"SET LOCAL lock_timeout = '{_DROP_WAIT}'")
+                        one.execute(f"DROP TABLE IF EXISTS {self._schema}.{quoted(name)}")
+
+    def _transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        return transaction(self._options.dsn, self._options.timeout_s)

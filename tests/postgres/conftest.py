@@ -1,0 +1,47 @@
+"""One server for all the tests of a process, and a database for each of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.postgres.server import Server, own_server
+
+# Workers must run this Python, not the first one on the PATH.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The server; who lets it crash starts it again."""
+    # Not below pytest's own folder, which is closed to the user that a server of root's runs as.
+    with tempfile.TemporaryDirectory(prefix="dedup-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        found = own_server(Path(folder, "data"))
+        if isinstance(found, str):
+            pytest.skip(found)
+        with found:
+            yield found
+
+
+@pytest.fixture
+def dsn(server: Server) -> Iterator[str]:
+    """A database of the test's own."""
+    import psycopg
+
+    from dedup.postgres.connections import forget_connections
+    from dedup.postgres.table_slots import forget_slots
+
+    name = f"t{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield server.dsn(name)
+    forget_connections()
+    forget_slots()

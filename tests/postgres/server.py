@@ -1,0 +1,82 @@
+"""A PostgreSQL server of the tests' own, which can crash and come back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A running server on this machine, from the wheel `pgserver`; a context manager.
+
+    Parameters
+    ----------
+    folder : Path
+        Of its files; not there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from pgserver import get_server
+        from pgserver._commands import pg_ctl
+
+        self._pg_ctl = pg_ctl
+        self._folder = folder
+        self.port = free_port()
+        folder.mkdir()
+        made = get_server(folder, cleanup_mode=None)
+        self._user = made.system_user
+        self._control("stop", "--mode", "fast")
+        # Ports, and what a test would otherwise wait for; a crash of the machine is none of theirs.
+        with open(folder / "postgresql.conf", "a") as file:
+            file.write(
+                f"listen_addresses = '127.0.0.1'\nport = {self.port}\nfsync = off\n"
+                f"unix_socket_directories = '{folder}'\nmax_connections = 60\n"
+                "log_statement = 'none'\nshared_buffers = 32MB\n"
+            )
+        self.start()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.crash()
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        self._control("start", "--wait", "--log", str(self._folder / "log"))
+
+    def crash(self) -> None:
+        """End it as if its process were killed: the next start recovers from its log."""
+        self._control("stop", "--mode", "immediate")
+
+    def restart(self) -> None:
+        """Let it end in good order, disconnecting everybody, and start it."""
+        self._control("restart", "--mode", "fast", "--log", str(self._folder / "log"))
+
+    def dsn(self, database: str = "postgres", **more: Any) -> str:
+        """How to connect, as libpq takes it."""
+        given = {"host": "127.0.0.1", "port": self.port, "user": "postgres", "dbname": database}
+        return " ".join(f"{name}={value}" for name, value in (given | more).items())
+
+    def _control(self, *arguments: str) -> None:
+        self._pg_ctl(list(arguments), pgdata=self._folder, user=self._user, timeout=60)
+
+
+def own_server(folder: Path) -> Server | str:
+    """Return a server; a text says why there is none."""
+    try:
+        import pgpq  # noqa: F401
+        import pgserver  # noqa: F401
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        return f"{error.name} is not installed"
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder.parent))
+    return Server(folder)

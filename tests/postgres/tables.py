@@ -1,0 +1,86 @@
+"""The sink as tasks and the driver hold it, without a Spark around them, and its tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from dedup.postgres.postgres_options import postgres_options
+from dedup.postgres.postgres_work import PostgresWork, ready
+from dedup.postgres.table_slots import forget_slots
+from dedup.sinks.work import Answer, new_batch
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+
+
+def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements; return the rows of the last one."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            done = connection.execute(statement.encode())
+        return done.fetchall() if done.description else []
+
+
+class Sink:
+    """A sink into a table ``numbers(n int, text text)``, whose tasks and driver the test calls.
+
+    Parameters
+    ----------
+    dsn : str
+    folder : Path
+        In place of the query's checkpoint.
+    **options : str
+        With underscores for dots.
+    """
+
+    def __init__(self, dsn: str, folder: Path, *, table: str = "numbers", **options: str) -> None:
+        self.dsn, self.table = dsn, table
+        run(dsn, "CREATE TABLE IF NOT EXISTS numbers (n integer PRIMARY KEY, text text)"
+            if options.get("key") else
+            "CREATE TABLE IF NOT EXISTS numbers (n integer, text text)")  # fmt: skip
+        given = {"dsn": dsn, "table": table, "checkpointLocation": str(folder)}
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        self.work: PostgresWork = ready(
+            postgres_options(given | {"timeout.seconds": "5"} | named),
+            [("n", "int"), ("text", "string")],
+        )
+
+    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> Answer:
+        """Let a task write numbers, each in a batch of its own."""
+        rows = (batch_of([n]) for n in numbers)
+        return self.write(run_id, batch_id, slot, rows)
+
+    def write(
+        self, run_id: str, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]
+    ) -> Answer:
+        """Let a task write rows."""
+        return self.work.write(new_batch(QUERY, self.work.name, run_id, batch_id), slot, rows)
+
+    def batch(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> None:
+        """Run a micro-batch, a task for each slice."""
+        answers = [self.task(run_id, batch_id, n, rows) for n, rows in enumerate(slices)]
+        self.work.complete(answers)
+
+    def numbers(self) -> Counter[int]:
+        """How often each number is in the table."""
+        return Counter(row[0] for row in run(self.dsn, f"SELECT n FROM {self.table}"))
+
+    def forget(self) -> None:
+        """Forget what this process owns, as if it had just started."""
+        forget_slots()
+
+
+def batch_of(numbers: Sequence[int], text: str = "t") -> pa.RecordBatch:
+    """Rows of a table of numbers."""
+    columns = {"n": pa.array(numbers, pa.int32()), "text": pa.array([text] * len(numbers))}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def once(count: int) -> Counter[int]:
+    """Each number once."""
+    return Counter(range(count))

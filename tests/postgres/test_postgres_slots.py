@@ -1,0 +1,305 @@
+"""Rows are in the table once, whatever becomes of tasks, drivers, the network and the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dedup.errors import SinkError
+from dedup.postgres.connections import forget_connections
+from dedup.sinks.protocol import PublishedSlice, StagedSlice
+from tests.postgres.proxy import CommitProxy, Harm
+from tests.postgres.server import Server
+from tests.postgres.tables import Sink, batch_of, once, run
+
+MODES = [{}, {"mode": "upsert", "key": "n"}, {"mode": "atomic"}, {"mode": "atomic", "key": "n"}]
+TABLE_SLOTS = "SELECT slot, marker::json ->> 'batch_id' FROM dedup_markers ORDER BY slot"
+
+
+@pytest.fixture
+def sink(dsn: str, tmp_path: Path) -> Sink:
+    """With one micro-batch published by the driver and one by its tasks."""
+    made = Sink(dsn, tmp_path)
+    made.batch("run1", 0, [0, 1], [2])
+    made.batch("run1", 1, [3], [4, 5])
+    return made
+
+
+def staging_tables(dsn: str) -> list[str]:
+    found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_'")
+    return [row[0] for row in found]
+
+
+@pytest.mark.parametrize("options", MODES, ids=lambda o: "-".join(o.values()) or "append")
+def test_every_row_is_there_once(dsn: str, tmp_path: Path, options: dict[str, str]) -> None:
+    sink = Sink(dsn, tmp_path, **options)
+    sink.batch("run1", 0, [0, 1], [2])
+    sink.batch("run1", 1, [3], [4, 5])
+    sink.batch("run1", 1, [3], [4, 5])  # Spark runs it again in the same start
+    sink.forget()
+    sink.batch("run2", 1, [3], [4, 5])  # and in the next one
+    sink.batch("run2", 2, [], [6])
+    sink.batch("run2", 3, [])
+    sink.batch("run2", 4, [7, 8], [], [9])
+    assert sink.numbers() == once(10)
+    assert staging_tables(dsn) == []
+
+
+def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
+    assert isinstance(sink.task("run1", 2, 0, [6]).piece, PublishedSlice)
+    assert isinstance(sink.task("run2", 2, 0, [6]).piece, StagedSlice)
+
+
+def test_a_worker_that_knows_nothing_goes_on(sink: Sink) -> None:
+    """Spark's workers are not bound to a task: markers and owner are read anew."""
+    sink.forget()
+    assert isinstance(sink.task("run1", 2, 0, [6]).piece, PublishedSlice)
+    sink.task("run1", 2, 1, [7])
+    assert sink.numbers() == once(8)
+
+
+def test_a_slice_that_fails_midway_leaves_nothing(sink: Sink, dsn: str) -> None:
+    def rows() -> Iterator[int]:
+        yield 6
+        raise RuntimeError("the rows end here")
+
+    for mode in (sink, Sink(dsn, Path(sink.work.options.ledger), mode="atomic")):
+        with pytest.raises(RuntimeError, match="the rows end here"):
+            mode.task("run1", 2, 0, rows())
+        assert mode.numbers() == once(6)
+        assert staging_tables(dsn) == []
+    sink.batch("run1", 2, [6], [7])
+    assert sink.numbers() == once(8)
+
+
+def test_a_division_that_differs_is_refused(sink: Sink) -> None:
+    sink.task("run1", 2, 0, [6, 7])  # one of two tasks, then the driver is killed
+    sink.forget()
+    with pytest.raises(SinkError, match=r"is divided into|gives other rows"):
+        sink.batch("run2", 2, [6], [7], [8])
+    assert sink.numbers() == once(8)
+    sink.batch("run3", 2, [6, 7], [8])
+    assert sink.numbers() == once(9)
+
+
+def test_a_copy_of_the_checkpoint_and_an_older_one_are_refused(sink: Sink) -> None:
+    sink.batch("run2", 2, [6])
+    with pytest.raises(SinkError, match="other rows"):
+        sink.batch("copy", 2, [6, 66])
+    sink.batch("run2", 3, [7])
+    with pytest.raises(SinkError, match="older than the sink"):
+        sink.batch("copy", 2, [6])
+    assert sink.numbers() == once(8)
+
+
+@pytest.mark.parametrize("rows", ["before", "between"])
+def test_a_frozen_attempt_is_disconnected_and_refused(
+    sink: Sink, tmp_path: Path, dsn: str, rows: str
+) -> None:
+    """It holds its slot's lock; its successor waits a second, and then ends its session."""
+    begun, go_on = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def frozen() -> Iterator[pa.RecordBatch]:
+        if rows == "between":
+            yield batch_of([6])
+        begun.set()
+        assert go_on.wait(60)
+        yield batch_of([7])
+
+    def attempt() -> None:
+        try:
+            sink.write("run1", 2, 0, frozen())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    assert begun.wait(30)
+    locked = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dedup % 0'"
+    assert run(dsn, locked) == [(1,)]
+    other = Sink(f"{dsn} options=", tmp_path)  # another DSN: what it knows is its own
+    other.task("run1", 2, 0, [6, 7])
+    assert run(dsn, locked) == [(0,)]
+    go_on.set()
+    thread.join()
+    assert isinstance(failed[0], SinkError)
+    assert "nothing of it is in the table" in str(failed[0])
+    sink.task("run1", 2, 1, [8])
+    assert sink.numbers() == once(9)
+
+
+def test_a_task_of_an_earlier_start_comes_too_late(sink: Sink, tmp_path: Path, dsn: str) -> None:
+    """It slept before it owned its slot; the next start has published the micro-batch since."""
+    other = Sink(f"{dsn} options=", tmp_path)
+    other.batch("run2", 2, [6, 7])  # of one task, where the first start had two
+    answer = sink.task("run1", 2, 1, [7])
+    assert isinstance(answer.piece, StagedSlice)
+    assert sink.numbers() == once(8)
+
+
+def test_two_drivers_publish_a_micro_batch_once(sink: Sink, tmp_path: Path, dsn: str) -> None:
+    other = Sink(f"{dsn} options=", tmp_path, name="postgres")
+    answers = [sink.task("run2", 2, 0, [6]), sink.task("run2", 2, 1, [7])]
+    theirs = [other.task("run3", 2, 0, [6]), other.task("run3", 2, 1, [7])]
+    failures: list[BaseException] = []
+
+    def complete(which: Sink, what: list[object]) -> None:
+        try:
+            which.work.complete(what)  # type: ignore[arg-type]
+        except SinkError as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=complete, args=pair) for pair in ((sink, answers), (other, theirs))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) <= 1, failures
+    assert sink.numbers() == once(8)
+
+
+@pytest.mark.parametrize("harm", Harm)
+def test_a_task_s_commit_without_an_answer(
+    server: Server, dsn: str, tmp_path: Path, harm: Harm
+) -> None:
+    with CommitProxy(server.port) as proxy:
+        sink = Sink(dsn.replace(f"port={server.port}", f"port={proxy.port}"), tmp_path)
+        sink.batch("run1", 0, [0], [1])
+        proxy.arm(harm)
+        try:
+            sink.task("run1", 1, 0, [2])
+        except SinkError:
+            assert harm is not Harm.LOSE_REPLY, "a commit that is done is found out"
+            sink.task("run1", 1, 0, [2])
+        assert proxy.struck.is_set()
+        if harm is Harm.HOLD:
+            proxy.release()
+        sink.batch("run1", 1, [2], [3])
+        sink.batch("run1", 2, [4], [5])
+        assert sink.numbers() == once(6)
+
+
+@pytest.mark.parametrize("harm", Harm)
+@pytest.mark.parametrize("commit", range(8))
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_a_driver_s_commit_without_an_answer(
+    server: Server, dsn: str, tmp_path: Path, harm: Harm, commit: int, mode: str
+) -> None:
+    """Each one of those that publishing takes: listing, owning, retiring, the slices, cleaning."""
+    with CommitProxy(server.port) as proxy:
+        through = dsn.replace(f"port={server.port}", f"port={proxy.port}")
+        sink = Sink(through, tmp_path, mode=mode)
+        sink.batch("run1", 0, [0], [1])
+        answers = [sink.task("run2", 1, 0, [2]), sink.task("run2", 1, 1, [3])]
+        proxy.arm(harm, after=commit)
+        try:
+            sink.work.complete(answers)
+        except SinkError:
+            sink.batch("run3", 1, [2], [3])
+        proxy.disarm()
+        if mode == "append" or commit < 5:
+            assert proxy.struck.is_set()
+        if harm is Harm.HOLD and proxy.struck.is_set():
+            proxy.release()
+        sink.batch("run3", 2, [4], [5])
+        assert sink.numbers() == once(6)
+
+
+def test_a_server_that_crashes_in_a_transaction(server: Server, sink: Sink) -> None:
+    def rows() -> Iterator[int]:
+        yield 6
+        server.crash()
+        server.start()
+        yield 7
+
+    with pytest.raises(SinkError, match="nothing of it is in the table"):
+        sink.task("run1", 2, 0, rows())
+    sink.batch("run1", 2, [6, 7], [8])
+    assert sink.numbers() == once(9)
+
+
+def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> None:
+    server.crash()
+    starter = threading.Timer(1.0, server.start)
+    starter.start()
+    sink.task("run1", 2, 0, [6])
+    starter.join()
+    sink.task("run1", 2, 1, [7])
+    assert sink.numbers() == once(8)
+
+
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_staged_rows_that_a_crash_took_are_missed(
+    server: Server, sink: Sink, tmp_path: Path, dsn: str, mode: str
+) -> None:
+    """Staging tables are not written ahead: a crash empties them."""
+    sink = Sink(dsn, tmp_path, mode=mode)
+    answers = [sink.task("run2", 2, 0, [6]), sink.task("run2", 2, 1, [7])]
+    server.crash()
+    server.start()
+    with pytest.raises(SinkError, match="is not there any more as it was written"):
+        sink.work.complete(answers)
+    assert sink.numbers() == once(6)
+    sink.batch("run3", 2, [6], [7])
+    assert sink.numbers() == once(8)
+
+
+def test_what_a_killed_attempt_staged_is_dropped(sink: Sink, dsn: str) -> None:
+    sink.task("run2", 2, 0, [6])
+    sink.task("run2", 2, 0, [6])
+    assert len(staging_tables(dsn)) == 2
+    sink.batch("run3", 2, [6], [7])
+    assert staging_tables(dsn) == []
+    assert sink.numbers() == once(8)
+
+
+def test_a_server_that_was_put_back_is_refused(sink: Sink, dsn: str) -> None:
+    """By what this process knows, by the checkpoint after a start, and by markers that are gone."""
+    backup = run(dsn, "SELECT slot, owner, marker FROM dedup_markers WHERE slot = 0")[0]
+    sink.batch("run1", 2, [6], [7])
+    run(dsn, f"UPDATE dedup_markers SET marker = '{backup[2]}', owner = '{backup[1]}' "
+             "WHERE slot = 0")  # fmt: skip
+    with pytest.raises(SinkError, match="lost what it had committed: slice 0 .* micro-batch 2"):
+        sink.task("run1", 3, 0, [8])
+    run(dsn, "TRUNCATE dedup_markers")
+    sink.forget()
+    with pytest.raises(SinkError, match="Markers of this sink are lost"):
+        sink.batch("run2", 3, [8])
+    assert sink.numbers() == once(8)
+    accepting = Sink(dsn, Path(sink.work.options.ledger).parents[1], accept_lost_markers="true")
+    accepting.batch("run3", 3, [8])
+    assert sink.numbers() == once(9)
+
+
+def test_markers_in_another_table_would_not_be_seen(sink: Sink, dsn: str, tmp_path: Path) -> None:
+    other = Sink(dsn, tmp_path, markers="other_markers")
+    with pytest.raises(ValueError, match="Option markers is"):
+        other.batch("run2", 2, [6])
+    assert sink.numbers() == once(6)
+
+
+def test_two_sinks_of_one_query_do_not_meet(sink: Sink, dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE others (n integer, text text)")
+    other = Sink(dsn, tmp_path, name="other", table="others")
+    other.batch("run1", 0, [0], [1])
+    sink.batch("run1", 2, [6], [7])
+    assert (sink.numbers(), other.numbers()) == (once(8), once(2))
+    assert len(run(dsn, TABLE_SLOTS)) == 6
+
+
+def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dedup%'"
+    pids = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'dedup%'"
+    before = run(dsn, pids)
+    for batch_id in range(2, 6):
+        sink.batch("run1", batch_id, [batch_id * 2 + 2], [batch_id * 2 + 3])
+    assert run(dsn, pids) == before
+    assert run(dsn, count)[0][0] <= 2
+    forget_connections()
