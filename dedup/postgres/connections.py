@@ -181,7 +181,9 @@ def meaning(error: Any, table: str) -> Exception:
             remedy="postgres-rows",
         )
     if state[:2] in ("42", "0A", "2B", "3F", "28"):
-        return ConfigError(f"{text}.{detail} Nothing was written. Change the table or its privileges.")
+        return ConfigError(
+            f"{text}.{detail} Nothing was written. Change the table or its privileges."
+        )
     return Aborted(text)
 
 

@@ -185,6 +185,5 @@ def make_marker_table(options: PostgresOptions, name: str) -> None:
         )
         if not {row[0] for row in found} >= _COLUMNS:
             raise ConfigError(
-                f"Table {name} is not one of markers: give the option markers another "
-                "name."
+                f"Table {name} is not one of markers: give the option markers another name."
             )

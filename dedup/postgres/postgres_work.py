@@ -16,7 +16,15 @@ from dedup.postgres.staging_tables import StagingTables
 from dedup.postgres.table_slots import PostgresSink, PostgresSlot, SlotRows
 from dedup.postgres.target_table import TargetTable, find_table
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.protocol import Aborted, Batch, Fenced, StagedSlice, publish_slice, publish_staged
+from dedup.sinks.protocol import (
+    Aborted,
+    Batch,
+    Fenced,
+    PublishedSlice,
+    StagedSlice,
+    publish_slice,
+    publish_staged,
+)
 from dedup.sinks.work import Answer
 
 

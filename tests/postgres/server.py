@@ -21,9 +21,11 @@ class Server:
     ----------
     folder : Path
         Of its files; not there yet.
+    **settings : str
+        Of the server. It does not wait for the disk unless told: no test crashes the machine.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
         from pgserver import get_server
         from pgserver._commands import pg_ctl
 
@@ -34,13 +36,20 @@ class Server:
         made = get_server(folder, cleanup_mode=None)
         self._user = made.system_user
         self._control("stop", "--mode", "fast")
-        # Ports, and what a test would otherwise wait for; a crash of the machine is none of theirs.
+        own = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(folder),
+            "max_connections": "60",
+            "fsync": "off",
+        }
         with open(folder / "postgresql.conf", "a") as file:
-            file.write(
-                f"listen_addresses = '127.0.0.1'\nport = {self.port}\nfsync = off\n"
-                f"unix_socket_directories = '{folder}'\nmax_connections = 60\n"
-                "log_statement = 'none'\nshared_buffers = 32MB\n"
-            )
+            file.writelines(f"{name} = '{value}'\n" for name, value in (own | settings).items())
+        # One user needs a password; everybody else on this machine is trusted.
+        trusted = (folder / "pg_hba.conf").read_text()
+        (folder / "pg_hba.conf").write_text(
+            f"host all secret 127.0.0.1/32 scram-sha-256\n{trusted}"
+        )
         self.start()
 
     def __enter__(self) -> Server:

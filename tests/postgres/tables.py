@@ -84,3 +84,27 @@ def batch_of(numbers: Sequence[int], text: str = "t") -> pa.RecordBatch:
 def once(count: int) -> Counter[int]:
     """Each number once."""
     return Counter(range(count))
+
+
+def write(
+    dsn: str, folder: Path, columns: Sequence[tuple[str, str]], rows: pa.RecordBatch, **options: str
+) -> None:
+    """Write rows twice: in a micro-batch that the driver publishes, and in one of a task's own.
+
+    Parameters
+    ----------
+    dsn : str
+    folder : Path
+        In place of the query's checkpoint.
+    columns : sequence of (str, str)
+        Names and Spark's types.
+    rows : RecordBatch
+    **options : str
+        With underscores for dots; `table` by default ``rows``.
+    """
+    given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(folder), "timeout.seconds": "5"}
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    work = ready(postgres_options(given | named), columns)
+    for batch_id in range(2):
+        batch = new_batch(QUERY, work.name, "run1", batch_id)
+        work.complete([work.write(batch, 0, iter([rows]))])

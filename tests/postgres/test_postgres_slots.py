@@ -266,7 +266,7 @@ def test_a_server_that_was_put_back_is_refused(sink: Sink, dsn: str) -> None:
     sink.batch("run1", 2, [6], [7])
     run(dsn, f"UPDATE dedup_markers SET marker = '{backup[2]}', owner = '{backup[1]}' "
              "WHERE slot = 0")  # fmt: skip
-    with pytest.raises(SinkError, match="lost what it had committed: slice 0 .* micro-batch 2"):
+    with pytest.raises(SinkError, match=r"lost what it had committed: slice 0 .* micro-batch 2"):
         sink.task("run1", 3, 0, [8])
     run(dsn, "TRUNCATE dedup_markers")
     sink.forget()

@@ -1,0 +1,263 @@
+"""Tables, servers and records that do not fit: an error that names them, and nothing half there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError, DataError, DedupError, SinkError
+from dedup.postgres.connections import forget_connections
+from dedup.postgres.postgres_options import postgres_options
+from dedup.postgres.postgres_work import ready
+from tests.postgres.server import Server, free_port
+from tests.postgres.tables import Sink, batch_of, once, run, write
+
+COLUMNS = [("n", "int"), ("text", "string")]
+MAKE = "CREATE TABLE rows (n integer NOT NULL PRIMARY KEY, text varchar(3) CHECK (text <> 'bad'))"
+
+
+def made(dsn: str, folder: Path, columns: list[tuple[str, str]] = COLUMNS, **options: str) -> Any:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(folder), "timeout.seconds": "1"}
+    return ready(postgres_options(given | named), columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"dsn": ""}, "needs the option dsn"),
+        ({"table": ""}, "needs the option table"),
+        ({"tabel": "x"}, "Did you mean table?"),
+        ({"mode": "merge"}, "append, upsert, atomic"),
+        ({"mode": "upsert"}, "needs the option key"),
+        ({"key": "n"}, "append only adds rows"),
+        ({"version": "v"}, "give the option key"),
+        ({"mode": "upsert", "key": "n", "version": "n"}, "cannot be a column of the key"),
+        ({"table": "rows; DROP TABLE rows"}, "must be a name as in SQL"),
+        ({"name": "a b"}, "becomes part of markers"),
+        ({"timeout.seconds": "0"}, "must be 1 to 3600"),
+        ({"checkpointLocation": ""}, "give the option checkpointLocation"),
+    ],
+)
+def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
+    right = {"dsn": "host=h", "table": "rows", "checkpointLocation": "c"}
+    with pytest.raises(ConfigError, match=why):
+        postgres_options(right | given)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "error", "why"),
+    [
+        (f"host=127.0.0.1 port={free_port()}", SinkError, "No connection .*refused"),
+        ("{dsn} user=secret password=wr0ng", ConfigError, "password authentication failed"),
+        ("{dsn} dbname=nowhere", ConfigError, "does not exist"),
+        ("{dsn} user=nobody", ConfigError, "does not exist"),
+        ("host=no.such.host.invalid password=s3cret", SinkError, "resolve host"),
+        ("postgresql//mistyped", ConfigError, "Correct the option dsn"),
+    ],
+)
+def test_servers_that_cannot_be_used(
+    server: Server, dsn: str, error: type[DedupError], why: str, tmp_path: Path, request: Any
+) -> None:
+    own = request.getfixturevalue("dsn_of_test") if "{dsn}" in dsn else ""
+    with pytest.raises(error, match=why) as refused:
+        made(dsn.format(dsn=own), tmp_path)
+    assert "wr0ng" not in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.fixture
+def dsn_of_test(server: Server) -> Iterator[str]:
+    run(server.dsn(), "CREATE ROLE secret LOGIN PASSWORD 'right'")
+    yield server.dsn()
+    run(server.dsn(), "DROP ROLE secret")
+    forget_connections()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "columns", "options", "why"),
+    [
+        ("SELECT 1", COLUMNS, {}, "There is no table rows"),
+        ("CREATE VIEW rows AS SELECT 1 AS n", COLUMNS, {}, "rows is no table"),
+        ("CREATE TABLE rows (n integer)", COLUMNS, {}, "has no column 'text'; it has n"),
+        ('CREATE TABLE rows (n int, "Text" text)', COLUMNS, {}, "no column 'text'; it has 'Text'"),
+        (MAKE, [("text", "string")], {}, "Column 'n' of table rows must have a value"),
+        (MAKE, [("n", "bigint")], {}, "Column 'n' of the stream does not go .*bigint"),
+        (MAKE, [("n", "int"), ("n", "int")], {}, "two columns of one name"),
+        ("CREATE TABLE rows (n int, m int GENERATED ALWAYS AS (n) STORED)",
+         [("n", "int"), ("m", "int")], {}, "the table computes it"),
+        ("CREATE TABLE rows (n int, text text)", COLUMNS, {"mode": "upsert", "key": "n"},
+         r'CREATE UNIQUE INDEX ON rows \("n"\)'),
+        (MAKE, COLUMNS, {"mode": "upsert", "key": "x"}, "Option key names 'x'"),
+        (MAKE, COLUMNS, {"mode": "upsert", "key": "n", "version": "v"}, "Option version names 'v'"),
+        (MAKE, COLUMNS, {"markers": "rows"}, "is not one of markers"),
+        (MAKE, COLUMNS, {"staging_schema": "nowhere"}, "may not create tables in schema nowhere"),
+    ],
+)  # fmt: skip
+def test_tables_that_do_not_fit(
+    dsn: str,
+    tmp_path: Path,
+    ddl: str,
+    columns: list[tuple[str, str]],
+    options: dict[str, str],
+    why: str,
+) -> None:
+    run(dsn, ddl)
+    with pytest.raises(ConfigError, match=why):
+        made(dsn, tmp_path, columns, **options)
+
+
+def test_defaults_identities_and_partial_indexes(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE rows (i int GENERATED ALWAYS AS IDENTITY, n int, d int NOT NULL "
+             "DEFAULT 7)", "CREATE UNIQUE INDEX ON rows (n) WHERE n > 0")  # fmt: skip
+    with pytest.raises(ConfigError, match="No unique index of table rows"):
+        made(dsn, tmp_path, [("n", "int")], mode="upsert", key="n")
+    write(dsn, tmp_path, [("n", "int")], pa.record_batch({"n": pa.array([-1], pa.int32())}))
+    assert run(dsn, "SELECT i, n, d FROM rows") == [(1, -1, 7), (2, -1, 7)]
+
+
+def test_privileges_are_asked_for(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE ROLE writer LOGIN", MAKE)
+    try:
+        theirs = f"{dsn} user=writer"
+        with pytest.raises(ConfigError, match="GRANT CREATE ON SCHEMA"):
+            made(theirs, tmp_path)
+        run(dsn, "CREATE SCHEMA side AUTHORIZATION writer")
+        side = {"staging_schema": "side", "markers": "side.markers"}
+        with pytest.raises(ConfigError, match="GRANT INSERT, SELECT ON rows TO writer"):
+            made(theirs, tmp_path, **side)
+        run(dsn, "GRANT INSERT, SELECT ON rows TO writer")
+        made(theirs, tmp_path, **side)
+        with pytest.raises(ConfigError, match="GRANT UPDATE ON rows"):
+            made(theirs, tmp_path, mode="upsert", key="n", **side)
+    finally:
+        forget_connections()
+        run(dsn, "DROP OWNED BY writer", "DROP ROLE writer")
+
+
+BAD = [
+    ([1, None], ["a", "b"], r'column "n" .*not-null constraint.*\(null, b\)'),
+    ([1, 1], ["a", "b"], r"duplicate key .*Key \(n\)=\(1\) already exists"),
+    ([1, 2], ["a", "abcd"], r"too long .*line 2, column text"),
+    ([1, 2], ["a", "b\0"], r"invalid byte sequence .*line 2, column text"),
+    ([1, 2], ["a", "bad"], r"violates check constraint .*\(2, bad\)"),
+]
+
+
+@pytest.mark.parametrize(("numbers", "texts", "why"), BAD, ids=lambda each: str(each)[:20])
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_records_that_the_table_does_not_take(
+    dsn: str, tmp_path: Path, numbers: list[int | None], texts: list[str], why: str, batch_id: int
+) -> None:
+    """The driver's first micro-batch and a task's later one: named, and nothing is there."""
+    run(dsn, MAKE)
+    work = made(dsn, tmp_path)
+    sink = Sink(dsn, tmp_path / "sink")
+    sink.work = work
+    if batch_id:
+        sink.work.complete([sink.write("run1", 0, 0, iter([batch_of([9])]))])
+    rows = pa.record_batch({"n": pa.array(numbers, pa.int32()), "text": texts})
+    with pytest.raises(DataError, match=why) as refused:
+        work.complete([sink.write("run1", batch_id, 0, iter([rows]))])
+    assert "Table rows" in str(refused.value)
+    assert refused.value.remedy == "postgres-rows"
+    assert run(dsn, "SELECT n FROM rows WHERE n <> 9") == []
+    work.complete([sink.write("run1", batch_id, 0, iter([batch_of([1])]))])
+    assert run(dsn, "SELECT n FROM rows WHERE n <> 9") == [(1,)]
+
+
+def test_a_key_without_a_value_is_refused(dsn: str, tmp_path: Path) -> None:
+    """Nulls are all different to a unique index, so each replay would add the row once more."""
+    run(dsn, "CREATE TABLE rows (n integer UNIQUE, text text)")
+    rows = pa.record_batch({"n": pa.array([1, None], pa.int32()), "text": ["a", "b"]})
+    with pytest.raises(DataError, match="no value in column 'n', which is of the key"):
+        write(dsn, tmp_path, COLUMNS, rows, mode="upsert", key="n")
+    assert run(dsn, "SELECT * FROM rows") == []
+
+
+def test_a_table_that_changes_under_the_query(dsn: str, tmp_path: Path) -> None:
+    sink = Sink(dsn, tmp_path)
+    sink.batch("run1", 0, [0])
+    run(dsn, "ALTER TABLE numbers DROP COLUMN text")
+    with pytest.raises(ConfigError, match='column "text" of relation "numbers" does not exist'):
+        sink.batch("run1", 1, [1])
+    run(dsn, "ALTER TABLE numbers ADD COLUMN text text")
+    sink.batch("run1", 1, [1])
+    assert sink.numbers() == once(2)
+
+
+VERSIONED = [("n", "int"), ("v", "int"), ("text", "string")]
+
+
+def versions(rows: list[tuple[int, int | None, str]]) -> pa.RecordBatch:
+    numbers, found, texts = zip(*rows, strict=True)
+    return pa.record_batch(
+        {"n": pa.array(numbers, pa.int32()), "v": pa.array(found, pa.int32()), "text": texts}
+    )
+
+
+def test_the_newest_version_stays(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE rows (n int PRIMARY KEY, v int, text text)",
+        "INSERT INTO rows VALUES (1, 5, 'there'), (2, 5, 'there'), (3, NULL, 'there'), "
+        "(4, 5, 'there'), (7, 5, 'there')")  # fmt: skip
+    rows = versions(
+        [(1, 4, "older"), (2, 6, "newer"), (3, 1, "first"), (4, None, "none"), (5, 1, "one"),
+         (5, 3, "three"), (5, 2, "two"), (6, None, "none"), (6, 1, "one"), (7, 5, "same")]
+    )  # fmt: skip
+    write(dsn, tmp_path, VERSIONED, rows, mode="upsert", key="n", version="v")
+    assert run(dsn, "SELECT n, text FROM rows ORDER BY n") == [
+        (1, "there"), (2, "newer"), (3, "first"), (4, "there"), (5, "three"), (6, "one"),
+        (7, "there"),
+    ]  # fmt: skip
+
+
+def test_without_a_version_the_last_row_stays(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE rows (n int PRIMARY KEY, v int, text text)",
+        "INSERT INTO rows VALUES (1, 5, 'there')")  # fmt: skip
+    rows = versions([(1, 4, "first"), (2, 1, "a"), (1, 3, "last"), (2, 0, "b")])
+    write(dsn, tmp_path, VERSIONED, rows, mode="upsert", key="n")
+    assert run(dsn, "SELECT n, text FROM rows ORDER BY n") == [(1, "last"), (2, "b")]
+
+
+def test_a_table_of_a_key_alone(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE rows (n int, text text, PRIMARY KEY (text, n))")
+    write(dsn, tmp_path, COLUMNS, batch_of([1, 1, 2]), mode="upsert", key="n,text")
+    assert run(dsn, "SELECT n FROM rows ORDER BY n") == [(1,), (2,)]
+
+
+def test_writers_of_the_same_keys_never_deadlock(dsn: str, tmp_path: Path) -> None:
+    """Each takes the rows in the order of their keys, whatever the order they came in."""
+    sink = Sink(dsn, tmp_path, mode="upsert", key="n")
+    sink.batch("run1", 0, [0], [0], [0])
+    numbers = list(range(3000))
+    failed: list[BaseException] = []
+
+    def work(slot: int, order: list[int]) -> None:
+        try:
+            for batch_id in range(1, 6):
+                sink.write("run1", batch_id, slot, iter([batch_of(order, f"t{slot}")]))
+        except BaseException as error:
+            failed.append(error)
+
+    orders = [numbers, numbers[::-1], numbers[1500:] + numbers[:1500]]
+    threads = [threading.Thread(target=work, args=each) for each in enumerate(orders)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert sink.numbers() == once(3000)
+
+
+def test_a_partitioned_table(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE rows (n int PRIMARY KEY, text text) PARTITION BY RANGE (n)",
+        "CREATE TABLE low PARTITION OF rows FOR VALUES FROM (0) TO (10)")  # fmt: skip
+    write(dsn, tmp_path, COLUMNS, batch_of([1, 2]), mode="upsert", key="n")
+    assert run(dsn, "SELECT count(*) FROM low") == [(2,)]
+    with pytest.raises(DataError, match="no partition of relation"):
+        write(dsn, tmp_path, COLUMNS, batch_of([10]), mode="upsert", key="n", name="other")

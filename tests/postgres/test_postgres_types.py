@@ -1,0 +1,175 @@
+"""Values of Spark's types arrive as they are, or are refused by the name of their column."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.errors import ConfigError, DataError
+from dedup.postgres import create_table
+from dedup.postgres.column_types import Unsuitable, column_type, encoding
+from tests.postgres.tables import run, write
+
+US = pa.timestamp("us", "Europe/Berlin")
+#: Spark's type, Arrow's, PostgreSQL's, values.
+CASES: list[tuple[str, pa.DataType, str, list[Any]]] = [
+    ("boolean", pa.bool_(), "boolean", [True, False]),
+    ("tinyint", pa.int8(), "smallint", [-128, 127]),
+    ("tinyint", pa.int8(), "bigint", [-128, 127]),
+    ("smallint", pa.int16(), "smallint", [-(2**15), 2**15 - 1]),
+    ("int", pa.int32(), "integer", [-(2**31), 2**31 - 1]),
+    ("int", pa.int32(), "bigint", [-(2**31), 2**31 - 1]),
+    ("int", pa.int32(), "numeric(12,2)", [-(2**31), 2**31 - 1]),
+    ("bigint", pa.int64(), "bigint", [-(2**63), 2**63 - 1]),
+    ("bigint", pa.int64(), "numeric", [-(2**63), 2**63 - 1]),
+    ("float", pa.float32(), "real", [0.5, math.inf, math.nan]),
+    ("float", pa.float32(), "double precision", [0.5, -math.inf]),
+    ("double", pa.float64(), "double precision", [0.1, math.nan, 1e308, -0.0, 5e-324]),
+    ("decimal(9,2)", pa.decimal128(9, 2), "numeric(9,2)", [Decimal("-1234567.89"), Decimal(0)]),
+    ("decimal(9,2)", pa.decimal128(9, 2), "numeric(12,4)", [Decimal("9999999.99")]),
+    ("decimal(38,10)", pa.decimal128(38, 10), "numeric",
+     [Decimal("9" * 28 + ".1234567891"), Decimal("-0.0000000001"), Decimal(0), Decimal(10000)]),
+    ("string", pa.string(), "text", ["", "é🐍\n\t\\", "x" * 100_000]),
+    ("string collate UNICODE_CI", pa.string(), "text", ["a"]),
+    ("string", pa.string(), "varchar(3)", ["é🐍x"]),
+    ("string", pa.string(), "json", ['{"b": [1, null],  "a": 1}']),
+    ("string", pa.string(), "jsonb", ['{"b": [1, null]}']),
+    ("string", pa.string(), "mood", ["sad", "happy"]),
+    ("string", pa.string(), "uuid", ["00112233-4455-6677-8899-aabbccddeeff",
+                                     "AABBCCDD-4455-6677-8899-AABBCCDDEEFF"]),
+    ("string", pa.string(), "short_text", ["ab"]),
+    ("binary", pa.binary(), "bytea", [b"", b"\0\xff" * 1000]),
+    ("date", pa.date32(), "date", [date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)]),
+    ("timestamp", US, "timestamptz",
+     [datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+      datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)]),
+    ("timestamp_ntz", pa.timestamp("us"), "timestamp(6)",
+     [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)]),
+    ("interval day to second", pa.duration("us"), "interval",
+     [timedelta(days=-3, microseconds=5), timedelta(days=100_000, hours=5)]),
+    ("array<int>", pa.list_(pa.int32()), "integer[]", [[1, None, -1], []]),
+    ("array<string>", pa.list_(pa.string()), "text[]", [["", None, "é"]]),
+    ("array<decimal(5,2)>", pa.list_(pa.decimal128(5, 2)), "numeric[]", [[Decimal("1.50"), None]]),
+    ("array<date>", pa.list_(pa.date32()), "date[]", [[date(1, 1, 1)]]),
+    ("array<double>", pa.list_(pa.float64()), "double precision[]", [[0.1]]),
+    ("array<boolean>", pa.list_(pa.bool_()), "boolean[]", [[True, None]]),
+    ("array<binary>", pa.list_(pa.binary()), "bytea[]", [[b"\0"]]),
+]  # fmt: skip
+TYPES = "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN short_text AS varchar(2)"
+
+
+def told(value: Any) -> str:
+    """A value of either side: NaN equals NaN, 1 equals 1.00, a UUID its text."""
+    if isinstance(value, list):
+        return str([told(each) for each in value])
+    if isinstance(value, uuid.UUID):
+        return repr(str(value))
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return str(Decimal(value).normalize())
+    return repr(value)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_values_arrive_as_they_are(
+    dsn: str, tmp_path: Path, case: tuple[str, pa.DataType, str, list[Any]], mode: str
+) -> None:
+    spark, arrow, kind, values = case
+    values = [*values, None]
+    run(dsn, TYPES, f'CREATE TABLE rows (n integer PRIMARY KEY, c {kind}, "Ca""p" text)')
+    if mode == "append":
+        run(dsn, "ALTER TABLE rows DROP CONSTRAINT rows_pkey")
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(range(len(values)), pa.int32()), pa.array(values, arrow)], names=["n", "c"]
+    )
+    # A batch that is a part of another one, as Arrow hands them over.
+    shifted = pa.Table.from_batches([rows, rows]).combine_chunks().to_batches()[0]
+    columns = [("n", "int"), ("c", spark)]
+    options = {"mode": "upsert", "key": "n"} if mode == "upsert" else {}
+    write(dsn, tmp_path, columns, shifted.slice(len(values), len(values)), **options)
+    shown = "c::text" if "json" in kind else "c"
+    with psycopg.connect(dsn, options="-c timezone=UTC") as connection:
+        found = connection.execute(f"SELECT {shown} FROM rows ORDER BY n".encode()).fetchall()
+    expected = [v.lower() if kind == "uuid" and v else v for v in values]
+    copies = 1 if mode == "upsert" else 2
+    assert [told(row[0]) for row in found] == [told(v) for v in expected for _ in range(copies)]
+
+
+@pytest.mark.parametrize(
+    ("spark", "kind", "modifier", "why"),
+    [
+        ("bigint", "integer", -1, "it is bigint, and there integer; .* goes into bigint"),
+        ("double", "real", -1, "goes into double precision"),
+        ("int", "text", -1, "goes into integer, bigint"),
+        ("string", "integer", -1, "goes into text"),
+        ("string", "character", 10, "it is string, and there character"),
+        ("decimal(10,3)", "numeric", (10 << 16 | 2) + 4, "10 digits, 3 .* room for 10 and 2"),
+        ("decimal(10,0)", "numeric", (9 << 16) + 4, "room for 9 and 0"),
+        ("double", "numeric", -1, "make it a decimal"),
+        ("timestamp", "timestamp with time zone", 3, "keeps 3 digits of its seconds"),
+        ("timestamp", "timestamp without time zone", -1, "timestamp with time zone"),
+        ("struct<a:int>", "jsonb", -1, "it is struct; make it a text with to_json"),
+        ("map<string,int>", "jsonb", -1, "it is map; make it a text"),
+        ("array<array<int>>", "integer[]", -1, "not written by this sink"),
+        ("array<timestamp>", "timestamp with time zone[]", -1, "not written by this sink"),
+        ("array<int>", "integer", -1, "it is array<int>, and there integer"),
+        ("void", "text", -1, "none that this sink knows"),
+        ("interval year to month", "interval", -1, "none that this sink knows"),
+    ],
+)
+def test_what_would_lose_something_is_refused(
+    spark: str, kind: str, modifier: int, why: str
+) -> None:
+    with pytest.raises(Unsuitable, match=why):
+        encoding(spark, kind, modifier)
+
+
+def test_room_for_more_digits_than_points_is_told_apart() -> None:
+    assert encoding("decimal(10,3)", "numeric", (13 << 16 | 5) + 4).arrow == pa.decimal128(10, 3)
+    with pytest.raises(Unsuitable):  # numeric(13,-2)
+        encoding("decimal(10,0)", "numeric", (13 << 16 | (-2 & 0x7FF)) + 4)
+
+
+def test_a_table_for_a_stream_takes_it(dsn: str, tmp_path: Path) -> None:
+    schema = T.StructType(
+        [
+            T.StructField("id", T.StringType(), False),
+            T.StructField("Na me", T.DecimalType(10, 2)),
+            T.StructField("at", T.TimestampType()),
+            T.StructField("many", T.ArrayType(T.LongType())),
+        ]
+    )
+    statement = create_table(schema, "rows", key=["id"])
+    assert '"id" text NOT NULL' in statement
+    run(dsn, statement)
+    rows = pa.RecordBatch.from_pydict(
+        {"id": ["a"], "Na me": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
+         "at": pa.array([0], US), "many": [[1, 2]]}
+    )  # fmt: skip
+    columns = [(f.name, f.dataType.simpleString()) for f in schema.fields]
+    write(dsn, tmp_path, columns, rows, mode="upsert", key="id")
+    assert run(dsn, 'SELECT id, "Na me", many FROM rows') == [("a", Decimal("1.50"), [1, 2])]
+
+
+def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
+    schema = T.StructType([T.StructField("m", T.MapType(T.StringType(), T.StringType()))])
+    with pytest.raises(ConfigError, match="Column 'm' has no type in PostgreSQL: it is map"):
+        create_table(schema, "t")
+    with pytest.raises(ConfigError, match="key='x' is no column"):
+        create_table(schema, "t", key=["x"])
+    assert column_type("array<string>") == "text[]"
+
+
+@pytest.mark.parametrize("text", ["no-uuid", "00112233-4455-6677-8899-aabbccddeeffg", ""])
+def test_a_text_that_is_no_uuid_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="in column 'c' is no UUID"):
+        encoding("string", "uuid", -1)(pa.array([None, text]), "c")
