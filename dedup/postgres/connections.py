@@ -176,8 +176,8 @@ def meaning(error: Any, table: str) -> Exception:
     text = f"Table {table}: {told}{where}"
     if state[:2] in ("22", "23"):
         return DataError(
-            f"{text}.{detail} Nothing of its slice was written. Mend the record where it comes from, or the "
-            "table, and start the query again.",
+            f"{text}.{detail} Nothing of its slice was written. Mend the record where it comes "
+            "from, or the table, and start the query again.",
             remedy="postgres-rows",
         )
     if state[:2] in ("42", "0A", "2B", "3F", "28"):

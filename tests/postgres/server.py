@@ -81,11 +81,11 @@ class Server:
 
 def own_server(folder: Path) -> Server | str:
     """Return a server; a text says why there is none."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder.parent))  # else pgserver warns
     try:
         import pgpq  # noqa: F401
         import pgserver  # noqa: F401
         import psycopg  # noqa: F401
     except ImportError as error:
         return f"{error.name} is not installed"
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder.parent))
     return Server(folder)

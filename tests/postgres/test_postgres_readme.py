@@ -1,0 +1,40 @@
+"""The snippets of the sink's page run, as a reader meets them, in one program."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import dedup
+from tests.postgres.tables import run
+from tests.support.processes import python
+
+PAGE = Path(dedup.__file__).parent / "postgres" / "README.md"
+_BEFORE = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+spark.range(6).selectExpr("'o' || id AS order_id", "id * 1.5 AS amount").write.parquet("landing")
+schema = spark.read.parquet("landing").schema
+orders = spark.readStream.schema(schema).parquet("landing")
+"""
+_AFTER = """
+for each in (query, again):
+    each.processAllAvailable()
+    each.stop()
+"""
+
+
+def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    run(dsn, "CREATE TABLE orders_again (order_id text, amount numeric)")
+    program = _BEFORE + "".join(snippets) + _AFTER
+    done = python(
+        "-c", program.replace("postgresql://localhost/shop", dsn), cwd=tmp_path,
+        env={"PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = [(f"o{n}",) for n in range(6)]
+    for table in ("orders", "orders_again"):
+        assert run(dsn, f"SELECT order_id FROM {table} ORDER BY 1") == expected
