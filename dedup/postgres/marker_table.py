@@ -130,7 +130,7 @@ class MarkerTable:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = ANY(%s) AND datname = current_database() "
                 "AND usename = current_user AND pid <> pg_backend_pid()",
-                ([self._session(slot) for slot in (_OWNING, *slots)],),
+                ([self._session(_OWNING), *map(self._session, slots)],),
             )
 
     def _announce(self, connection: psycopg.Connection[Any], slot: int | str, wait_ms: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,13 @@ class Server:
     """
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        from pgserver import get_server
-        from pgserver._commands import pg_ctl
-
-        self._pg_ctl = pg_ctl
+        # It has no types.
+        library: Any = import_module("pgserver")
+        self._pg_ctl: Any = import_module("pgserver._commands").pg_ctl
         self._folder = folder
         self.port = free_port()
         folder.mkdir()
-        made = get_server(folder, cleanup_mode=None)
+        made = library.get_server(folder, cleanup_mode=None)
         self._user = made.system_user
         self._control("stop", "--mode", "fast")
         own = {
