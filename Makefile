@@ -58,6 +58,10 @@ demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every 
 demo-kafka: java $(VENV)/.ready-test ## Kafka to Kafka on a real broker, the query killed three times (two minutes; tests/kafka/demo)
 	@$(PY) -m tests.kafka.demo $(DEMO_ARGS)
 
+.PHONY: demo-postgres
+demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed three times, the server restarted (two minutes; tests/postgres/demo)
+	@$(PY) -m tests.postgres.demo $(DEMO_ARGS)
+
 .PHONY: test
 test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
 	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)

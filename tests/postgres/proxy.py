@@ -65,7 +65,11 @@ class CommitProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # it is away
+                    client.close()
+                    continue
                 for ends in ((client, server, True), (server, client, False)):
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 

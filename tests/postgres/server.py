@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,13 @@ class Server:
 
 def own_server(folder: Path) -> Server | str:
     """Return a server; a text says why there is none."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder.parent))  # else pgserver warns
     try:
         import pgpq  # noqa: F401
-        import pgserver  # noqa: F401
         import psycopg  # noqa: F401
+
+        with warnings.catch_warnings():  # of folders of a desktop, which it does not need
+            warnings.simplefilter("ignore")
+            import pgserver  # noqa: F401
     except ImportError as error:
         return f"{error.name} is not installed"
     return Server(folder)

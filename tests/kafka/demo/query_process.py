@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from dedup import faults
@@ -28,13 +29,28 @@ class QueryProcess:
     address : str
         Of the broker.
     source, target : str
-        Topics.
+        Topics, or another place to write to.
     folder : Path
         Of the query, and of what it prints.
+    script : Path, optional
+        The query's program.
+    more : sequence of str, optional
+        Arguments of the program behind these.
     """
 
-    def __init__(self, address: str, source: str, target: str, folder: Path) -> None:
-        self._arguments = [address, source, target, str(folder), str(fetch_jars())]
+    def __init__(
+        self,
+        address: str,
+        source: str,
+        target: str,
+        folder: Path,
+        *,
+        script: Path = _SCRIPT,
+        more: Sequence[str] = (),
+    ) -> None:
+        jars = str(fetch_jars())
+        self._command = [sys.executable, str(script), address, source, target, str(folder), jars]
+        self._command += more
         self.address, self.source, self.target = address, source, target
         self.folder, self.checkpoint = folder, folder / "checkpoint"
         self.faults = folder / "faults"
@@ -60,7 +76,7 @@ class QueryProcess:
         }
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_SCRIPT), *self._arguments],
+                self._command,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=os.environ | environment,
             )  # fmt: skip

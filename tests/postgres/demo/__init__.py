@@ -1,0 +1,1 @@
+"""`make demo-postgres`: Kafka to PostgreSQL, the query killed and the server restarted."""
