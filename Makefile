@@ -122,6 +122,10 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 bench-kafka: java $(VENV)/.ready-bench ## the Kafka sink against Spark's own, alone and end to end (6 minutes)
 	@$(PY) -m benchmarks.kafka $(BENCH_ARGS)
 
+.PHONY: bench-postgres
+bench-postgres: java $(VENV)/.ready-bench ## the PostgreSQL sink against bare COPY and Spark's JDBC (6 minutes)
+	@$(PY) -m benchmarks.postgres $(BENCH_ARGS)
+
 .PHONY: pictures
 pictures: java $(VENV)/.ready-test ## draw the pictures of the documentation anew, from a real run (3 minutes)
 	@$(PY) -m benchmarks.pictures
@@ -145,6 +149,10 @@ faults: java $(VENV)/.ready-test ## kill a real query 1,000 times and compare wi
 .PHONY: faults-kafka
 faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a real broker (25 minutes); FAULTS_ARGS="--kills 40"
 	@$(PY) -m tests.kafka.campaign $(FAULTS_ARGS)
+
+.PHONY: faults-postgres
+faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 500 times over a real server (ten minutes); FAULTS_ARGS="--kills 40"
+	@$(PY) -m tests.postgres.campaign --kills 500 $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)
