@@ -16,6 +16,9 @@ from dedup.record_id.canonical import ID_BYTES, VERSION
 
 ColumnOrName: TypeAlias = str | Column
 
+#: Of the ID's column, where nobody gives it another.
+NAME = "record_id"
+
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _FLOATING = (T.FloatType, T.DoubleType)
 _AS_TEXT = {T.DateType: "d", T.TimestampNTZType: "l"}
@@ -43,6 +46,8 @@ class IdRecipe:
     def of(self, df: DataFrame) -> Column:
         """Return the ID as a column of the DataFrame; null where each of its columns is.
 
+        Under the name ``record_id``, where it is given no other.
+
         Raises
         ------
         ConfigError
@@ -62,11 +67,12 @@ class IdRecipe:
             )
         if self.is_text:
             start, *others = columns
-            return F.concat(start, *(part for c in others for part in (F.lit("-"), c)))
+            dashed = F.concat(start, *(part for c in others for part in (F.lit("-"), c)))
+            return dashed.alias(NAME)
         texts = [_text(c, f.dataType, f.name) for c, f in zip(columns, fields, strict=True)]
         hashed = F.unhex(F.sha2(F.concat(*texts), 256))
         something = reduce(or_, (c.isNotNull() for c in columns))
-        return F.when(something, F.substring(hashed, 1, ID_BYTES))
+        return F.when(something, F.substring(hashed, 1, ID_BYTES)).alias(NAME)
 
     def chosen(self, df: DataFrame) -> list[Column]:
         """Return the columns as Spark takes them: a name with a dot may be that of a column."""
@@ -80,7 +86,7 @@ class IdRecipe:
     @property
     def name(self) -> str:
         """What the birth certificate calls it."""
-        return "record_id text" if self.is_text else f"record_id {VERSION}"
+        return f"{NAME} text" if self.is_text else f"{NAME} {VERSION}"
 
 
 def from_columns(*columns: ColumnOrName) -> IdRecipe:

@@ -53,8 +53,8 @@ def why_id_does_not_last(df: DataFrame, given: Column, expression: Expression) -
     if clocks:
         return (
             f"{expression.text!r} is made of the current time ({clocks}), which is another "
-            f"one when a copy comes later, so that it would be no duplicate. {_INSTEAD}. How long an ID is "
-            "remembered is horizon=."
+            f"one when a copy comes later, so that it would be no duplicate. {_INSTEAD}. How long "
+            "an ID is remembered is horizon=."
         )
     return None
 

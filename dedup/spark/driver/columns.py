@@ -145,10 +145,12 @@ class Columns:
         expression.text = expression.text.replace("struct", recipe.name, 1)
         expression.functions.discard("struct")
         self._check_lasting(values, expression, "id")
-        kind = self.df.select(made).schema.fields[0].dataType
-        definition = self._definition(expression, kind)
+        (only,) = self.df.select(made).schema.fields
+        definition = self._definition(expression, only.dataType)
         is_constant = not definition.inputs
-        return Resolved(self.add(made), "record_id", kind, definition, is_constant=is_constant)
+        return Resolved(
+            self.add(made), only.name, only.dataType, definition, is_constant=is_constant
+        )
 
     def _check_lasting(self, given: Column, expression: Expression, option: str) -> None:
         """Refuse what is another ID or time when a stream is read again.
