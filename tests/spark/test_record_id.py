@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+import dedup.record_id
 from dedup import check_query, dedup_by_id, record_id
 from dedup.errors import ConfigError
+from dedup.record_id.canonical import text_of
 from tests.support.record_id_values import GOLDEN, GOLDEN_ID, SCHEMA, random_rows
 from tests.support.spark_query import SCHEMA as RECORDS
 from tests.support.spark_query import Query, finish
 
+PAGE = Path(dedup.record_id.__file__).with_name("README.md")
 SPLIT = "spark.sql.files.maxPartitionBytes"
 
 
@@ -111,21 +115,21 @@ def test_columns_that_are_none(spark: SparkSession) -> None:
 
 
 def test_a_replay_in_another_layout_finds_every_copy(spark: SparkSession, tmp_path: Path) -> None:
-    """The second run reads the same rows in other files, shuffled otherwise, in another zone."""
-    rows = [(f"k{n}", n / 3, n, [n % 7, None]) for n in [*range(90), *range(90)]]
-    schema = "key string, amount double, count int, tags array<int>"
-    frame = spark.createDataFrame(rows, schema)
-    recipe = record_id.from_columns("key", "amount", "count", "tags")
+    """The second run finds the same rows in other files, in another order and time zone."""
+    rows = [{"key": f"k{n}", "amount": n / 3, "tags": [n % 7, None]} for n in range(90)]
+    schema = "key string, amount double, tags array<bigint>"
+    recipe = record_id.from_columns("key", "amount", "tags")
     query = Query(spark, tmp_path, {"horizon": "1 day"}, id=recipe, schema=schema)
-    query.add_frame(frame.limit(100))
-    first = query.run().rows[0]
-    assert len(first) == 90
+    query.add_table(pa.Table.from_pylist([*rows, *rows]))
+    assert len(query.run().rows[0]) == 90
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
-    spark.conf.set("spark.sql.shuffle.partitions", "5")
-    query.add_frame(frame.orderBy(F.rand(3)))
+    spark.conf.set("spark.sql.leafNodeDefaultParallelism", "1")
+    query.files_per_batch = 2
+    for part in (rows[60:], rows[:60]):
+        query.add_table(pa.Table.from_pylist(part[::-1]))
     assert query.run().rows[1] == []
     (certificate,) = query.catalog.rglob("catalog.json")
-    assert '"record_id 1(key, amount, count, tags)"' in certificate.read_text()
+    assert '"record_id 1(key, amount, tags)"' in certificate.read_text()
 
 
 def test_nothing_but_nulls_falls_under_null_ids(spark: SparkSession) -> None:
@@ -232,6 +236,42 @@ def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     finish(writer.foreachBatch(take).start())
     assert sorted(emitted) == [(1, '{"k": 1}'), (2, '{"k": 1}')]
+
+
+# --- the page
+
+
+def test_the_snippets_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    for folder in ("landing", "logs"):
+        (tmp_path / folder).mkdir()
+        text = '{"device": "a", "at": "2024-05-01T12:00:00Z", "celsius": 20.5}\n'
+        (tmp_path / folder / "one.json").write_text(text * 2)
+    names: dict[str, Any] = {"spark": spark, "F": F}
+    for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(re.sub(r'"(landing|logs|[a-z-]*catalog)"', rf'"{tmp_path}/\1"', snippet), names)
+    emitted = Counter[str]()
+    for name in ("unique", "unique_lines"):
+        writer = names[name].writeStream.trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{name}"))
+
+        def take(rows: DataFrame, _: int, name: str = name) -> None:
+            emitted[name] += rows.count()
+
+        finish(writer.foreachBatch(take).start())
+    assert emitted == {"unique": 1, "unique_lines": 2}
+
+
+def test_the_table_of_the_page_is_the_truth() -> None:
+    """Every text that it shows is one of the golden ones, and so is the ID in words."""
+    page = PAGE.read_text()
+    table = page.split("## The bytes")[1].split("So (")[0]
+    rows = [row.split(" | ")[-1] for row in table.splitlines() if row.startswith("| ")][2:]
+    shown = {text for row in rows for text in re.findall(r"`(.+?)`", row)}
+    assert len(shown) > 15
+    assert shown <= {text for _, _, text in GOLDEN} | {"s3:abc"}
+    text, made = re.findall(r"is the text `(.*?)` and the ID\s+`(.*?)`", page)[0]
+    assert text == text_of("order-7", 12, None)
+    assert made == (record_id.of_values("order-7", 12, None) or b"").hex()
 
 
 # --- IDs that do not last
