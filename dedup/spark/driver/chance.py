@@ -29,7 +29,7 @@ _INSTEAD = (
 
 
 def why_id_does_not_last(df: DataFrame, given: Column, expression: Expression) -> str | None:
-    """Return why records of a stream have another ID when they come again; None if they have not.
+    """Return why records of a stream have another ID when they come again, or None.
 
     Parameters
     ----------
@@ -147,13 +147,16 @@ def _below(node: Any) -> Iterator[Any]:
 
 def _field(taken: Any, made_of: defaultdict[int, list[Any]]) -> list[Any]:
     """What makes a field that is taken of a struct, where it shows; other fields do not count."""
-    structs = [taken.child()]
+    structs, seen = [taken.child()], set[int]()
     found = []
     while structs:
         struct = structs.pop()
         kind = class_name(struct)
         if kind == "AttributeReference":
-            structs += made_of[struct.exprId().id()]
+            number = struct.exprId().id()
+            if number not in seen:
+                seen.add(number)
+                structs += made_of[number]
         elif kind == "GetStructField":
             structs += _field(struct, made_of)
         elif kind == "CreateNamedStruct":
