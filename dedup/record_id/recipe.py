@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -38,13 +38,16 @@ class IdRecipe:
     columns : tuple of str or Column
     is_text : bool
         The columns' own texts with ``-`` between, not a hash.
+    is_place : bool
+        Null where any column is: half of a place would be one ID for many records.
     """
 
     columns: tuple[ColumnOrName, ...]
     is_text: bool = False
+    is_place: bool = False
 
     def of(self, df: DataFrame) -> Column:
-        """Return the ID as a column of the DataFrame; null where each of its columns is.
+        """Return the ID as a column of the DataFrame; null where all of its columns are.
 
         Under the name ``record_id``, where it is given no other.
 
@@ -71,8 +74,8 @@ class IdRecipe:
             return dashed.alias(NAME)
         texts = [_text(c, f.dataType, f.name) for c, f in zip(columns, fields, strict=True)]
         hashed = F.unhex(F.sha2(F.concat(*texts), 256))
-        something = reduce(or_, (c.isNotNull() for c in columns))
-        return F.when(something, F.substring(hashed, 1, ID_BYTES)).alias(NAME)
+        known = reduce(and_ if self.is_place else or_, (c.isNotNull() for c in columns))
+        return F.when(known, F.substring(hashed, 1, ID_BYTES)).alias(NAME)
 
     def chosen(self, df: DataFrame) -> list[Column]:
         """Return the columns as Spark takes them: a name with a dot may be that of a column."""
@@ -146,7 +149,7 @@ def from_kafka(
     its own. A topic that was deleted and made again gives old places to new records, which are then
     dropped within the horizon (`dedup.kafka.kafka_records` with `checkpoint` refuses such a topic).
     """
-    return _recipe((topic, partition, offset), is_text=True)
+    return _recipe((topic, partition, offset), is_text=True, is_place=True)
 
 
 def from_file(
@@ -171,16 +174,18 @@ def from_file(
     writing a part: ``id=[from_file(), "_metadata.file_modification_time"]``.
     """
     uri = F.regexp_replace(path, "^file:/+", "file:///")
-    return _recipe((F.regexp_replace(uri, "^s3[an]:", "s3:"), position))
+    return _recipe((F.regexp_replace(uri, "^s3[an]:", "s3:"), position), is_place=True)
 
 
-def _recipe(columns: tuple[ColumnOrName, ...], *, is_text: bool = False) -> IdRecipe:
+def _recipe(
+    columns: tuple[ColumnOrName, ...], *, is_text: bool = False, is_place: bool = False
+) -> IdRecipe:
     for given in columns:
         if not isinstance(given, (str, Column)):
             raise ConfigError(
                 f"{given!r} is neither a column name nor a Column (it is a {type(given).__name__})."
             )
-    return IdRecipe(columns, is_text)
+    return IdRecipe(columns, is_text, is_place)
 
 
 def _text(value: Column, kind: T.DataType, name: str) -> Column:

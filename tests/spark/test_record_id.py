@@ -173,6 +173,14 @@ def test_rows_of_parquet_are_known_however_files_are_cut(
     assert known[uri, 7001] == record_id.of_values(uri, 7001)
 
 
+def test_half_of_a_place_is_no_id(spark: SparkSession) -> None:
+    """Else all records of a file would be one, where Spark does not know their rows."""
+    rows = [("file:/a", 1, 2), ("file:/a", None, 2), (None, 1, 2)]
+    frame = spark.createDataFrame(rows, "path string, n int, o int")
+    for recipe in (record_id.from_file("path", "n"), record_id.from_kafka("path", "n", "o")):
+        assert [made is None for made in ids(frame, recipe)] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [("file:/a/b", "file:///a/b"), ("s3a://b/k", "s3://b/k"), ("s3n://b", "s3://b")],
