@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dedup import tools
+    from dedup import record_id, tools
     from dedup.core.metrics import BatchMetrics
     from dedup.formats import register
     from dedup.spark.driver.check_query import check_query
@@ -20,6 +20,7 @@ __all__ = [
     "DedupListener",
     "check_query",
     "dedup_by_id",
+    "record_id",
     "register",
     "time_from_id",
     "tools",
@@ -37,8 +38,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load what needs Spark only when it is asked for: the core imports without it."""
-    if name == "tools":
-        return import_module("dedup.tools")
+    if name in ("record_id", "tools"):
+        return import_module(f"dedup.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -110,6 +110,8 @@ class Facts:
         The option.
     catalog_local : str or None
         The catalog's path where it is a local one.
+    does_not_last : str or None
+        Why the ID or the timestamp is another one at a replay, where the plan shows it.
     records, late_records : int or None
         Of the recent micro-batches.
     batch_records_max : int or None
@@ -141,6 +143,7 @@ class Facts:
     by_source: bool | None = None
     shared_local: bool | None = None
     catalog_local: str | None = None
+    does_not_last: str | None = None
     records: int | None = None
     late_records: int | None = None
     batch_records_max: int | None = None

@@ -122,3 +122,13 @@ def catalog_place(facts: Facts) -> Assessment | None:
     if facts.shared_local is None:
         return unknown(evidence, "shared_local=True", Takes.RESTART)
     return breaks(evidence, 'catalog="s3://BUCKET/FOLDER"')
+
+
+def lasting_id(facts: Facts) -> Assessment | None:
+    """An ID of chance or of the clock is another one when Spark reads a record again."""
+    if facts.does_not_last is None:
+        return None
+    option = facts.does_not_last.partition("=")[0]
+    return breaks(
+        f"{facts.does_not_last} The operator refuses to start with it.", f'{option}="COLUMN"'
+    )

@@ -17,7 +17,7 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-from dedup import DedupListener, dedup_by_id
+from dedup import DedupListener, dedup_by_id, record_id
 from dedup.errors import ConfigError, cause
 from dedup.spark.observations import from_progress
 from tests.spark.definitions import NESTED, differences, mistaken
@@ -65,7 +65,9 @@ told["verdicts"] = {row["verdict"]: row["count"] for row in rows}
 source = spark.read.schema(SCHEMA).parquet(str(query.input))
 told["distinct"] = source.select("id").distinct().count()
 told["rows"] = source.count()
-for given in ("id", F.col("id"), ["id"], F.lower("id")):
+recipe = record_id.from_columns("id")
+told["made"] = source.select(recipe.of(source)).distinct().count()
+for given in ("id", F.col("id"), ["id"], F.lower("id"), recipe):
     kept = source.transform(dedup_by_id(given, horizon="1 hour", timestamp="ts"))
     told.setdefault("batch", []).append(kept.count())
 dotted = source.withColumnRenamed("id", "user.id")
@@ -104,6 +106,7 @@ told["refusals"] = [
     refusal(stream),
     refusal(stream.withWatermark("ts", "1 hour"), **catalog),
     refusal(stream.transform(dedup_by_id("id", horizon="1 hour", **catalog)), "n", **catalog),
+    refusal(stream, record_id.from_columns("id", F.current_date()), **catalog),
     refusal(stream, order_by=F.explode(F.array("n", "at")), **catalog),
     refusal(source, F.max("id")),
     refusal(source, order_by=F.rand()),
@@ -147,7 +150,8 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
         "unique": told["distinct"],
         "duplicate": told["rows"] - told["distinct"],
     }
-    assert told["batch"] == [told["distinct"]] * 4
+    assert told["batch"] == [told["distinct"]] * 5
+    assert told["made"] == told["distinct"]
     assert told["dotted"] == told["distinct"]
     assert told["definitions"] == [], "as in a classic session"
     assert told["columns"] == ["user.id", "at", "ts", "src", "n"]
@@ -166,6 +170,7 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
             "A stream needs catalog=",
             "withWatermark('ts', ...) is declared before dedup_by_id",
             "This query already has a dedup_by_id",
+            "id='record_id 1(id, current_date())' is made of the current time (current_date)",
             "makes several rows of one, or none",
             "makes one value of many rows",
             "computes a record again (rand)",

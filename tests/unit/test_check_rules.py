@@ -98,6 +98,12 @@ CASES = {
         Case({"catalog_local": "/c", "settings": {"spark.master": "local-cluster[2,1,1024]"}},
              UNKNOWN, "another disk", "shared_local=True"),
     ],
+    "lasting-id": [
+        Case({}, None),
+        Case({"does_not_last": "id='u' is made by uuid."}, BREAKS, "by uuid. The operator refuses",
+             'id="COLUMN"'),
+        Case({"does_not_last": "timestamp='t' is made by rand."}, BREAKS, "", 'timestamp="COLUMN"'),
+    ],
     "horizon-retention": [
         Case({}, UNKNOWN, "sources"),
         Case({"sources": (Source(kind="file"),)}, None),

@@ -21,6 +21,7 @@ import dedup
 import dedup.errors
 import dedup.files
 import dedup.kafka
+import dedup.record_id
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.repair.accepted_loss import accepted_loss_path
 from dedup.catalog.root import Root
@@ -146,7 +147,8 @@ def test_options_in_the_page_exist() -> None:
     flags |= {flag for parameter in command.params for flag in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", PAGE)) <= flags
     known = {*signature(dedup_by_id).parameters, *BatchMetrics.__dataclass_fields__, "dedup_by_id"}
-    known |= {"check_query", *dedup.files.__all__, *dedup.kafka.__all__}
+    known |= {"check_query", "record_id", "monotonically_increasing_id"}
+    known |= {*dedup.files.__all__, *dedup.kafka.__all__, *dedup.record_id.__all__}
     known |= set(signature(dedup.kafka.kafka_records).parameters)
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))
     assert named

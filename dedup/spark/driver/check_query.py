@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dedup.checks.facts import Facts, Source, cores_of, retention
 from dedup.checks.findings import Finding
 from dedup.checks.rules import advise
+from dedup.errors import ConfigError
 from dedup.machine import machine_bytes
-from dedup.spark.driver.build import Operator
+from dedup.spark.driver.build import Operator, plan_of
 from dedup.spark.driver.checks import local_cores
 from dedup.spark.driver.going_on import check_going_on
 from dedup.spark.driver.kafka_topics import ask_brokers
@@ -97,11 +98,21 @@ def check_query(
         by_source=bool(options.source_partition),
         shared_local=options.shared_local,
         catalog_local=None if place is None else str(place.parent),
+        does_not_last=_does_not_last(df, operator),
     )
     findings = advise(facts)
     if checkpoint is not None:
         findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
     return findings
+
+
+def _does_not_last(df: DataFrame, operator: Operator) -> str | None:
+    try:
+        plan_of(df, operator.options)
+    except ConfigError as error:
+        # What else is wrong is told when the operator is applied.
+        return error.text if error.remedy == "unstable-id" else None
+    return None
 
 
 def _completed(

@@ -13,6 +13,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
+from dedup.record_id.recipe import IdRecipe
+from dedup.spark.driver.chance import WHY_NOT
 from dedup.spark.driver.expression import Expression, column_text, mentioned
 from dedup.spark.driver.planned import check_row_by_row, steps
 from dedup.spark.driver.read_expression import read_expression
@@ -67,18 +69,22 @@ class Columns:
             self._steps = steps(self.df)
         return self._steps
 
-    def resolve(self, given: str | Column, option: str) -> Resolved:
+    def resolve(self, given: str | Column | IdRecipe, option: str) -> Resolved:
         """The column that an option names.
 
         Raises
         ------
         ConfigError
             If there is none of that name, with the nearest names; for an expression that is not
-            one lasting value of each row.
+            one lasting value of each row, or an ID that is not the same at a replay.
         """
+        if isinstance(given, IdRecipe) and option == "id":
+            return self._recipe(given)
         if isinstance(given, str):
             name = self._plain(given)
             if name is not None:
+                reference = self._reference(name)
+                self._check_lasting(F.col(column_text([name])), Expression(reference), option)
                 return self._column(name, name)
             if "." not in given:
                 raise ConfigError(missing_column(given, self.df.columns, option))
@@ -119,6 +125,7 @@ class Columns:
                 "first. For the other way round negate it, such as -F.col('n')."
             )
         check_row_by_row(selected, self.steps, expression, option)
+        self._check_lasting(given, expression, option)
         for name in self.df.columns:
             # An alias makes no other value.
             if expression.text == self._reference(name):
@@ -127,6 +134,33 @@ class Columns:
         return Resolved(
             self.add(given), only.name, only.dataType, definition, is_constant=not definition.inputs
         )
+
+    def _recipe(self, recipe: IdRecipe) -> Resolved:
+        made = recipe.of(self.df)
+        values = F.struct(*recipe.chosen(self.df))
+        selected = self.df.select(values)
+        expression = read_expression(values, self.df, case_sensitive=self.case_sensitive)
+        check_row_by_row(selected, self.steps, expression, "id")
+        # The struct stands for the recipe, whose texts know no settings.
+        expression.text = expression.text.replace("struct", recipe.name, 1)
+        expression.functions.discard("struct")
+        self._check_lasting(values, expression, "id")
+        (only,) = self.df.select(made).schema.fields
+        definition = self._definition(expression, only.dataType)
+        is_constant = not definition.inputs
+        return Resolved(
+            self.add(made), only.name, only.dataType, definition, is_constant=is_constant
+        )
+
+    def _check_lasting(self, given: Column, expression: Expression, option: str) -> None:
+        """Refuse what is another ID or time when a stream is read again.
+
+        A batch is left alone: an ID that was drawn for it may be right there, behind a join.
+        """
+        if self.df.isStreaming and option in WHY_NOT:
+            why = WHY_NOT[option](self.df, given, expression)
+            if why is not None:
+                raise ConfigError(f"{option}={why}", remedy="unstable-id")
 
     def _column(self, name: str, shown: str) -> Resolved:
         kind = self.df.schema[name].dataType

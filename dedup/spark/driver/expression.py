@@ -214,3 +214,9 @@ def literal(value: Any) -> str:
 def class_name(value: Any) -> str:
     """Simple name of the class of an object of Java's."""
     return str(value.getClass().getSimpleName())
+
+
+def each(sequence: Any) -> Iterator[Any]:
+    """Yield the elements of a sequence of Scala."""
+    for position in range(sequence.size()):
+        yield sequence.apply(position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dedup.spark.driver.expression import Words, class_name, literal
+from dedup.spark.driver.expression import Words, class_name, each, literal
 
 
 def read_classic(words: Words, node: Any) -> str:
@@ -14,7 +14,7 @@ def read_classic(words: Words, node: Any) -> str:
     if kind == "Alias":
         return read_classic(words, node.child())
     if kind == "UnresolvedAttribute":
-        return words.column(list(_each(node.nameParts())))
+        return words.column(list(each(node.nameParts())))
     if kind == "Literal":
         return literal(node.value())
     if kind == "Cast":
@@ -24,16 +24,16 @@ def read_classic(words: Words, node: Any) -> str:
     if kind == "SqlExpression":
         return words.sql(node.expression())
     if kind == "UnresolvedFunction":
-        arguments = [read_classic(words, child) for child in _each(node.arguments())]
+        arguments = [read_classic(words, child) for child in each(node.arguments())]
         return words.call(node.functionName(), arguments, distinct=node.isDistinct())
     if kind == "UnresolvedNamedLambdaVariable":
         return words.variable(node.name())
     if kind == "LambdaFunction":
-        variables = [read_classic(words, one) for one in _each(node.arguments())]
+        variables = [read_classic(words, one) for one in each(node.arguments())]
         return f"({', '.join(variables)}) -> {read_classic(words, node.function())}"
     if kind in ("CaseWhenOtherwise", "UnresolvedExtractValue"):
         name = "when" if kind == "CaseWhenOtherwise" else "get"
-        return words.call(name, [read_classic(words, child) for child in _each(node.children())])
+        return words.call(name, [read_classic(words, child) for child in each(node.children())])
     if kind == "ExpressionColumnNode":
         return _catalyst(words, node.expression())
     if kind == "UpdateFields":
@@ -49,11 +49,11 @@ def _catalyst(words: Words, expression: Any) -> str:
     if kind == "ColumnNodeExpression":
         return read_classic(words, expression.node())
     if kind == "UnresolvedAttribute":
-        return words.column(list(_each(expression.nameParts())))
+        return words.column(list(each(expression.nameParts())))
     path = _path(expression)
     if path:
         return words.column(path)
-    children = [_catalyst(words, child) for child in _each(expression.children())]
+    children = [_catalyst(words, child) for child in each(expression.children())]
     if kind == "Alias":
         return children[0]
     if kind in ("GetStructField", "GetArrayStructFields"):
@@ -87,11 +87,6 @@ def _field_name(expression: Any, kind: str) -> str:
 
 def _below(node: Any) -> Iterator[Any]:
     """Nodes of expressions below one; others, such as a window's frame, are in its print."""
-    for child in _each(node.children()):
+    for child in each(node.children()):
         if hasattr(child, "sql") and class_name(child) not in ("Ascending$", "Descending$"):
             yield child
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for position in range(sequence.size()):
-        yield sequence.apply(position)

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.location import FileSystemFactory
+from dedup.record_id.recipe import IdRecipe
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.options import ColumnOrName, Options
 from dedup.spark.idtime import IdTime
@@ -17,7 +18,7 @@ Duration: TypeAlias = str | timedelta
 
 
 def dedup_by_id(
-    id: ColumnOrName | Sequence[ColumnOrName],  # noqa: A002
+    id: ColumnOrName | IdRecipe | Sequence[ColumnOrName | IdRecipe],  # noqa: A002
     *,
     horizon: Duration,
     catalog: str | os.PathLike[str] | FileSystemFactory | None = None,
@@ -54,9 +55,10 @@ def dedup_by_id(
 
     Parameters
     ----------
-    id : str, Column, or several
+    id : str, Column, `IdRecipe`, or several
         The record ID: string, binary, integer, decimal, boolean, date, timestamp, day-time
-        interval or time. Several columns make a composite ID, in which a null is a value.
+        interval or time. Several columns make a composite ID, in which a null is a value. Where
+        records bring none, `dedup.record_id` makes one.
     horizon : str or timedelta
         Two records with the same ID at most this far apart in time are duplicates (inclusive).
         A duplicate does not prolong an ID's life.

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from pyspark.sql import Column
 
@@ -26,12 +26,14 @@ from dedup.core.policy import (
     default_lateness_ms,
 )
 from dedup.errors import ConfigError, DedupWarning
+from dedup.record_id.recipe import IdRecipe
 from dedup.spark.idtime import IdTime
 
 ColumnOrName: TypeAlias = str | Column
 _Duration: TypeAlias = str | timedelta
 ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 
+_One = TypeVar("_One", str | Column, str | Column | IdRecipe)
 _WHOLE_NUMBERS = (
     "buckets", "shards", "state_budget_bytes", "cache_bytes", "max_shard_batch_bytes",
 )  # fmt: skip
@@ -47,7 +49,7 @@ class Options:
         If a value cannot work whatever it is applied to.
     """
 
-    id: ColumnsOption
+    id: ColumnOrName | IdRecipe | Sequence[ColumnOrName | IdRecipe]
     horizon: _Duration
     catalog: str | os.PathLike[str] | FileSystemFactory | None
     timestamp: ColumnOrName | IdTime | None
@@ -196,7 +198,7 @@ class Options:
         return bucket_ms
 
 
-def several(given: ColumnsOption) -> Iterator[ColumnOrName]:
+def several(given: _One | Sequence[_One]) -> Iterator[_One]:
     """Yield the columns of an option that takes one or more."""
     if isinstance(given, Iterable) and not isinstance(given, (str, Column)):
         yield from given

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from dedup.causes import spark_cause
 from dedup.errors import ConfigError
-from dedup.spark.driver.expression import Expression
+from dedup.spark.driver.expression import Expression, class_name, each
 
 #: What a step that an expression brings along does to the rows, where Spark's name says little.
 _STEPS = {
@@ -117,29 +117,29 @@ def _unstable(selected: DataFrame, expression: Expression) -> set[str]:
     salted = expression.functions & _SALTED
     if classic is None:
         return expression.unstable | (expression.functions & _UNSTABLE) | salted
-    found = _sources_of_chance(classic.queryExecution().analyzed().expressions().apply(0))
-    return (set(found) - {_STABLE_ALL_THE_SAME}) | salted
+    return set(_all_chance(classic.queryExecution().analyzed().expressions().apply(0))) | salted
 
 
-def _sources_of_chance(expression: Any) -> Iterator[str]:
-    """Names of the functions that make an expression nondeterministic."""
-    if expression.deterministic():
+def _all_chance(expression: Any) -> Iterator[str]:
+    if not expression.deterministic():
+        yield from chance_of(expression)
+        for child in each(expression.children()):
+            yield from _all_chance(child)
+
+
+def chance_of(expression: Any) -> Iterator[str]:
+    """Name of the function, if it is what makes an expression nondeterministic."""
+    if expression.deterministic() or not all(
+        c.deterministic() for c in each(expression.children())
+    ):
         return
-    below = [child for child in _children(expression) if not child.deterministic()]
-    if not below:
-        python = expression.getClass().getSimpleName() == "PythonUDF"
-        yield str(expression.name() if python else expression.prettyName())
-    for child in below:
-        yield from _sources_of_chance(child)
+    python = class_name(expression) == "PythonUDF"
+    name = str(expression.name() if python else expression.prettyName())
+    if name != _STABLE_ALL_THE_SAME:
+        yield name
 
 
 def _names(plan: Any) -> Iterator[str]:
-    yield str(plan.getClass().getSimpleName())
-    for child in _children(plan):
+    yield class_name(plan)
+    for child in each(plan.children()):
         yield from _names(child)
-
-
-def _children(node: Any) -> Iterator[Any]:
-    children = node.children()
-    for position in range(children.size()):
-        yield children.apply(position)
