@@ -52,7 +52,7 @@ TimestampFormat = Annotated[
         "FMT", "Spark's pattern ('yyyy-MM-dd HH:mm:ss'), or seconds or milliseconds since 1970."
     ),
 ]
-Format = Annotated[str | None, option("FMT", "csv, json or parquet; else by file names.")]
+Format = Annotated[str | None, option("FMT", "csv, json, parquet or orc; else by file names.")]
 Infer = Annotated[bool, switch("CSV: guess types (default: every column a string).", "--infer")]
 ReadOption = Annotated[
     list[str] | None, option("KEY=VALUE", "Option of Spark's reader, such as sep=';'.")

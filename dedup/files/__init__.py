@@ -1,4 +1,4 @@
-"""Parquet files to Parquet files around the operator, past Spark's own reader and writer."""
+"""Files to Parquet files around the operator, past Spark's own reader and writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dedup_parquet`: a stream from a folder of Parquet files to another, as users see it."""
+"""`dedup_parquet`: a stream from a folder of files to a folder of Parquet files, for users."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.localfile import publish
 from dedup.catalog.uri import check_local, local_path
 from dedup.core.admission import names_that_go_on
+from dedup.core.option_rules import choice
 from dedup.errors import ConfigError
+from dedup.files.file_formats import NAMES
 from dedup.files.folder_columns import folder_names
-from dedup.files.query import ParquetFiles, ParquetFolder, query
+from dedup.files.query import ParquetFolder, SourceFiles, query
 from dedup.sinks.staged import (
     STAGING,
     VERDICT,
@@ -48,10 +50,11 @@ def dedup_parquet(
     *,
     output: str | os.PathLike[str],
     duplicates: str | os.PathLike[str] | None = None,
+    source_format: str = "parquet",
     schema: T.StructType | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
-    """Return a query over a folder of Parquet files whose unique rows go to another folder.
+    """Return a query over a folder of files whose unique rows go to another folder, as Parquet.
 
     It is yet to be started: give it ``option("checkpointLocation", ...)``, a trigger and a name,
     and call ``start()``. Each micro-batch appears as the folder ``batch=<number>`` of the output,
@@ -73,6 +76,8 @@ def dedup_parquet(
     duplicates : path, optional
         Folder of the rows that do not go on, in folders ``dedup_verdict=<verdict>`` of each
         micro-batch. On the same terms.
+    source_format : {"parquet", "orc"}, default "parquet"
+        Of the files that are read.
     schema : StructType or DDL, optional
         The columns. Default: those of the files that are there.
     options : mapping of str to str, optional
@@ -86,6 +91,7 @@ def dedup_parquet(
         If the catalog cannot be written.
     """
     _check_classic(spark)
+    choice("source_format", source_format, tuple(NAMES))
     places = {"source": source, "output": output}
     if duplicates is not None:
         places["duplicates"] = duplicates
@@ -107,15 +113,17 @@ def dedup_parquet(
         operator = Operator(replace(operator.options, verdict=VERDICT))
     given = dict(options or {})
     place = str(folders["source"])
-    reader = spark.read.options(**given)
-    there = (reader if schema is None else reader.schema(schema)).parquet(place)
+    reader = spark.read.format(source_format).options(**given)
+    there = (reader if schema is None else reader.schema(schema)).load(place)
     paths = tuple(Path(local_path(uri)) for uri in there.inputFiles())
-    rows = spark.readStream.schema(schema or there.schema).options(**given).parquet(place)
+    stream = spark.readStream.format(source_format).schema(schema or there.schema)
+    rows = stream.options(**given).load(place)
     names = (name for path in paths for name in folder_names(path, folders["source"]))
     made = query(
         rows,
         operator,
-        ParquetFiles(
+        SourceFiles(
+            file_format=source_format,
             place=place,
             options=given,
             folders=frozenset(name.lower() for name in names),

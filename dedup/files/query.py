@@ -1,8 +1,8 @@
-"""The operator between Parquet files, read and written by the tasks themselves where they may."""
+"""The operator between files, read and written by the tasks themselves where they may."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.files import parquet_fit
+from dedup.files.file_formats import opened
 from dedup.files.scan import Scan
+from dedup.files.spark_settings import check_reading, codec_to_write
 from dedup.files.task_files import TaskFiles
 from dedup.files.types import LeftToSpark, arrow_schema
 from dedup.files.write import WRITTEN, FileWriter, with_spark_metadata
@@ -27,25 +28,9 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from dedup.spark.driver.build import MapPass
 
-#: A part of a large file that one task reads at a time: as large as the row groups of most writers.
+#: A part of a large file that one task reads at a time: as large as the row groups, or
+#: stripes, of most writers.
 SPLIT_BYTES = 128 << 20
-#: Settings under which Parquet means something else to Spark than to pyarrow.
-_READ_SETTINGS = {
-    "spark.sql.parquet.binaryAsString": "false",
-    "spark.sql.parquet.int96AsTimestamp": "true",
-    "spark.sql.parquet.int96TimestampConversion": "false",
-    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
-    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
-    "spark.sql.parquet.fieldId.read.enabled": "false",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-}
-_WRITE_SETTINGS = {
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "corrected",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-}
 #: Options of Spark's reader that say which files there are, and not what is in them.
 _LISTING = frozenset(
     {
@@ -54,9 +39,6 @@ _LISTING = frozenset(
         "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
     }
 )  # fmt: skip
-_CODEC = "spark.sql.parquet.compression.codec"
-_CODECS = {"snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "none": "none",
-           "uncompressed": "none"}  # fmt: skip
 #: Columns of Spark's list of files; none of them needs the files to be read.
 _LISTED = {
     "path": T.StringType(),
@@ -67,11 +49,13 @@ _LISTED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetFiles:
+class SourceFiles:
     """The input of a stream.
 
     Parameters
     ----------
+    file_format : str
+        ``parquet`` or ``orc``.
     place : str
         Folder, file or glob, as Spark's reader takes it.
     options : Mapping[str, str]
@@ -82,6 +66,7 @@ class ParquetFiles:
         Files to compare with the columns before the start; tasks compare all others.
     """
 
+    file_format: str
     place: str
     options: Mapping[str, str] = field(default_factory=dict)
     folders: frozenset[str] = frozenset()
@@ -137,7 +122,7 @@ class FilesQuery:
 
 
 def query(
-    rows: DataFrame, operator: Operator, source: ParquetFiles | str, sink: ParquetFolder | str
+    rows: DataFrame, operator: Operator, source: SourceFiles | str, sink: ParquetFolder | str
 ) -> FilesQuery:
     """Put the operator between files, of which its tasks read and write what they may.
 
@@ -146,7 +131,7 @@ def query(
     rows : DataFrame
         The input as Spark reads it.
     operator : Operator
-    source : ParquetFiles or str
+    source : SourceFiles or str
         The same input; a text says why Spark is to read it.
     sink : ParquetFolder or str
         The output; a text says why Spark is to write it.
@@ -188,12 +173,12 @@ def query(
 
 
 def _scanned(
-    rows: DataFrame, prepared: DataFrame, plan: Plan, source: ParquetFiles | str
+    rows: DataFrame, prepared: DataFrame, plan: Plan, source: SourceFiles | str
 ) -> tuple[DataFrame, Scan]:
     if isinstance(source, str):
         raise LeftToSpark(source)
     spark = rows.sparkSession
-    _check_settings(spark, _READ_SETTINGS)
+    check_reading(spark, source.file_format, rows.schema)
     for name in source.options:
         if name.lower() not in _LISTING:
             raise LeftToSpark(f"the option {name} is one of Spark's own reader")
@@ -209,12 +194,18 @@ def _scanned(
     clash = source.folders & {name.lower() for name in _LISTED}
     if clash:
         raise LeftToSpark(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
-    _check_files(source.paths, pa.schema([f for f in columns if f.name not in folders]))
-    scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
+    _check_files(source, pa.schema([f for f in columns if f.name not in folders]))
+    scan = Scan(
+        file_format=source.file_format,
+        columns=columns,
+        names=tuple(names),
+        folders=folders,
+        now_column=plan.now_column,
+    )
     return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
 
 
-def _splits(spark: SparkSession, source: ParquetFiles, folders: list[T.StructField]) -> DataFrame:
+def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructField]) -> DataFrame:
     """Return the parts of the files of each micro-batch, spread over the tasks."""
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
     reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
@@ -235,10 +226,7 @@ def _splits(spark: SparkSession, source: ParquetFiles, folders: list[T.StructFie
 def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) -> TaskFiles:
     if isinstance(sink, str):
         raise LeftToSpark(sink)
-    _check_settings(spark, _WRITE_SETTINGS)
-    codec = checks.setting(spark, _CODEC, "snappy").lower()
-    if codec not in _CODECS:
-        raise LeftToSpark(f"{_CODEC} is {codec}")
+    compression = codec_to_write(spark)
     in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
     columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
     return TaskFiles(
@@ -246,29 +234,22 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
             staging=str(sink.staging),
             columns=columns,
             split_by=sink.split_by,
-            compression=_CODECS[codec],
+            compression=compression,
         )
     )
 
 
-def _check_settings(spark: SparkSession, needed: Mapping[str, str]) -> None:
-    for name, value in needed.items():
-        found = checks.setting(spark, name, value)
-        if found.lower() != value:
-            raise LeftToSpark(f"{name} is {found}")
-
-
-def _check_files(paths: Iterable[Path], columns: pa.Schema) -> None:
+def _check_files(source: SourceFiles, columns: pa.Schema) -> None:
     """Compare files with the columns; what cannot be read at all is told by the task that does."""
 
     def look(path: Path) -> str | None:
         try:
-            with parquet_fit.opened(str(path)) as file:
-                return parquet_fit.misfit(file, columns)
+            with opened(source.file_format, str(path)) as file:
+                return file.misfit(columns)
         except (OSError, pa.ArrowException):
             return None
 
     with ThreadPoolExecutor() as pool:
-        for path, wrong in zip(paths, pool.map(look, paths), strict=False):
+        for path, wrong in zip(source.paths, pool.map(look, source.paths), strict=False):
             if wrong is not None:
                 raise LeftToSpark(f"{path}: {wrong}")

@@ -65,7 +65,7 @@ def main() -> None:
         operator,
         "not asked for"
         if config.get("by_spark")
-        else files.ParquetFiles(place=str(folder / "input"), options=given),
+        else files.SourceFiles(file_format="parquet", place=str(folder / "input"), options=given),
         "not asked for"
         if config.get("by_spark")
         else files.ParquetFolder(

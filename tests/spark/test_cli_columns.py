@@ -27,7 +27,7 @@ def lines(job: Job, batch: int) -> set[str]:
     return {line for path in files for line in path.read_text().splitlines()}
 
 
-def parquet(job: Job, name: str, **columns: Any) -> Path:
+def table(job: Job, name: str, **columns: Any) -> Path:
     return job.files.table(name, pa.table(columns))
 
 
@@ -74,11 +74,12 @@ def test_columns_that_are_left_out_on_purpose(job: Job) -> None:
     assert written(job) == [{"id": "a"}]
 
 
-def test_parquet(job: Job) -> None:
-    parquet(job, "1.parquet", id=["a"], n=pa.array([1], pa.int32()))
+@pytest.mark.parametrize("ending", ["parquet", "orc"])
+def test_files_that_tell_their_columns(job: Job, ending: str) -> None:
+    table(job, f"1.{ending}", id=["a"], n=pa.array([1], pa.int32()))
     job()
-    new = parquet(job, "2.parquet", id=["b"], n=pa.array([2], pa.int32()), extra=["q"])
-    wide = parquet(job, "3.parquet", id=["c"], n=pa.array([1 << 40], pa.int64()))
+    new = table(job, f"2.{ending}", id=["b"], n=pa.array([2], pa.int32()), extra=["q"])
+    wide = table(job, f"3.{ending}", id=["c"], n=pa.array([1 << 40], pa.int64()))
     failure = job.fails()
     assert f"{wide}: the column 'n' is bigint there, and int in the output" in failure.message
     wide.rename(wide.with_suffix(".away"))
@@ -90,11 +91,11 @@ def test_parquet(job: Job) -> None:
     frame = job.spark.read.option("mergeSchema", "true").parquet(str(job.output / "batch=[12]"))
     rows = sorted(tuple(row) for row in frame.select("id", "n", "extra").collect())
     assert rows == [("b", 2, "q"), ("c", 1 << 40, None)]
-    other = parquet(job, "4.parquet", id=["d"], n=["text"])
+    other = table(job, f"4.{ending}", id=["d"], n=["text"])
     failure = job.fails(new_columns="ignore")
     assert f"{other}: the column 'n' is string there, and bigint in the output" in failure.message
     other.unlink()
-    key = parquet(job, "5.parquet", id=[7])
+    key = table(job, f"5.{ending}", id=[7])
     assert "'id' is bigint there" in job.fails(new_columns="add").message
     key.write_bytes(b"PAR1 nonsense PAR1")
     failure = job.fails()

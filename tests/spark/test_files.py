@@ -1,4 +1,4 @@
-"""Parquet that the tasks read and write themselves holds what Spark reads and writes."""
+"""Files that the tasks read and write themselves hold what Spark reads and writes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from dedup.cli.failures import FAILED
 from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
+from dedup.files.file_formats import NAMES, opened
 from dedup.files.types import arrow_schema
 from tests.support.cli_job import FileDrop, Job
 
@@ -30,10 +32,22 @@ large decimal(38,10), list array<int>, lists array<array<string>>,
 inner struct<a: int, `b.c`: struct<c: string, t: timestamp_ntz>>, map map<string, array<bigint>>,
 objects array<struct<x: int, y: binary>>, `dotted.name` string, `Case` int
 """
-FIRST, LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)
+#: Times in which Parquet is read alike, and those of ORC.
+OF_PARQUET = (
+    datetime(1, 1, 1),
+    datetime(9999, 12, 31, 23, 59, 59, 999999),
+    datetime(1582, 10, 4, 12),
+    datetime(1969, 12, 31, 23, 59, 59, 999999),
+)
+OF_ORC = (
+    datetime(1970, 1, 1, 0, 0, 0, 1000),
+    datetime(2261, 12, 31, 23, 59, 59, 999999),
+    datetime(2015, 1, 1),
+    datetime(2014, 12, 31, 23, 59, 59, 999999),
+)
 
 
-def some_rows() -> list[tuple[Any, ...]]:
+def some_rows(moments: tuple[datetime, ...] = OF_PARQUET) -> list[tuple[Any, ...]]:
     def row(name: str, at: datetime, sign: int) -> tuple[Any, ...]:
         return (
             name, sign > 0, 127 * sign, -(2**15) + (sign > 0), 2**31 - 1, sign * (2**63 - 1),
@@ -46,20 +60,20 @@ def some_rows() -> list[tuple[Any, ...]]:
 
     nothing = (None,) * 22
     return [
-        row("a", FIRST, 1),
-        row("b", LAST, -1),
-        row("c", datetime(1582, 10, 4, 12), 1),
-        row("d", datetime(1969, 12, 31, 23, 59, 59, 999999), 1),
+        row("a", moments[0], 1),
+        row("b", moments[1], -1),
+        row("c", moments[2], 1),
+        row("d", moments[3], 1),
         ("e", *nothing),
         ("f", *nothing),
-        row("a", FIRST, 1),
+        row("a", moments[0], 1),
     ]
 
 
-def written_by_spark(spark: SparkSession, folder: Path, files: FileDrop) -> None:
-    frame = spark.createDataFrame(some_rows(), COLUMNS).coalesce(1)
-    frame.write.parquet(str(folder))
-    for path in folder.glob("*.parquet"):
+def written_by_spark(frame: DataFrame, files: FileDrop, file_format: str = "orc") -> None:
+    folder = files.folder.parent / f"made-{files.count}"
+    frame.coalesce(1).write.format(file_format).save(str(folder))
+    for path in folder.glob(f"*.{file_format}"):
         files.stamp(path.rename(files.folder / path.name))
 
 
@@ -85,12 +99,43 @@ def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
+def of_arrow(*, instants: bool) -> pa.Table:
+    """ORC's types as other writers than Spark use them."""
+    at = [1_700_000_000_123_456_789, 1_000_999, 9_214_646_399_999_999_999, None, None, 5_000_000]
+    ns = pa.array(at, pa.timestamp("ns"))
+    decimals = [Decimal(n) if n else None for n in range(6)]
+    return pa.table(
+        {
+            "id": ["a", "b", "c", "d", "e", None],
+            "ts": ns.cast(pa.timestamp("ns", "UTC")) if instants else ns,
+            "local": ns,
+            "day": pa.array([0, -141_427, 2_000_000, None, 1, 2], pa.date32()),
+            "large": pa.array(decimals, pa.decimal128(38, 10)),
+            "text": pa.array(["é", "", None, "x", "y", "z"], pa.large_string()),
+            "bytes": pa.array([b"", b"\0", None, b"x", b"y", b"z"], pa.large_binary()),
+            "i8": pa.array([1, -128, None, 127, 0, 0], pa.int8()),
+            "times": pa.array([[{"t": n}] for n in at], pa.list_(pa.struct({"t": ns.type}))),
+            "keys": pa.array([[("k", n)] for n in at], pa.map_(pa.string(), ns.type)),
+            "fixed": pa.array([b"ab"] * 6, pa.binary(2)),
+        }
+    )
+
+
+@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS", "ORC of Spark", "ORC of Arrow"])
 def test_every_type_comes_out_as_spark_would_have_written_it(
     job: Job, tmp_path: Path, stored: str
 ) -> None:
-    job.spark.conf.set("spark.sql.parquet.outputTimestampType", stored)
-    written_by_spark(job.spark, tmp_path / "made", job.files)
+    if stored == "ORC of Spark":
+        frame = job.spark.createDataFrame(some_rows(OF_ORC), COLUMNS)
+        written_by_spark(frame, job.files)
+    elif stored == "ORC of Arrow":
+        # Older ones know no times with a zone.
+        instants = tuple(map(int, job.spark.version.split(".")[:2])) >= (4, 3)
+        job.files.table("1.orc", of_arrow(instants=instants))
+    else:
+        job.spark.conf.set("spark.sql.parquet.outputTimestampType", stored)
+        frame = job.spark.createDataFrame(some_rows(), COLUMNS)
+        written_by_spark(frame, job.files, "parquet")
     job.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     found = {}
     for by in ("auto", "spark"):
@@ -105,27 +150,36 @@ def test_every_type_comes_out_as_spark_would_have_written_it(
     assert found["auto"] == found["spark"]
 
 
-def test_columns_are_found_as_spark_finds_them(job: Job) -> None:
+@pytest.mark.parametrize("ending", ["parquet", "orc"])
+def test_columns_are_found_as_spark_finds_them(job: Job, ending: str) -> None:
     """In any case and order, absent ones as nulls, others passed over; folders are columns."""
-    ts = pa.array([0], pa.timestamp("ms", "Europe/Berlin"))
+    ts = pa.array([1000], pa.timestamp("ms", "Europe/Berlin" if ending == "parquet" else None))
     job.files.folder.joinpath("day=01").mkdir()
     job.files.folder.joinpath("day=__HIVE_DEFAULT_PARTITION__").mkdir()
     first = {"id": ["a"], "n": pa.array([1], pa.int32()), "ts": ts, "text": ["x"]}
-    job.files.table("day=01/1.parquet", pa.table(first))
+    job.files.table(f"day=01/1.{ending}", pa.table(first))
     second = {"TEXT": pa.array(["y"], pa.large_string()), "other": [1], "ID": ["b"]}
-    job.files.table("day=__HIVE_DEFAULT_PARTITION__/2.parquet", pa.table(second))
-    third = {"ts": ts, "id": ["c"], "text": pa.array(["z"]).dictionary_encode()}
-    job.files.table("day=01/3.parquet", pa.table(third))
+    job.files.table(f"day=__HIVE_DEFAULT_PARTITION__/2.{ending}", pa.table(second))
+    text = pa.array(["z"])
+    third = {
+        "ts": ts,
+        "id": ["c"],
+        "text": text.dictionary_encode() if ending == "parquet" else text,
+    }
+    job.files.table(f"day=01/3.{ending}", pa.table(third))
     options: dict[str, Any] = {"new_columns": "ignore"}
     options["schema"] = "id STRING, n INT, ts TIMESTAMP, text STRING, day STRING"
     told = plan(job.made(**options), spark=job.spark)
     assert told["read_by"] == "dedup"
-    job(**options)
-    assert job.rows("parquet") == [
-        ("a", 1, datetime(1970, 1, 1), "x", "01"),
-        ("b", None, None, "y", None),
-        ("c", None, datetime(1970, 1, 1), "z", "01"),
-    ]
+    second_of = datetime(1970, 1, 1, 0, 0, 1)
+    for by in ("auto", "spark"):
+        output = job.output / by
+        job(**options, output=output, parquet=by)
+        assert job.rows("parquet", output) == [
+            ("a", 1, second_of, "x", "01"),
+            ("b", None, None, "y", None),
+            ("c", None, second_of, "z", "01"),
+        ]
 
 
 def test_columns_have_the_types_under_which_spark_hands_them_to_python(spark: SparkSession) -> None:
@@ -175,18 +229,68 @@ def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
     assert job.rows("parquet") == [("a", 1), ("b", 2), ("c", 2)]
 
 
+def read_by(job: Job, **options: Any) -> str:
+    told: str = plan(job.made(**options), spark=job.spark)["read_by"]
+    return told
+
+
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("value", "why"),
     [
-        ("spark.sql.parquet.binaryAsString", "true"),
-        ("spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
-        ("spark.sql.caseSensitive", "true"),
+        ("date'1582-10-04'", "its column 'x' holds dates of before 1582"),
+        ("timestamp'1969-12-31 23:59:59'", "its column 'x' holds times outside 1970 to 2261"),
+        ("array(timestamp'2262-01-02')", "its column 'x' holds times outside 1970 to 2261"),
+    ],
+)
+def test_orc_of_other_times_is_left_to_spark(job: Job, value: str, why: str) -> None:
+    written_by_spark(job.spark.sql(f"SELECT 'a' AS id, {value} AS x"), job.files)
+    (path,) = job.files.folder.glob("*.orc")
+    why_spark = read_by(job)
+    assert why_spark.startswith(f"Spark, because {path}: {why}")
+    job()
+    assert job.rows("parquet") == job.rows("orc", job.files.folder)
+    assert read_by(job, schema="id STRING", output=job.output / "other", new_columns="ignore") == (
+        "dedup"
+    )
+
+
+def test_orc_of_another_zone_is_left_to_spark(job: Job) -> None:
+    """Spark reads times of day in the zone of its JVM, wherever they were written."""
+    assert job.spark._jvm is not None
+    zones = job.spark._jvm.java.util.TimeZone
+    own = zones.getDefault()
+    frame = job.spark.sql("SELECT 'a' AS id, timestamp'2024-05-01 12:00:00' AS t")
+    try:
+        zones.setDefault(zones.getTimeZone("UTC"))
+        written_by_spark(frame, job.files)
+        assert read_by(job) == "dedup"
+        zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
+        assert read_by(job) == (
+            "Spark, because the JVM's time zone is Asia/Tokyo, in which it reads the times of ORC"
+        )
+        assert read_by(job, schema="id STRING", new_columns="ignore") == "dedup"
+        written_by_spark(frame, job.files)
+        zones.setDefault(zones.getTimeZone("UTC"))
+        assert read_by(job).endswith(": its times were written in the time zone Asia/Tokyo")
+    finally:
+        zones.setDefault(own)
+
+
+@pytest.mark.parametrize(
+    ("ending", "setting", "value"),
+    [
+        ("parquet", "spark.sql.parquet.binaryAsString", "true"),
+        ("parquet", "spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
+        ("parquet", "spark.sql.caseSensitive", "true"),
+        ("orc", "spark.sql.caseSensitive", "true"),
+        ("orc", "spark.sql.orc.impl", "hive"),
+        ("orc", "orc.force.positional.evolution", "true"),
     ],
 )
 def test_a_setting_of_sparks_reader_leaves_the_files_to_it(
-    job: Job, setting: str, value: str
+    job: Job, ending: str, setting: str, value: str
 ) -> None:
-    job.files.table("1.parquet", pa.table({"id": ["a"]}))
+    job.files.table(f"1.{ending}", pa.table({"id": ["a"]}))
     job.spark.conf.set(setting, value)
     told = plan(job.made(), spark=job.spark)
     assert told["read_by"] == f"Spark, because {setting} is {value}"
@@ -211,39 +315,69 @@ def test_bad_rows_are_set_aside_beside_rows_that_tasks_write(job: Job, tmp_path:
     assert "b,1,1" in row
 
 
+@pytest.mark.parametrize("ending", ["parquet", "orc"])
 def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: Job, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     from dedup.files import query
 
     monkeypatch.setattr(query, "SPLIT_BYTES", 4 << 10)
     table = pa.table({"id": [f"k{i % 3000}" for i in range(4000)], "n": list(range(4000))})
-    pq.write_table(table, job.files.folder / "1.parquet", row_group_size=100)
-    assert (job.files.folder / "1.parquet").stat().st_size > 6 * (4 << 10)
+    path = job.files.folder / f"1.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path, row_group_size=100)
+    else:
+        orc.write_table(table, str(path), stripe_size=1 << 10, batch_size=100)
+    with opened(ending, str(path)) as file:
+        assert len(file.parts) > 6
+    assert path.stat().st_size > 6 * (4 << 10)
     figures = job().figures
     assert (figures.counts["records_in"], figures.counts["unique"]) == (4000, 3000)
     assert len({row[0] for row in job.rows("parquet")}) == 3000
 
 
-def test_a_damaged_file_is_named(job: Job) -> None:
-    job.files.table("1.parquet", pa.table({"id": ["a"]}))
+@pytest.mark.parametrize("ending", ["parquet", "orc"])
+def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
+    job.files.table(f"1.{ending}", pa.table({"id": ["a"]}))
     job()
     table = pa.table({"id": [f"k{i}" for i in range(5000)]})
-    path = job.files.folder / "2.parquet"
-    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
-    data = bytearray(path.read_bytes())
-    data[2000] ^= 1
+    path = job.files.folder / f"2.{ending}"
+    if ending == "parquet":
+        pq.write_table(
+            table, path, write_page_checksum=True, compression="none", use_dictionary=False
+        )
+        data = bytearray(path.read_bytes())
+        data[2000] ^= 1
+    else:
+        # It has no checksums: what can be told is what cannot be unpacked.
+        orc.write_table(table, str(path), compression="zlib")
+        data = bytearray(path.read_bytes())
+        data[20:120] = b"\xff" * 100
     path.write_bytes(data)
     failure = job.fails()
     assert failure.exit_code == FAILED
-    assert f"{path} cannot be read as Parquet" in failure.message
+    assert f"{path} cannot be read as {NAMES[ending]}" in failure.message
     assert "Here the option is" not in failure.message
     assert job.rows("parquet") == [("a",)]
     path.write_bytes(b"")
     os.utime(path)
-    job.files.table("3.parquet", pa.table({"id": ["a", "b"]}))
+    job.files.table(f"3.{ending}", pa.table({"id": ["a", "b"]}))
     job()
     assert job.rows("parquet") == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize(("ending", "by"), [("parquet", "auto"), ("orc", "auto"), ("orc", "spark")])
+def test_files_without_rows(job: Job, ending: str, by: str) -> None:
+    kind = pa.timestamp("us", "UTC" if ending == "parquet" else None)
+    table = pa.table({"id": ["a"], "t": pa.array([1 << 40], kind)})
+    schema = "id STRING, t TIMESTAMP"
+    job.files.text(f"1.{ending}", "")
+    job.files.table(f"2.{ending}", table.slice(0, 0))
+    written_by_spark(job.spark.sql("SELECT 'b' AS id WHERE false"), job.files, ending)
+    job.files.table(f"3.{ending}", table)
+    assert read_by(job, schema=schema) == "dedup"
+    job(parquet=by, schema=schema, files_per_trigger=2)
+    assert [row[0] for row in job.rows("parquet")] == ["a"]
 
 
 @pytest.mark.parametrize(("first", "then"), [("auto", "spark"), ("spark", "auto")])

@@ -40,12 +40,18 @@ def run(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Any:
     return run
 
 
-def test_each_start_takes_the_new_files(run: Any, files: FileDrop, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source_format", ["parquet", "orc"])
+def test_each_start_takes_the_new_files(
+    run: Any, files: FileDrop, tmp_path: Path, source_format: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: dict[str, Any] = {"source_format": source_format}
     (files.folder / "day=1").mkdir()
-    files.table("day=1/1.parquet", pa.table({"id": ["a", "b"], "n": [1, 2]}))
-    assert run() == [("a", 1, 1), ("b", 2, 1)]
-    files.table("day=1/2.parquet", pa.table({"id": ["b", "c"], "n": [3, 4]}))
-    assert run(options={"maxFilesPerTrigger": "1"}) == [("a", 1, 1), ("b", 2, 1), ("c", 4, 1)]
+    files.table(f"day=1/1.{source_format}", pa.table({"id": ["a", "b"], "n": [1, 2]}))
+    assert run(**given) == [("a", 1, 1), ("b", 2, 1)]
+    files.table(f"day=1/2.{source_format}", pa.table({"id": ["b", "c"], "n": [3, 4]}))
+    given["options"] = {"maxFilesPerTrigger": "1"}
+    assert run(**given) == [("a", 1, 1), ("b", 2, 1), ("c", 4, 1)]
+    assert not any("Spark itself" in message for message in caplog.messages)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "_dedup.query", "_staging", "batch=0", "batch=1",
     ]  # fmt: skip

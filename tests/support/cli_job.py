@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.csv import write_csv
@@ -51,10 +52,13 @@ class FileDrop:
         return self.stamp(path)
 
     def table(self, name: str, rows: pa.Table) -> Path:
-        """As Parquet, CSV or JSON lines, by the name; ``.gz`` is zipped."""
+        """As Parquet, ORC, CSV or JSON lines, by the name; ``.gz`` is zipped."""
         path = self.folder / name
         if ".parquet" in name:
             pq.write_table(rows, path)
+            return self.stamp(path)
+        if ".orc" in name:
+            orc.write_table(rows, path)
             return self.stamp(path)
         if ".csv" in name:
             text = BytesIO()

@@ -41,7 +41,8 @@ def options_for(folder: Path, *names: str, **options: object) -> RunOptions:
     ("names", "file_format", "compressed"),
     [(("a.csv", "b.CSV"), "csv", False), (("a.csv.gz", "deep/er/b.csv.gz"), "csv", True),
      (("a.csv.gz", "b.csv"), "csv", False), (("a.json", "b.jsonl.gz", "c.ndjson"), "json", False),
-     (("part-0.snappy.parquet", "_SUCCESS", ".part-0.crc"), "parquet", False)],
+     (("part-0.snappy.parquet", "_SUCCESS", ".part-0.crc"), "parquet", False),
+     (("part-0.zstd.ORC",), "orc", False)],
 )  # fmt: skip
 def test_format_by_names(
     tmp_path: Path, names: tuple[str, ...], file_format: str, compressed: bool

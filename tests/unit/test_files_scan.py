@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +16,10 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
-from dedup.files import parquet_fit
+from dedup.files.file_formats import opened
 from dedup.files.folder_columns import folder_names
-from dedup.files.scan import BATCH_ROWS, Scan, Split
+from dedup.files.input_file import BATCH_ROWS, Part
+from dedup.files.scan import Scan, Split
 from dedup.files.types import LeftToSpark, arrow_schema
 
 NOW = pa.scalar(7, pa.timestamp("us", "UTC"))
@@ -43,7 +43,12 @@ def rows(scan: Scan, *splits: dict[str, Any]) -> list[pa.RecordBatch]:
 
 
 def scan_of(schema: pa.Schema, **changes: Any) -> Scan:
-    made = {"columns": schema, "names": tuple(schema.names), "folders": frozenset()}
+    made = {
+        "file_format": "parquet",
+        "columns": schema,
+        "names": tuple(schema.names),
+        "folders": frozenset(),
+    }
     return Scan(**made | {"now_column": None} | changes)  # type: ignore[arg-type]
 
 
@@ -161,8 +166,8 @@ def test_a_file_that_only_spark_reads_and_that_nobody_compared(path: Path) -> No
 
 def fault(path: Path, table: pa.Table, columns: pa.Schema | None = None, **how: Any) -> str | None:
     pq.write_table(table, path, **how)
-    with parquet_fit.opened(str(path)) as file:
-        return parquet_fit.misfit(file, columns or table.schema)
+    with opened("parquet", str(path)) as file:
+        return file.misfit(columns or table.schema)
 
 
 LIKE = {
@@ -264,12 +269,7 @@ def test_dates_of_another_calendar(
 
 
 def test_a_row_group_whose_footer_is_broken_belongs_to_some_part(path: Path) -> None:
-    about = SimpleNamespace(
-        num_columns=1,
-        column=lambda _: SimpleNamespace(data_page_offset=-5, has_dictionary_page=False),
-    )
-    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda _: about)
-    parts = [Split(path, 100, 0, number, 3).row_groups(cast(Any, metadata)) for number in range(3)]
+    parts = [Split(path, 100, 0, number, 3).parts([Part(-5, 1)]) for number in range(3)]
     assert parts == [[0], [], []]
 
 

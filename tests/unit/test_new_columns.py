@@ -7,16 +7,17 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.cli.run.input import file_columns
 from dedup.cli.run.input.file_columns import (
     are_known,
     csv_header,
     header_fault,
     json_names,
-    parquet_kind,
     plain_names,
 )
 from dedup.cli.run.input.own_clock import own_clock, time_columns
@@ -96,15 +97,18 @@ def test_names_in_a_header() -> None:
     assert plain_names(b"\xff\xfe", ",") is None
 
 
-def test_parquet_files_of_one_kind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_files_of_one_kind(tmp_path: Path, file_format: str) -> None:
+    write = pq.write_table if file_format == "parquet" else orc.write_table
+
     def kind(name: str, **columns: object) -> bytes | None:
-        pq.write_table(pa.table(columns).replace_schema_metadata({"n": name}), tmp_path / name)
-        return parquet_kind(tmp_path / name)
+        write(pa.table(columns).replace_schema_metadata({"n": name}), str(tmp_path / name))
+        return file_columns.kind(tmp_path / name, file_format)
 
     assert kind("1", id=["a"]) == kind("2", id=["b"])
     assert kind("1", id=["a"]) != kind("2", id=["b"], x=[1])
     (tmp_path / "0").touch()
-    assert parquet_kind(tmp_path / "0") is None
+    assert file_columns.kind(tmp_path / "0", file_format) is None
 
 
 def test_changes() -> None:

@@ -90,7 +90,9 @@ class RunFlags(TalkingFlags):
         _OUTPUT,
     ] = None
     output_format: Annotated[
-        str | None, option("FMT", "csv, json or parquet; else as the input."), _OUTPUT
+        str | None,
+        option("FMT", "csv, json or parquet; else as the input, and parquet for orc."),
+        _OUTPUT,
     ] = None
     catalog: Annotated[Path | None, option("DIR", "Default: OUTPUT/_catalog."), _OUTPUT] = None
     checkpoint: Annotated[Path | None, option("DIR", "Default: OUTPUT/_checkpoint."), _OUTPUT] = (
@@ -119,7 +121,8 @@ class RunFlags(TalkingFlags):
         str,
         option(
             "auto|spark",
-            "Who reads and writes Parquet: dedup itself where it may, which is faster, or Spark.",
+            "Who reads Parquet and ORC and writes Parquet: dedup where it may, which is faster, or "
+            "Spark.",
         ),
         _SPARK,
     ] = "auto"

@@ -26,7 +26,7 @@ from dedup.cli.run.output_folder import (
     check_same,
     check_unfinished,
 )
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.run_options import COLUMNAR, RunOptions, output_format_of
 from dedup.errors import ConfigError
 from dedup.sinks.staged import STAGING, VERDICT
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from dedup.files.query import FilesQuery, ParquetFiles, ParquetFolder
+    from dedup.files.query import FilesQuery, ParquetFolder, SourceFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ def resolve(options: RunOptions) -> Job:
         check_unfinished(options, record)
         files = replace(files, partitioned=record.partitioned, compressed=record.compressed)
     check_in_folders(files)
-    output_format = options.output_format or files.file_format
+    output_format = options.output_format or output_format_of(files.file_format)
     options = replace(options, file_format=files.file_format, output_format=output_format)
-    if files.file_format == "parquet" and options.bad_records != "error":
+    if files.file_format in COLUMNAR and options.bad_records != "error":
         raise ConfigError(
-            f"--bad-records {options.bad_records} has no meaning for Parquet, which has no lines "
-            "that could be read one by one: a damaged file stops the run by name, whatever is "
-            "given. Leave the option out.",
+            f"--bad-records {options.bad_records} has no meaning for "
+            f"{COLUMNAR[files.file_format]}, which has no lines that could be read one by one: a "
+            "damaged file stops the run by name, whatever is given. Leave the option out.",
             remedy="bad-records",
         )
     check_query(options, record)
@@ -242,17 +242,18 @@ def transform(
     elif columns.read != columns.schema:
         rows = rows.select([named_column(name) for name in columns.schema.names])
     check_going_on(rows, operator, str(options.checkpoint))
-    return query(rows, operator, *_parquet_ends(job, new))
+    return query(rows, operator, *_ends(job, new))
 
 
-def _parquet_ends(job: Job, new: Iterable[str]) -> tuple[ParquetFiles | str, ParquetFolder | str]:
-    """Input and output where they are Parquet, or why Spark reads or writes them."""
-    from dedup.files.query import ParquetFiles, ParquetFolder
+def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
+    """Input and output where the tasks may take them, or why Spark reads or writes them."""
+    from dedup.files.query import ParquetFolder, SourceFiles
 
     options, files = job.options, job.files
     if options.parquet == "spark":
         return ("--parquet spark is given",) * 2
-    source = ParquetFiles(
+    source = SourceFiles(
+        file_format=files.file_format,
         place=files.place,
         options=stream_options(options, files),
         folders=files.folder_columns if files.partitioned else frozenset(),
@@ -263,6 +264,6 @@ def _parquet_ends(job: Job, new: Iterable[str]) -> tuple[ParquetFiles | str, Par
         split_by=VERDICT if options.duplicates is not None else None,
     )
     return (
-        source if files.file_format == "parquet" else f"the input is {files.file_format}",
+        source if files.file_format in COLUMNAR else f"the input is {files.file_format}",
         sink if options.output_format == "parquet" else f"the output is {options.output_format}",
     )

@@ -15,7 +15,10 @@ from dedup.core.policy import LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
 
-FORMATS = ("csv", "json", "parquet")
+#: Formats in which each file tells its own columns, as people write them.
+COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
+OUTPUT_FORMATS = ("csv", "json", "parquet")
+FORMATS = (*OUTPUT_FORMATS, "orc")
 
 #: Options that decide which rows are the same, or how the folder reads: a later run keeps them.
 FIXED = (
@@ -180,12 +183,10 @@ class RunOptions:
         check_folders(self.input, self.output, others)
 
     def _check_choices(self) -> None:
-        for option, given in (
-            ("--format", self.file_format),
-            ("--output-format", self.output_format),
-        ):
-            if given is not None:
-                choice(option, given, FORMATS)
+        if self.file_format is not None:
+            choice("--format", self.file_format, FORMATS)
+        if self.output_format is not None:
+            choice("--output-format", self.output_format, OUTPUT_FORMATS)
         choice("--late", self.late, LATE)
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
@@ -267,6 +268,11 @@ class RunOptions:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {name: _plain(name, value) for name, value in dataclasses.asdict(self).items()}
+
+
+def output_format_of(file_format: str) -> str:
+    """Return the format of the output where none is given."""
+    return file_format if file_format in OUTPUT_FORMATS else "parquet"
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -20,7 +20,7 @@ from dedup.cli.run.input.rewritten import FilesAsRead, warning
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job, check_names, check_output_format, resolve, schema_of, transform
 from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished_batch
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
 from dedup.spark.driver.file_log import FileLog
@@ -78,7 +78,7 @@ def run(
         if clock is not None and job.record is None:
             reporter.note(clock)
         query = transform(session, job, columns, taken.ahead(job.files.stamps))
-        if job.files.file_format == "parquet" and options.parquet == "auto":
+        if job.files.file_format in COLUMNAR and options.parquet == "auto":
             for told in query.left_to_spark():
                 reporter.note(told)
         return drain(query, job, columns, check, taken, reporter, stop or StopRequest())
@@ -158,7 +158,7 @@ def _published(job: Job, taken: FileLog) -> list[str]:
 def _tell_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
     """Say that there is much to be looked through before the first micro-batch."""
     count = sum(stamp.size for stamp in new.values())
-    if job.files.file_format != "parquet" and count > _MUCH_BYTES:
+    if job.files.file_format not in COLUMNAR and count > _MUCH_BYTES:
         note(
             f"{len(new):,} files ({size(count)}) are looked through for what Spark would pass "
             "over, before any is taken."
@@ -178,8 +178,8 @@ def _session(
     if spark is not None:
         return nullcontext(spark)
     options = job.options
-    formats = {job.files.file_format, options.output_format}
-    own = options.parquet == "auto" and formats == {"parquet"} and not options.timestamp_format
+    by_tasks = job.files.file_format in COLUMNAR and options.output_format == "parquet"
+    own = options.parquet == "auto" and by_tasks and not options.timestamp_format
     return spark_session(
         master=options.master,
         driver_memory=options.driver_memory,

@@ -117,8 +117,9 @@ class ColumnCheck:
         if not fresh:
             return []
         self.check_text(fresh)
-        look = {"csv": self._look_csv, "json": self._look_json, "parquet": self._look_parquet}
-        found = self._look_folders(fresh) + look[self._job.files.file_format](fresh)
+        look = {"csv": self._look_csv, "json": self._look_json}
+        in_files = look.get(self._job.files.file_format, self._look_columnar)
+        found = self._look_folders(fresh) + in_files(fresh)
         self._seen.update(stamps)
         return found
 
@@ -183,21 +184,28 @@ class ColumnCheck:
         folders = self._job.files.folder_columns
         return T.StructType([f for f in columns.fields if f.name.lower() not in folders])
 
-    def _look_parquet(self, paths: Sequence[Path]) -> list[Unlike]:
+    def _look_columnar(self, paths: Sequence[Path]) -> list[Unlike]:
         first: dict[bytes, Path] = {}
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            for path, kind in zip(paths, pool.map(_parquet_kind, paths), strict=True):
+            for path, kind in zip(paths, pool.map(self._kind, paths), strict=True):
                 if kind:
                     first.setdefault(kind, path)
         own, found = self._own(), []
         for path in first.values():
             columns = self._inferred([path])
             if columns is None:
-                raise _unreadable(path, file_columns.parquet_fault(path))
+                raise _unreadable(path, file_columns.fault(path, self._job.files.file_format))
             differ = [c for c in changes(own, columns) if c.kind not in ("removed", "narrower")]
             if differ:
                 found.append(Unlike(path, columns, tuple(differ)))
         return found
+
+    def _kind(self, path: Path) -> bytes | None:
+        try:
+            return file_columns.kind(path, self._job.files.file_format)
+        except (OSError, pa.ArrowException):
+            # Spark decides, and names it.
+            return str(path).encode()
 
     def _look_json(self, paths: Sequence[Path]) -> list[Unlike]:
         names: Sequence[file_columns.Names | None] = [None] * len(paths)
@@ -294,14 +302,6 @@ def _reordered(path: Path, columns: T.StructType, own: T.StructType) -> DataErro
         "under its name, in that order.",
         remedy="new-columns",
     )
-
-
-def _parquet_kind(path: Path) -> bytes | None:
-    try:
-        return file_columns.parquet_kind(path)
-    except (OSError, pa.ArrowException):
-        # Spark decides, and names it.
-        return str(path).encode()
 
 
 def _folded(names: Sequence[str]) -> list[str]:

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json
+import pyarrow.orc
 import pyarrow.parquet
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.text_blocks import open_text
+from dedup.cli.run.run_options import COLUMNAR
 
 #: Name to the names of the fields in it; arrays are passed through.
 Names: TypeAlias = dict[str, "Names"]
@@ -140,14 +142,14 @@ def header_fault(header: bytes, separator: str, quote: str) -> str | None:
     return f"has two columns named {repeated[0]!r}" if repeated else None
 
 
-def parquet_fault(path: Path) -> str:
-    """Say why Spark cannot read the columns of a Parquet file."""
+def fault(path: Path, file_format: str) -> str:
+    """Say why Spark cannot read the columns of a Parquet or ORC file."""
     try:
-        schema = pyarrow.parquet.read_schema(path)
+        schema = _schema(path, file_format)
     except (OSError, pa.ArrowException) as error:
-        return f"it is no Parquet file ({str(error).rstrip('.')})"
+        return f"it is no {COLUMNAR[file_format]} file ({str(error).rstrip('.')})"
     for field in schema:
-        if "[ns" in str(field.type):
+        if file_format == "parquet" and "[ns" in str(field.type):
             # As pandas writes times unless it is told otherwise.
             return (
                 f"its column {field.name!r} has nanoseconds, which Spark does not read. Have it "
@@ -157,7 +159,7 @@ def parquet_fault(path: Path) -> str:
     return "Spark does not know its columns"
 
 
-def parquet_kind(path: Path) -> bytes | None:
+def kind(path: Path, file_format: str) -> bytes | None:
     """Bytes that are equal for files with the same columns; None for a file that is empty.
 
     Raises
@@ -167,5 +169,11 @@ def parquet_kind(path: Path) -> bytes | None:
     """
     if not path.stat().st_size:
         return None
-    schema = pyarrow.parquet.read_schema(path).remove_metadata()
-    return bytes(schema.serialize().to_pybytes())
+    return bytes(_schema(path, file_format).remove_metadata().serialize().to_pybytes())
+
+
+def _schema(path: Path, file_format: str) -> pa.Schema:
+    if file_format == "parquet":
+        return pyarrow.parquet.read_schema(path)
+    with pa.OSFile(str(path)) as file:
+        return pyarrow.orc.ORCFile(file).schema

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
 from dedup.files.folder_columns import folder_names
 
@@ -18,6 +18,7 @@ _SUFFIXES = {
     "csv": (".csv", ".csv.gz"),
     "json": (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
     "parquet": (".parquet",),
+    "orc": (".orc",),
 }
 _FORMAT_OF = {suffix: name for name, suffixes in _SUFFIXES.items() for suffix in suffixes}
 
@@ -49,7 +50,7 @@ class InputFiles:
     root : Path
         Folder of the files, below which folders may be columns.
     file_format : str
-        ``csv``, ``json`` or ``parquet``.
+        ``csv``, ``json``, ``parquet`` or ``orc``.
     pattern : str or None
         Glob that the names must match; None: every file that is not hidden.
     partitioned : bool
@@ -94,7 +95,7 @@ class InputFiles:
         }
         if self.file_format == "csv":
             options |= _CSV_READ
-        if self.file_format == "parquet":
+        if self.file_format in COLUMNAR:
             options["mergeSchema"] = "true"
         if self.pattern is not None:
             options["pathGlobFilter"] = self.pattern
@@ -260,7 +261,7 @@ def _guess(root: Path, kinds: Counter[str | None]) -> str:
         return next(iter(formats))
     if not formats:
         raise ConfigError(
-            f"INPUT {root} holds no file named as csv, json or parquet; give --format."
+            f"INPUT {root} holds no file named as csv, json, parquet or orc; give --format."
         )
     found = " and ".join(f"{count} {kind}" for kind, count in sorted(formats.items()))
     raise ConfigError(f"INPUT {root} holds {found} files; give --format, or a folder of one kind.")

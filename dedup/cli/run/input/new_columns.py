@@ -12,6 +12,7 @@ from dedup.cli.run.input.input_files import Stamp
 from dedup.cli.run.input.schema_change import Change, changes, joined, refuse_key, type_text
 from dedup.cli.run.input.source import InputColumns
 from dedup.cli.run.job import Job
+from dedup.cli.run.run_options import COLUMNAR
 from dedup.errors import ConfigError
 
 #: Says one thing to the user.
@@ -86,10 +87,10 @@ def _with_all(
     check: ColumnCheck, job: Job, columns: InputColumns, unlike: Sequence[Unlike]
 ) -> InputColumns:
     """Add what the files have, and widen what they need wider."""
-    is_parquet = job.files.file_format == "parquet"
-    wide = joined(columns.schema, check.columns_of(unlike), widen=is_parquet)
+    are_typed = job.files.file_format in COLUMNAR
+    wide = joined(columns.schema, check.columns_of(unlike), widen=are_typed)
     assert isinstance(wide, T.StructType)
-    if is_parquet:
+    if are_typed:
         # Two files may disagree about what is new to both.
         _refuse_what_cannot_be_read(
             [

@@ -149,10 +149,10 @@ def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[st
 
 
 def _nanoseconds(files: InputFiles) -> str | None:
-    from dedup.cli.run.input.file_columns import parquet_fault
+    from dedup.cli.run.input.file_columns import fault
 
-    faults = ((path, parquet_fault(path)) for path in files.paths)
-    return next((f"{path}: {fault}" for path, fault in faults if "nanoseconds" in fault), None)
+    faults = ((path, fault(path, files.file_format)) for path in files.paths)
+    return next((f"{path}: {why}" for path, why in faults if "nanoseconds" in why), None)
 
 
 def _header(reader: DataFrameReader, files: InputFiles) -> StructType:

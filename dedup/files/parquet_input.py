@@ -1,0 +1,175 @@
+"""Parquet, where pyarrow reads it with the meaning that it has for Spark.
+
+Parquet's types are few, and what writers put into them differs: times before 1582 in two
+calendars, lists in three layouts, timestamps in three encodings. What is not known to read
+alike is left to Spark (parquet-format, LogicalTypes.md; SPARK-31404 for the calendars).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dedup.files.gathered import Gathered
+from dedup.files.input_file import BATCH_BYTES, BATCH_ROWS, Part, alike, positions, repeated_name
+
+#: Rows that are read at a time, as Spark does it (``spark.sql.parquet.columnarReaderBatchSize``).
+_READ_ROWS = 4096
+_READ_BYTES = 2 << 20
+
+#: What a list or a map adds to the path of what is in it.
+_LAYOUT = re.compile(r"\.list\.element|\.key_value\.(?:key|value)")
+_VERSION = b"org.apache.spark.version"
+#: Keys of files whose old dates and times are in the calendar of Julius Caesar, and the release
+#: of Spark from which on they are only where such a key says so.
+_OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
+                 (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
+
+
+class ParquetInput:
+    """A Parquet file, as `dedup.files.input_file.InputFile` has it; its parts are row groups."""
+
+    def __init__(self, path: str) -> None:
+        # Spark's own default, INT96, holds nanoseconds of which Spark drops the last three digits.
+        self._file = pq.ParquetFile(
+            path,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns."""
+        return self._file.schema_arrow
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The row groups."""
+        metadata = self._file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        return [Part(_begin(group), group.num_rows) for group in groups]
+
+    def misfit(self, columns: pa.Schema) -> str | None:
+        """Say what only Spark reads as it means it; None where pyarrow may read the columns."""
+        return repeated_name(self.schema, columns) or _misfit(self._file, columns)
+
+    def batches(self, part: int, places: list[int]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of a row group, a bounded number of bytes at a time."""
+        names = [self.schema.names[place] for place in places]
+        # A dot in a name would be taken for a field of a struct.
+        every = len(names) == len(self.schema) or any("." in name for name in names)
+        about = self._file.metadata.row_group(part)
+        row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
+        gathered = Gathered(BATCH_ROWS - _READ_ROWS + 1, BATCH_BYTES)
+        # What is large in memory may be small in the file, and stand in a few rows.
+        for batch in self._file.iter_batches(
+            max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
+            row_groups=[part],
+            columns=None if every else names,
+            use_threads=False,
+        ):
+            if gathered.add(batch.select(places) if every else batch.select(names)):
+                yield from _joined(gathered.take())
+        yield from _joined(gathered.take())
+
+
+def _begin(group: pq.RowGroupMetaData) -> int:
+    """Where a row group begins in its file."""
+    if not group.num_columns:
+        return 0
+    column = group.column(0)
+    begin: int = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset > 0:
+        begin = min(begin, column.dictionary_page_offset)
+    return begin
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if batches:
+        yield pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+
+
+def _misfit(file: pq.ParquetFile, columns: pa.Schema) -> str | None:
+    found = file.schema_arrow
+    wanted: dict[str, pa.DataType] = {}
+    for field in columns:
+        for where in positions(found, field.name):
+            wanted[found.names[where]] = field.type
+    stored_as_int96, has_times = set(), False
+    for leaf in map(file.schema.column, range(len(file.schema))):
+        name = next((n for n in _beginnings(leaf.path) if n in found.names), "")
+        if name not in wanted:
+            continue
+        if leaf.max_repetition_level != len(_LAYOUT.findall(leaf.path)):
+            return f"its column {name!r} is a list or map in another layout than today's"
+        if leaf.physical_type == "INT96":
+            stored_as_int96.add(name)
+        told = json.loads(leaf.logical_type.to_json())
+        has_times |= leaf.physical_type == "INT96" or told["Type"] in ("Date", "Timestamp")
+    for name, kind in wanted.items():
+        own = found.field(name)
+        if name in stored_as_int96 and own.type == pa.timestamp("us"):
+            own = own.with_type(pa.timestamp("us", "UTC"))
+        elif name in stored_as_int96:
+            return f"its column {name!r} holds INT96 inside"
+        if not alike(own, kind, _likeness):
+            return f"its column {name!r} is {own.type}, where {kind} is expected"
+    return _other_calendar(file) if has_times else None
+
+
+def _beginnings(path: str) -> Iterator[str]:
+    """The path of a leaf and those of what it lies in, the longest first."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def _likeness(column: pa.Field, wanted: pa.DataType) -> bool:
+    """Whether a cast of a column that is not nested gives the values that Spark reads."""
+    is_, found = pa.types, column.type
+    if is_.is_dictionary(found):  # as Arrow's writers note for themselves
+        return is_.is_string(wanted) and _likeness(column.with_type(found.value_type), wanted)
+    if is_.is_string(wanted):
+        return bool(is_.is_string(found) or is_.is_large_string(found))
+    if is_.is_binary(wanted):
+        return bool(
+            is_.is_binary(found) or is_.is_large_binary(found) or is_.is_fixed_size_binary(found)
+        )
+    if is_.is_timestamp(wanted):
+        return (
+            bool(is_.is_timestamp(found))
+            and found.unit != "ns"
+            and (found.tz is None) == (wanted.tz is None)
+        )
+    return bool(found == wanted)
+
+
+def _other_calendar(file: pq.ParquetFile) -> str | None:
+    told = file.metadata.metadata or {}
+    version = told.get(_VERSION)
+    if version is None:
+        return None
+    numbers = tuple(int(n) for n in version.split(b".")[:2])
+    for key, first in _OLD_CALENDAR:
+        if key in told or numbers < first:
+            return "its dates and times may be in the calendar of before 1582"
+    return None
