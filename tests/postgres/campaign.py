@@ -170,6 +170,7 @@ class Campaign:
             path.unlink()
         self.result = Round(seed, self._rng.choice(MODES))
         self._run_id = ""
+        self._sink: Callable[[], CampaignSink]
         self._zombies: list[Worker] = []
         self._number = 0
 

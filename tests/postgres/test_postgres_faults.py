@@ -14,7 +14,7 @@ from tests.postgres.server import Server
 from tests.support.processes import python
 
 
-@pytest.mark.parametrize("kills", [16, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [8, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_every_row_is_there_once_whatever_is_killed(server: Server, kills: int) -> None:
     """Of modes that publish slice by slice, and of `atomic`; the seed tells which come first."""
