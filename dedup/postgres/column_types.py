@@ -112,6 +112,8 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
         raise Unsuitable(f"it is {spark}, and there {kind}; without loss it goes into {wanted}")
     if kind.startswith("timestamp") and modifier not in (-1, 6):
         raise Unsuitable(f"the table keeps {modifier} digits of its seconds, Spark has 6")
+    if kind == "interval" and modifier != -1:
+        raise Unsuitable("the table keeps less of it than Spark has; make it a plain interval")
     return Encoding(found, kind)
 
 

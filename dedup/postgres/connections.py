@@ -7,6 +7,7 @@ PostgreSQL ends the transaction, which is then certain not to be visible (Postgr
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ from dedup.sinks.protocol import Aborted
 if TYPE_CHECKING:
     import psycopg
 
-#: What every session is told: a peer that is gone is found out within half a minute, and a client
-#: that stands still within a transaction holds others up no longer than ten.
+#: What every session is told: a peer that is gone is found out within half a minute, by who waits
+#: for its answer.
 _SESSION = {
     "application_name": "dedup",
     "client_encoding": "UTF8",
@@ -30,13 +31,15 @@ _SESSION = {
     "keepalives_interval": "5",
     "keepalives_count": "4",
 }
-_IDLE_IN_TRANSACTION = "10min"
 _RETRY_S = 0.2
 _CONNECT_S = 10
 #: Free connections that a process keeps of a server.
 _KEPT = 2
 
 _free: dict[str, list[psycopg.Connection[Any]]] = {}
+# A child would speak to the server in between its parent's words; its own copies are not closed,
+# which would end the parent's session.
+os.register_at_fork(after_in_child=_free.clear)
 
 
 def psycopg_library() -> ModuleType:
@@ -71,9 +74,7 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     SinkError
         If no server answers in time.
     """
-    free = _free.get(dsn, [])
-    while free:
-        kept = free.pop()
+    while (kept := _taken(dsn)) is not None:
         if is_alive(kept):
             return kept
         kept.close()
@@ -84,13 +85,21 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
             made: psycopg.Connection[Any] = library.connect(
                 dsn, **_SESSION | _given(dsn), prepare_threshold=None
             )
-            made.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'")
-            made.commit()
+            # Whoever waits for a lock must see what its holder has committed.
+            made.isolation_level = library.IsolationLevel.READ_COMMITTED
             return made
         except library.Error as error:
             if not _is_passing(error) or time.monotonic() > deadline:
                 raise _no_connection(dsn, error) from None
             time.sleep(_RETRY_S)
+
+
+def _taken(dsn: str) -> psycopg.Connection[Any] | None:
+    """Return a free connection, which no other thread gets."""
+    try:
+        return _free.get(dsn, []).pop()
+    except IndexError:
+        return None
 
 
 def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
@@ -174,7 +183,7 @@ def meaning(error: Any, table: str) -> Exception:
     context = _PLACE.search(diag.context or "")
     where = f" ({context[0]})" if context else ""
     text = f"Table {table}: {told}{where}"
-    if state[:2] in ("22", "23"):
+    if state[:2] in ("22", "23", "54") or state == "P0001":  # and what a trigger raises
         return DataError(
             f"{text}.{detail} Nothing of its slice was written. Mend the record where it comes "
             "from, or the table, and start the query again.",
@@ -185,6 +194,12 @@ def meaning(error: Any, table: str) -> Exception:
             f"{text}.{detail} Nothing was written. Change the table or its privileges."
         )
     return Aborted(text)
+
+
+def says_nothing(error: Any) -> bool:
+    """Whether an error of a commit leaves open what came of it (classes 08 and 40003, or none)."""
+    state = error.sqlstate or "08"
+    return state.startswith("08") or state == "40003"
 
 
 #: Which line of a COPY, and which column.
@@ -198,6 +213,8 @@ def _given(dsn: str) -> dict[str, Any]:
 
 def _is_passing(error: Any) -> bool:
     """Whether a server may be there when it is asked again."""
+    if isinstance(error, psycopg_library().ProgrammingError):
+        return False  # the DSN is none
     refused = _PERMANENT.search(str(error))
     return refused is None and not (error.sqlstate or "").startswith(("28", "3D", "42"))
 
@@ -225,8 +242,21 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
 
 def without_password(dsn: str, text: str) -> str:
     """Return a text without what a DSN keeps secret."""
+    secrets = []
+    # Of a URL whose password has characters that belong encoded, a piece may be taken for the host.
+    if between := _USER_PART.match(dsn):
+        secrets = _SEPARATORS.split(between[1])
     try:
-        secret = psycopg_library().conninfo.conninfo_to_dict(dsn).get("password")
+        secrets.append(str(psycopg_library().conninfo.conninfo_to_dict(dsn).get("password") or ""))
     except psycopg_library().Error:
-        return text.replace(dsn, "...")
-    return text.replace(str(secret), "...") if secret else text
+        text = _CITED.sub("...", text)  # where it ends is not known
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "...")
+    if "password=" in text:  # a separator that is none
+        text = text.partition("password=")[0] + "password=..."
+    return text
+
+
+_USER_PART = re.compile(r"\s*postgres(?:ql)?://[^:@/]*:(.*)@", re.DOTALL)
+_SEPARATORS = re.compile(r"[@:/?#&=]")
+_CITED = re.compile(r'".*"', re.DOTALL)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.errors import ConfigError
 from dedup.postgres.connections import explained, psycopg_library, transaction
 from dedup.postgres.postgres_options import PostgresOptions
+from dedup.postgres.table_ddl import full_name
 from dedup.sinks.marker import Marker
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ CREATE TABLE IF NOT EXISTS {table} (
 _COLUMNS = {"query_id", "sink", "slot", "owner", "marker"}
 #: How long an earlier owner may take to end by itself.
 _PATIENCE_MS = 1000
+#: How long a client that stands still within a transaction may hold others up.
+_IDLE_IN_TRANSACTION = "10min"
 #: In place of the slot, in the name of a session that owns several.
 _OWNING = "owning"
 _LOST_RACE = ("23505", "42P07")
@@ -57,6 +60,7 @@ class MarkerTable:
         assert options.markers is not None, "settled on the driver"
         self._options, self._query_id = options, query_id
         self._table = options.markers
+        self._sql = self._table.replace("%", "%%")  # psycopg fills in what follows a single one
         self._where = "query_id = %s AND sink = %s"
         self._mine = (query_id, options.name)
 
@@ -64,7 +68,7 @@ class MarkerTable:
         """Return the slots that ever had an owner."""
         with self._connection() as connection:
             rows = connection.execute(
-                f"SELECT slot FROM {self._table} WHERE {self._where}", self._mine
+                f"SELECT slot FROM {self._sql} WHERE {self._where}", self._mine
             ).fetchall()
         return [row[0] for row in rows]
 
@@ -93,7 +97,7 @@ class MarkerTable:
             self._announce(connection, _OWNING, wait_ms)
             for slot in slots:
                 row = connection.execute(
-                    f"INSERT INTO {self._table} AS present (query_id, sink, slot, owner) "
+                    f"INSERT INTO {self._sql} AS present (query_id, sink, slot, owner) "
                     "VALUES (%s, %s, %s, %s) ON CONFLICT (query_id, sink, slot) "
                     "DO UPDATE SET owner = EXCLUDED.owner RETURNING present.marker",
                     (*self._mine, slot, owner),
@@ -108,7 +112,7 @@ class MarkerTable:
         """Lock a slot until the transaction ends; return its owner and newest marker."""
         self._announce(connection, slot, self._options.timeout_s * 1000)
         row = connection.execute(
-            f"SELECT owner::text, marker FROM {self._table} "
+            f"SELECT owner::text, marker FROM {self._sql} "
             f"WHERE {self._where} AND slot = %s FOR UPDATE",
             (*self._mine, slot),
         ).fetchone()
@@ -117,8 +121,7 @@ class MarkerTable:
     def put(self, connection: psycopg.Connection[Any], owner: str, marker: Marker) -> bool:
         """Write a marker; return whether the slot is still its owner's."""
         done = connection.execute(
-            f"UPDATE {self._table} SET marker = %s "
-            f"WHERE {self._where} AND slot = %s AND owner = %s",
+            f"UPDATE {self._sql} SET marker = %s WHERE {self._where} AND slot = %s AND owner = %s",
             (marker.to_bytes().decode(), *self._mine, marker.slot, owner),
         )
         return done.rowcount == 1
@@ -126,6 +129,8 @@ class MarkerTable:
     def _disconnect(self, slots: Sequence[int]) -> None:
         """End the sessions that have one of the slots locked; the server aborts what they did."""
         with self._connection() as connection:
+            # Sessions are those of who logged in, not of the role that it acts as.
+            connection.execute("SET LOCAL ROLE NONE")
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = ANY(%s) AND datname = current_database() "
@@ -134,10 +139,16 @@ class MarkerTable:
             )
 
     def _announce(self, connection: psycopg.Connection[Any], slot: int | str, wait_ms: int) -> None:
-        """Let the transaction's session be found while it waits, or others wait for it."""
+        """Let the transaction's session be found while it waits, or others wait for it.
+
+        What it commits is on the disk, also for a user whose commits need not be: Spark goes on.
+        """
         connection.execute(
             f"SET LOCAL lock_timeout = {wait_ms}; "
-            f"SET LOCAL application_name = '{self._session(slot)}'"
+            f"SET LOCAL application_name = '{self._session(slot)}'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'; "
+            "SELECT set_config('synchronous_commit', 'on', true) "
+            "WHERE current_setting('synchronous_commit') = 'off'"
         )
 
     def _session(self, slot: int | str) -> str:
@@ -155,8 +166,8 @@ class MarkerTable:
         return transaction(self._options.dsn, self._options.timeout_s)
 
 
-def make_marker_table(options: PostgresOptions, name: str) -> None:
-    """Make the table of the markers, unless it is there.
+def make_marker_table(options: PostgresOptions, name: str) -> str:
+    """Make the table of the markers, unless it is there; return its name with its schema.
 
     Parameters
     ----------
@@ -187,3 +198,4 @@ def make_marker_table(options: PostgresOptions, name: str) -> None:
             raise ConfigError(
                 f"Table {name} is not one of markers: give the option markers another name."
             )
+        return full_name(connection, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dedup.errors import ConfigError
 from dedup.sinks.shared_options import batch_number, check_name, flag, folder, known_options
@@ -52,7 +52,7 @@ class PostgresOptions:
     accept_lost_markers : bool
     """
 
-    dsn: str
+    dsn: str = field(repr=False)  # it may hold a password
     table: str
     mode: str = APPEND
     key: tuple[str, ...] = ()

@@ -165,8 +165,8 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
                 f"User {row[1]} may not {lacking} on table {options.table}: "
                 f"GRANT {lacking} ON {options.table} TO {row[1]}."
             )
+        markers = make_marker_table(options, markers)
         settled = replace(options, markers=markers, staging_schema=schema)
-        make_marker_table(settled, markers)
     except Aborted as error:
         raise SinkError(f"{error}. Start the query again once the server answers.") from None
     return PostgresWork(settled, table)

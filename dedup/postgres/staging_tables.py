@@ -65,6 +65,7 @@ class StagingTables:
                 content += content_of(batch)
             if copy is not None:
                 copy.finish()
+                self._table.check_types(connection)
         faults.point("postgres.stage.after")
         return StagedSlice(slot, content, name if copy is not None else "")
 

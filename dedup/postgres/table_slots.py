@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from dedup import faults
 from dedup.errors import SinkError
-from dedup.postgres.connections import connected, explained, give_back, meaning, psycopg_library
+from dedup.postgres.connections import (
+    connected,
+    explained,
+    give_back,
+    meaning,
+    psycopg_library,
+    says_nothing,
+)
 from dedup.postgres.copy_rows import CopyRows
 from dedup.postgres.marker_table import MarkerTable
 from dedup.postgres.postgres_options import PostgresOptions
@@ -28,7 +35,7 @@ from dedup.sinks.protocol import Fenced, Indefinite, StagedSlice
 if TYPE_CHECKING:
     import psycopg
 
-#: What this process has owned and published last, by slot.
+#: As whom this process owned each slot last, and what it published: where its next task goes on.
 _known: dict[tuple[object, ...], tuple[str, Marker | None]] = {}
 _INCOMING = "pg_temp.dedup_incoming"
 
@@ -56,6 +63,9 @@ class PostgresSlot:
         self._options, self._table, self.number = options, table, number
         self._markers = MarkerTable(options, query_id)
         self._key = (options.dsn, options.markers, query_id, options.name, number)
+        # Of this attempt: what another thread owns meanwhile, such as the driver of another start,
+        # must not become this one's.
+        self._owned = _known.get(self._key)
         self._connection: psycopg.Connection[Any] | None = None
         self._copy: CopyRows | None = None
         self._written: Marker | None = None
@@ -63,7 +73,7 @@ class PostgresSlot:
     @property
     def last(self) -> Marker | None:
         """What this process committed last to the slot, None where that is not known."""
-        return _known.get(self._key, ("", None))[1]
+        return self._owned[1] if self._owned else None
 
     def own(self) -> Marker | None:
         """Refuse all earlier owners, settle what they left open, and only then read the marker."""
@@ -91,15 +101,15 @@ class PostgresSlot:
                 "written.",
                 remedy="sink-markers",
             )
-        _known[self._key] = owner, newest
+        self._owned = _known[self._key] = owner, newest
 
     def begin(self) -> None:
         """Open a transaction, in which the slot stays this attempt's own."""
-        owner, last = _known.get(self._key, (None, None))
+        self.abort()  # what an attempt before has left open
         self._connection = connected(self._options.dsn, self._options.timeout_s)
         with self._explained():
             found = self._markers.lock(self._connection, self.number)
-        if found != (owner, last):
+        if self._owned is None or found != self._owned:
             self.abort()
             raise Fenced(f"slot {self.number} has another owner by now")
         faults.point("postgres.begun")
@@ -127,20 +137,22 @@ class PostgresSlot:
             copy.finish()
             if self._table.key:
                 self._open().execute(self._table.merge_from(_INCOMING))
+            self._table.check_types(self._open())
 
     def take(self, staged: str) -> int:
         """Write the rows of a staged slice within the open transaction; return how many it has."""
         with self._explained():
             rows = self._open().execute(f"SELECT count(*) FROM {staged}").fetchone()
             self._open().execute(self._table.merge_from(staged))
+            self._table.check_types(self._open())
         return int(rows[0]) if rows else 0
 
     def pre_commit(self, marker: Marker) -> None:
         """Put the marker beside the rows, where nobody sees either of them yet."""
         faults.point("postgres.marker.before")
-        owner = _known[self._key][0]
+        assert self._owned is not None, "begin has compared it"
         with self._explained():
-            if not self._markers.put(self._open(), owner, marker):
+            if not self._markers.put(self._open(), self._owned[0], marker):
                 self.abort()
                 raise Fenced(f"slot {self.number} has another owner by now")
         self._written = marker
@@ -153,13 +165,13 @@ class PostgresSlot:
         try:
             connection.commit()
         except psycopg_library().Error as error:
-            is_lost = connection.closed or connection.broken
+            is_lost = connection.closed or connection.broken or says_nothing(error)
             self.abort()
             if is_lost:
                 raise Indefinite(f"the connection was lost in a commit: {error}") from None
             raise meaning(error, self._table.shown) from None
-        owner, _ = _known[self._key]
-        _known[self._key] = owner, self._written
+        assert self._owned is not None, "begin has compared it"
+        self._owned = _known[self._key] = self._owned[0], self._written
         self.abort()  # there is nothing left to abort
         faults.point("postgres.commit.after")
 

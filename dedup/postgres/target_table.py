@@ -31,6 +31,10 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
+_TYPES = """
+SELECT md5(string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname))
+FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = ANY(%s) AND NOT attisdropped
+"""
 #: Sets of columns for which ``ON CONFLICT`` finds an index.
 _UNIQUE = """
 SELECT ARRAY(SELECT a.attname FROM pg_attribute a
@@ -57,11 +61,14 @@ class TargetTable:
         Columns of which no two rows have the same values; empty where rows are appended.
     version : str or None
         Column; of two rows with one key the greater one stays.
+    types : str
+        Of those columns, when the table was looked at.
     """
 
     name: str
     shown: str
     schema: str
+    types: str
     columns: tuple[tuple[str, Encoding], ...]
     key: tuple[str, ...] = ()
     version: str | None = None
@@ -90,6 +97,23 @@ class TargetTable:
             arrays.append(encode(values, name))
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])
 
+    def check_types(self, connection: psycopg.Connection[Any]) -> None:
+        """Refuse columns that have other types by now, within the transaction that wrote to them.
+
+        Bytes of a whole number are those of some date as well: the server would take them.
+
+        Raises
+        ------
+        ConfigError
+            The transaction must not be committed.
+        """
+        if _types(connection, self.name, [name for name, _ in self.columns]) != self.types:
+            raise ConfigError(
+                f"The columns of table {self.shown} have other types than when the query started. "
+                "Nothing of its slice was written. Start the query again, in foreachBatch with a "
+                "new postgres_sink(...)."
+            )
+
     def merge_from(self, source: str) -> str:
         """Return the statement that brings the rows of a table of the same columns into this one.
 
@@ -105,7 +129,10 @@ class TargetTable:
         if self.version is not None:
             version = quoted(self.version)
             newest = f"{version} DESC NULLS LAST, "
-            newer = f" WHERE present.{version} IS NULL OR EXCLUDED.{version} > present.{version}"
+            newer = (
+                f" WHERE EXCLUDED.{version} > present.{version} "
+                f"OR present.{version} IS NULL AND EXCLUDED.{version} IS NOT NULL"
+            )
         action = f"UPDATE SET {update}{newer}" if others else "NOTHING"
         return (
             f"INSERT INTO {self.name} AS present ({self.column_list}) "
@@ -156,15 +183,22 @@ def find_table(
                 f"Column {name!r} of the stream does not go into table {options.table}: {why}."
             ) from None
     _check_key(options, [set(row[0]) for row in connection.execute(_UNIQUE, [oid])])
+    name = f"{quoted(schema)}.{quoted(relation)}"
     in_use = options.mode in (UPSERT, ATOMIC)
     return TargetTable(
-        name=f"{quoted(schema)}.{quoted(relation)}",
+        name=name,
         shown=options.table,
         schema=quoted(schema),
+        types=_types(connection, name, [column for column, _ in columns]),
         columns=tuple(encodings),
         key=options.key if in_use else (),
         version=options.version if in_use else None,
     )
+
+
+def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[str]) -> str:
+    row = connection.execute(_TYPES, [table, list(columns)]).fetchone()
+    return str(row and row[0])
 
 
 def _check_names(

@@ -59,6 +59,11 @@ def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
         ("{dsn} user=nobody", ConfigError, "does not exist"),
         ("host=no.such.host.invalid password=s3cret", SinkError, "resolve host"),
         ("postgresql//mistyped", ConfigError, "Correct the option dsn"),
+        ("postgresql://u:%s3cret@h", ConfigError, "invalid percent-encoded token"),
+        ("postgresql://u:p@s3cret@h.invalid", SinkError, "resolve host"),
+        ("postgresql://u:p:s3cret/x@h.invalid", SinkError, "No connection"),
+        ("host=h password=my s3cret", ConfigError, "in connection info string"),
+        ("host=h.invalid;password=s3cret", SinkError, "resolve host"),
     ],
 )
 def test_servers_that_cannot_be_used(
@@ -69,6 +74,11 @@ def test_servers_that_cannot_be_used(
         made(dsn.format(dsn=own), tmp_path)
     assert "wr0ng" not in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_the_work_of_a_sink_shows_no_password(dsn: str, tmp_path: Path) -> None:
+    run(dsn, MAKE)
+    assert "s3cret" not in repr(made(f"{dsn} password=s3cret", tmp_path))
 
 
 @pytest.fixture
@@ -191,6 +201,72 @@ def test_a_table_that_changes_under_the_query(dsn: str, tmp_path: Path) -> None:
     assert sink.numbers() == once(2)
 
 
+@pytest.mark.parametrize("options", [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}])
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_a_column_that_changes_its_type_is_refused(
+    dsn: str, tmp_path: Path, options: dict[str, str], batch_id: int
+) -> None:
+    """The bytes of a whole number are those of a small fraction too: the server takes them."""
+    sink = Sink(dsn, tmp_path, **options)
+    for each in range(batch_id):
+        sink.batch("run1", each, [])
+    run(dsn, "ALTER TABLE numbers ALTER n TYPE real")
+    with pytest.raises(ConfigError, match="other types than when the query started"):
+        sink.batch("run1", batch_id, [5])
+    assert run(dsn, "SELECT * FROM numbers") == []
+
+
+def test_rows_that_are_staged_when_a_column_changes_its_type(dsn: str, tmp_path: Path) -> None:
+    sink = Sink(dsn, tmp_path)
+    run(dsn, "ALTER TABLE numbers ALTER n TYPE numeric")
+    answers = [Sink(dsn, tmp_path).task("run1", 0, 0, [5])]
+    run(dsn, "ALTER TABLE numbers ALTER n TYPE numeric(4, -1)")
+    with pytest.raises(ConfigError, match="other types than when the query started"):
+        sink.work.complete(answers)
+    assert run(dsn, "SELECT * FROM numbers") == []
+
+
+def test_names_with_percent_signs(dsn: str, tmp_path: Path) -> None:
+    """Which psycopg takes for places of parameters."""
+    run(
+        dsn, 'CREATE SCHEMA "a%b"', 'CREATE TABLE "a%b"."t%s" ("n%s" int PRIMARY KEY, "%(x)s" text)'
+    )
+    columns, named = [("n%s", "int"), ("%(x)s", "string")], {"table": '"a%b"."t%s"', "key": "n%s"}
+    for mode in ("upsert", "atomic"):
+        rows = batch_of([1], mode)
+        write(dsn, tmp_path / mode, columns, rows, mode=mode, name=mode, **named)
+        assert run(dsn, 'SELECT * FROM "a%b"."t%s"') == [(1, mode)]
+
+
+def test_what_a_trigger_refuses_is_a_record(dsn: str, tmp_path: Path) -> None:
+    sink = Sink(dsn, tmp_path)
+    run(dsn, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
+             "$$ BEGIN RAISE 'no order %', NEW.n; END $$",
+        "CREATE TRIGGER no BEFORE INSERT ON numbers FOR EACH ROW EXECUTE FUNCTION no()",
+    )  # fmt: skip
+    with pytest.raises(DataError, match="Table numbers: no order 7"):
+        sink.batch("run1", 0, [7])
+
+
+def test_markers_are_the_same_whatever_the_search_path(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE SCHEMA side")
+    for markers, path in (("m", "public"), ("m", "public,side"), ("public.m", "side")):
+        there = f"{dsn} options='-c search_path={path}'"
+        sink = Sink(there, tmp_path, table="public.numbers", markers=markers)
+        run(dsn, "CREATE TABLE IF NOT EXISTS side.m (LIKE m INCLUDING ALL)")
+        assert sink.work.options.markers == '"public"."m"'
+
+
+def test_a_constraint_that_fails_with_the_commit(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE numbers (n int, text text, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
+    sink = Sink(dsn, tmp_path)
+    for batch_id in range(2):
+        with pytest.raises(DataError, match=r"Key \(n\)=\(1\) already exists"):
+            sink.batch("run1", batch_id, [1, 1])
+        sink.batch("run1", batch_id, [batch_id])
+    assert sink.numbers() == once(2)
+
+
 VERSIONED = [("n", "int"), ("v", "int"), ("text", "string")]
 
 
@@ -204,15 +280,16 @@ def versions(rows: list[tuple[int, int | None, str]]) -> pa.RecordBatch:
 def test_the_newest_version_stays(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE rows (n int PRIMARY KEY, v int, text text)",
         "INSERT INTO rows VALUES (1, 5, 'there'), (2, 5, 'there'), (3, NULL, 'there'), "
-        "(4, 5, 'there'), (7, 5, 'there')")  # fmt: skip
+        "(4, 5, 'there'), (7, 5, 'there'), (8, NULL, 'there')")  # fmt: skip
     rows = versions(
         [(1, 4, "older"), (2, 6, "newer"), (3, 1, "first"), (4, None, "none"), (5, 1, "one"),
-         (5, 3, "three"), (5, 2, "two"), (6, None, "none"), (6, 1, "one"), (7, 5, "same")]
+         (5, 3, "three"), (5, 2, "two"), (6, None, "none"), (6, 1, "one"), (7, 5, "same"),
+         (8, None, "none")]
     )  # fmt: skip
     write(dsn, tmp_path, VERSIONED, rows, mode="upsert", key="n", version="v")
     assert run(dsn, "SELECT n, text FROM rows ORDER BY n") == [
         (1, "there"), (2, "newer"), (3, "first"), (4, "there"), (5, "three"), (6, "one"),
-        (7, "there"),
+        (7, "there"), (8, "there"),
     ]  # fmt: skip
 
 

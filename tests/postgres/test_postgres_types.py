@@ -122,6 +122,7 @@ def test_values_arrive_as_they_are(
         ("array<array<int>>", "integer[]", -1, "not written by this sink"),
         ("array<timestamp>", "timestamp with time zone[]", -1, "not written by this sink"),
         ("array<int>", "integer", -1, "it is array<int>, and there integer"),
+        ("interval day to second", "interval", 0x7FFF0000, "make it a plain interval"),
         ("void", "text", -1, "none that this sink knows"),
         ("interval year to month", "interval", -1, "none that this sink knows"),
     ],

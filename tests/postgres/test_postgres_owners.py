@@ -1,0 +1,136 @@
+"""Who may write to a slot: drivers and workers of one process, forks, roles and sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from dedup.postgres import connections
+from dedup.postgres.connections import connected, give_back, transaction
+from dedup.postgres.marker_table import MarkerTable
+from dedup.postgres.table_slots import PostgresSink
+from dedup.sinks.protocol import Fenced, PublishedSlice
+from tests.postgres.tables import QUERY, Sink, once, run
+
+
+@pytest.fixture
+def sink(dsn: str, tmp_path: Path) -> Sink:
+    made = Sink(dsn, tmp_path)
+    made.batch("run1", 0, [0], [1])
+    return made
+
+
+def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
+    """A start that was stopped may still be at its function when the next one publishes."""
+    old, new = (PostgresSink(sink.work.options, sink.work.table, QUERY) for _ in range(2))
+    old.own([0])
+    new.own([0])
+    with pytest.raises(Fenced, match="slot 0 has another owner"):
+        old.slot(0).begin()
+    new.slot(0).begin()
+    new.close()
+
+
+def test_a_fork_has_connections_of_its_own(sink: Sink, dsn: str) -> None:
+    mine = connected(dsn, 5)
+    give_back(dsn, mine)
+    pid = os.fork()
+    if not pid:
+        try:
+            theirs = connected(dsn, 5)
+            os._exit(theirs.info.backend_pid == mine.info.backend_pid)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert connected(dsn, 5) is mine
+    mine.close()
+
+
+def test_threads_take_connections_at_the_same_time(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread takes the last one between the look at the list and the hand into it."""
+
+    class Emptied(list[psycopg.Connection[tuple[object, ...]]]):
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setitem(connections._free, dsn, Emptied())
+    connected(dsn, 5).close()
+
+
+def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None:
+    """Else a crash takes rows and marker of a micro-batch that Spark takes for done."""
+    run(
+        dsn,
+        "ALTER ROLE CURRENT_USER IN DATABASE "
+        + dsn.split("dbname=")[1].split()[0]
+        + " SET synchronous_commit = off",
+    )
+    connections.forget_connections()
+    with transaction(dsn, 5) as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+    with transaction(dsn, 5) as connection:
+        MarkerTable(sink.work.options, QUERY).lock(connection, 0)
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    with transaction(dsn, 5) as connection:
+        connection.execute("SET LOCAL synchronous_commit = remote_apply")
+        MarkerTable(sink.work.options, QUERY).lock(connection, 0)
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("remote_apply",)
+
+
+@pytest.mark.parametrize("error", ["ConnectionException", "StatementCompletionUnknown"])
+def test_a_proxy_that_does_not_know_of_a_commit(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """It says so on a connection that stands; the marker tells what came of it."""
+    commit = psycopg.Connection.commit
+
+    def unknown(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        commit(connection)
+        monkeypatch.undo()
+        raise getattr(psycopg.errors, error)("who knows")
+
+    def rows() -> Iterator[int]:
+        yield 2
+        monkeypatch.setattr(psycopg.Connection, "commit", unknown)
+
+    answer = sink.task("run1", 1, 0, rows())
+    assert isinstance(answer.piece, PublishedSlice)
+    assert psycopg.Connection.commit is commit, "the fault has struck"
+    assert sink.numbers() == once(3)
+
+
+def test_a_frozen_attempt_of_another_role_is_disconnected(dsn: str, tmp_path: Path) -> None:
+    """Users may act as a role that is nobody's own session."""
+    run(dsn, "CREATE ROLE acting", "CREATE ROLE worker LOGIN IN ROLE acting")
+    name = dsn.split("dbname=")[1].split()[0]
+    run(dsn, f"GRANT ALL ON DATABASE {name} TO acting", "GRANT ALL ON SCHEMA public TO acting")
+    try:
+        run(
+            dsn,
+            "CREATE TABLE numbers (n integer, text text)",
+            "ALTER TABLE numbers OWNER TO acting",
+        )
+        theirs = Sink(f"{dsn} user=worker options='-c role=acting'", tmp_path)
+        theirs.batch("run1", 0, [0], [1])
+        frozen = PostgresSink(theirs.work.options, theirs.work.table, QUERY)
+        frozen.own([0])
+        frozen.slot(0).begin()
+        theirs.forget()
+        theirs.batch("run2", 1, [2], [3])
+        frozen.close()
+        assert theirs.numbers() == once(4)
+    finally:
+        connections.forget_connections()
+        run(
+            dsn,
+            "DROP OWNED BY acting",
+            "DROP OWNED BY worker",
+            "DROP ROLE worker",
+            "DROP ROLE acting",
+        )
