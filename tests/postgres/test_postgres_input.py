@@ -53,7 +53,7 @@ def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
 @pytest.mark.parametrize(
     ("dsn", "error", "why"),
     [
-        (f"host=127.0.0.1 port={free_port()}", SinkError, "No connection .*refused"),
+        ("host=127.0.0.1 port={port}", SinkError, "No connection .*refused"),
         ("{dsn} user=secret password=wr0ng", ConfigError, "password authentication failed"),
         ("{dsn} dbname=nowhere", ConfigError, "does not exist"),
         ("{dsn} user=nobody", ConfigError, "does not exist"),
@@ -71,7 +71,7 @@ def test_servers_that_cannot_be_used(
 ) -> None:
     own = request.getfixturevalue("dsn_of_test") if "{dsn}" in dsn else ""
     with pytest.raises(error, match=why) as refused:
-        made(dsn.format(dsn=own), tmp_path)
+        made(dsn.format(dsn=own, port=free_port()), tmp_path)
     assert "wr0ng" not in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
