@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.errors import DataError
 from dedup.spark.id_encoding import encode_ids
 
 #: By Spark's type those of PostgreSQL, as `format_type` names them, with the type to encode.
@@ -61,16 +60,16 @@ class Encoding:
     arrow: pa.DataType
     kind: str
 
-    def __call__(self, values: pa.Array, name: str) -> pa.Array:
-        """Return the values as they are encoded; `name` is the column's, for an error.
+    def __call__(self, values: pa.Array) -> pa.Array:
+        """Return the values as they are encoded.
 
         Raises
         ------
-        DataError
+        Unsuitable
             For a text that is no UUID.
         """
         if self.kind in _OWN_BYTES:
-            return _OWN_BYTES[self.kind](values, name)
+            return _OWN_BYTES[self.kind](values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp("us", "UTC"))  # the same instants
         return values if values.type == self.arrow else values.cast(self.arrow)
@@ -166,22 +165,22 @@ def _decimal(spark: str, modifier: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-def _uuid(values: pa.Array, name: str) -> pa.Array:
+def _uuid(values: pa.Array) -> pa.Array:
     """UUIDs as their 16 bytes."""
     text = pc.utf8_lower(values.cast(pa.string()))
     wrong = values.filter(pc.invert(pc.match_substring_regex(text, _UUID)))
     if len(wrong):
-        raise DataError(f"{wrong[0].as_py()[:100]!r} in column {name!r} is no UUID.")
+        raise Unsuitable(f"{wrong[0].as_py()[:100]!r} is no UUID")
     # Behind a byte that tells UUIDs from other texts.
     raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1)
     return pc.if_else(values.is_valid(), raw, None).cast(pa.binary())
 
 
-def _jsonb(values: pa.Array, name: str) -> pa.Array:
+def _jsonb(values: pa.Array) -> pa.Array:
     """Text behind the number of the format (`jsonb_recv`)."""
     text = values.cast(pa.binary())
     return pc.binary_join_element_wise(pa.scalar(b"\x01"), text, pa.scalar(b""))
 
 
 _UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
-_OWN_BYTES: dict[str, Callable[[pa.Array, str], pa.Array]] = {"uuid": _uuid, "jsonb": _jsonb}
+_OWN_BYTES: dict[str, Callable[[pa.Array], pa.Array]] = {"uuid": _uuid, "jsonb": _jsonb}

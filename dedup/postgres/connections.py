@@ -169,6 +169,28 @@ def explained(table: str) -> Iterator[None]:
         raise meaning(error, table) from None
 
 
+def record_refused(reason: str) -> DataError:
+    """Return the error for a record that the table does not take.
+
+    Parameters
+    ----------
+    reason : str
+        Naming the table, as whole sentences.
+    """
+    return DataError(reason + _ADVICE, remedy="postgres-rows")
+
+
+def reason_of(error: DataError) -> str:
+    """Return the reason that `record_refused` was given."""
+    return error.text.removesuffix(_ADVICE)
+
+
+_ADVICE = (
+    " Nothing of its slice was written. Mend the record where it comes from, or the table, and "
+    "start the query again; or let the option quarantine set such records aside."
+)
+
+
 def meaning(error: Any, table: str) -> Exception:
     """Return what an error within a transaction means; nothing of it is visible.
 
@@ -184,11 +206,7 @@ def meaning(error: Any, table: str) -> Exception:
     where = f" ({context[0]})" if context else ""
     text = f"Table {table}: {told}{where}"
     if state[:2] in ("22", "23", "54") or state == "P0001":  # and what a trigger raises
-        return DataError(
-            f"{text}.{detail} Nothing of its slice was written. Mend the record where it comes "
-            "from, or the table, and start the query again.",
-            remedy="postgres-rows",
-        )
+        return record_refused(f"{text}.{detail}")
     if state[:2] in ("42", "0A", "2B", "3F", "28"):
         return ConfigError(
             f"{text}.{detail} Nothing was written. Change the table or its privileges."

@@ -56,6 +56,11 @@ class CopyRows:
         self._context.__exit__(None, None, None)
         self._cursor.close()
 
+    def give_up(self, error: BaseException) -> None:
+        """End a COPY whose rows are not to be taken."""
+        self._context.__exit__(type(error), error, error.__traceback__)
+        self._cursor.close()
+
 
 #: Of an empty file: signature, no flags, no extension; then the end.
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)

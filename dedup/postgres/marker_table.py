@@ -22,29 +22,24 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from dedup.errors import ConfigError
 from dedup.postgres.connections import explained, psycopg_library, transaction
+from dedup.postgres.own_tables import make_own_table
 from dedup.postgres.postgres_options import PostgresOptions
-from dedup.postgres.table_ddl import full_name
 from dedup.sinks.marker import Marker
 
 if TYPE_CHECKING:
     import psycopg
 
-_CREATE = """
-CREATE TABLE IF NOT EXISTS {table} (
-    query_id text, sink text, slot integer, owner uuid NOT NULL, marker text,
-    PRIMARY KEY (query_id, sink, slot)
-)
-"""
-_COLUMNS = {"query_id", "sink", "slot", "owner", "marker"}
+_COLUMNS = {
+    "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
+    "marker": "text",
+}  # fmt: skip
 #: How long an earlier owner may take to end by itself.
 _PATIENCE_MS = 1000
 #: How long a client that stands still within a transaction may hold others up.
 _IDLE_IN_TRANSACTION = "10min"
 #: In place of the slot, in the name of a session that owns several.
 _OWNING = "owning"
-_LOST_RACE = ("23505", "42P07")
 
 
 class MarkerTable:
@@ -180,22 +175,6 @@ def make_marker_table(options: PostgresOptions, name: str) -> str:
     ConfigError
         If it cannot be made, or is something else.
     """
-    library = psycopg_library()
     with explained(name), transaction(options.dsn, options.timeout_s) as connection:
-        there = connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
-        if there == (None,):
-            try:
-                with connection.transaction():
-                    connection.execute(_CREATE.format(table=name))
-            except library.Error as error:
-                if error.sqlstate not in _LOST_RACE:  # somebody else has made it meanwhile
-                    raise
-        found = connection.execute(
-            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0",
-            [name],
-        )
-        if not {row[0] for row in found} >= _COLUMNS:
-            raise ConfigError(
-                f"Table {name} is not one of markers: give the option markers another name."
-            )
-        return full_name(connection, name)
+        key = ["query_id", "sink", "slot"]
+        return make_own_table(connection, "markers", name, _COLUMNS, key)

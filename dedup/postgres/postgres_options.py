@@ -15,7 +15,7 @@ MODES = (APPEND, UPSERT, ATOMIC)
 
 _OWN = (
     "accept.difference", "accept.lost.markers", "checkpointlocation", "dsn", "key", "markers",
-    "mode", "name", "staging.schema", "table", "timeout.seconds", "version",
+    "mode", "name", "quarantine", "staging.schema", "table", "timeout.seconds", "version",
 )  # fmt: skip
 
 _PART = r'(?:"[^"]+"|[A-Za-z_][\w$]*)'
@@ -43,6 +43,8 @@ class PostgresOptions:
     markers, staging_schema : str or None
         The table of the markers, and the schema in which slices wait, as in SQL; None: beside
         the table.
+    quarantine : str or None
+        Table for records that the table does not take, as in SQL; None: they stop the query.
     ledger : str
         Folder of what the checkpoint remembers of the sink.
     timeout_s : int
@@ -60,6 +62,7 @@ class PostgresOptions:
     name: str = "postgres"
     markers: str | None = None
     staging_schema: str | None = None
+    quarantine: str | None = None
     ledger: str
     timeout_s: int = 60
     accept_difference: int | None = None
@@ -86,7 +89,7 @@ def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
     ):
         if not options.get(needed):
             raise ConfigError(f"The sink needs the option {needed}: {what}.")
-    for name in ("table", "markers", "staging.schema"):
+    for name in ("table", "markers", "quarantine", "staging.schema"):
         if options.get(name) and not _IDENTIFIER.fullmatch(options[name]):
             raise ConfigError(
                 f"Option {name}={options[name]!r} must be a name as in SQL, such as orders, "
@@ -116,6 +119,7 @@ def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
         name=name,
         markers=options.get("markers") or None,
         staging_schema=options.get("staging.schema") or None,
+        quarantine=options.get("quarantine") or None,
         ledger=folder(options, name),
         timeout_s=_seconds(options.get("timeout.seconds", "60")),
         accept_difference=batch_number("accept.difference", options),

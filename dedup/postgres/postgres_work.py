@@ -12,6 +12,7 @@ from dedup.errors import ConfigError, SinkError
 from dedup.postgres.connections import explained, transaction
 from dedup.postgres.marker_table import make_marker_table
 from dedup.postgres.postgres_options import ATOMIC, PostgresOptions
+from dedup.postgres.quarantine_table import make_quarantine_table
 from dedup.postgres.staging_tables import StagingTables
 from dedup.postgres.table_slots import PostgresSink, PostgresSlot, SlotRows
 from dedup.postgres.target_table import TargetTable, find_table
@@ -145,6 +146,9 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
             table = find_table(connection, options, columns)
             schema = options.staging_schema or table.schema
             markers = options.markers or f"{table.schema}.dedup_markers"
+            quarantine = options.quarantine
+            if quarantine is not None:
+                quarantine = make_quarantine_table(connection, quarantine)
             needed = ["INSERT", "SELECT", *(["UPDATE"] if table.key else [])]
             row = connection.execute(
                 "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user, "
@@ -166,7 +170,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
                 f"GRANT {lacking} ON {options.table} TO {row[1]}."
             )
         markers = make_marker_table(options, markers)
-        settled = replace(options, markers=markers, staging_schema=schema)
+        settled = replace(options, markers=markers, staging_schema=schema, quarantine=quarantine)
     except Aborted as error:
         raise SinkError(f"{error}. Start the query again once the server answers.") from None
     return PostgresWork(settled, table)

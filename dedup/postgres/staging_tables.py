@@ -19,6 +19,7 @@ from dedup import faults
 from dedup.postgres.connections import explained, psycopg_library, transaction
 from dedup.postgres.copy_rows import CopyRows
 from dedup.postgres.postgres_options import PostgresOptions
+from dedup.postgres.quarantine_table import Refused, make_staged
 from dedup.postgres.table_ddl import quoted
 from dedup.postgres.target_table import TargetTable
 from dedup.sinks.content import Content, content_of
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 #: How long a table that somebody still writes to may hold the cleaning up.
 _DROP_WAIT = "200ms"
+
+
+def refused_of(staged: str) -> str:
+    """Return the name of the table in which refused records of a staged slice wait."""
+    return f'{staged[:-1]}q"'
 
 
 class StagingTables:
@@ -42,7 +48,7 @@ class StagingTables:
     """
 
     def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
-        self._options, self._table = options, table
+        self._options, self._table, self._query_id = options, table, query_id
         self._schema = options.staging_schema or table.schema
         whose = hashlib.blake2b(f"{query_id}\0{options.name}".encode(), digest_size=8)
         self._prefix = f"dedup_{whose.hexdigest()}_"
@@ -52,22 +58,35 @@ class StagingTables:
         faults.point("postgres.stage.before")
         name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
         content = Content()
+        is_made = False
         with explained(self._table.shown), self._transaction() as connection:
+            refused = Refused(self._table)
             copy = None
             for batch in rows:
-                if copy is None:
+                if not is_made:
                     connection.execute(
                         f"CREATE UNLOGGED TABLE {name} AS SELECT {self._table.column_list} "
-                        f"FROM {self._table.name} WITH NO DATA"
+                        f"FROM {self._table.name} WITH NO DATA".encode()
                     )
-                    copy = CopyRows(connection, self._table, name)
-                copy.send(batch)
+                    is_made = True
+                    if not self._options.quarantine:
+                        copy = CopyRows(connection, self._table, name)
+                if copy is not None:
+                    copy.send(batch)
+                else:
+                    refused.copy(connection, batch, name)
                 content += content_of(batch)
             if copy is not None:
                 copy.finish()
+            if len(refused):
+                make_staged(connection, refused_of(name))
+                refused.set_aside(
+                    connection, refused_of(name), self._query_id, self._options.name, batch_id
+                )
+            if is_made:
                 self._table.check_types(connection)
         faults.point("postgres.stage.after")
-        return StagedSlice(slot, content, name if copy is not None else "")
+        return StagedSlice(slot, content, name if is_made else "")
 
     def clean(self, batch_id: int) -> None:
         """Drop what was staged for a micro-batch that is published, and for those before it.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dedup.errors import ConfigError
 from dedup.postgres.column_types import Unsuitable, column_type
 
 if TYPE_CHECKING:
-    import psycopg
     from pyspark.sql.types import StructType
 
 
@@ -43,17 +42,6 @@ def create_table(schema: StructType, table: str, *, key: Sequence[str] = ()) -> 
     if key:
         lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
     return f"CREATE TABLE {table} (\n    " + ",\n    ".join(lines) + "\n)"
-
-
-def full_name(connection: psycopg.Connection[Any], table: str) -> str:
-    """Return a table's name with its schema, the same whatever the session's search path."""
-    row = connection.execute(
-        "SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.oid = to_regclass(%s)",
-        [table],
-    ).fetchone()
-    assert row is not None, "it is there"
-    return ".".join(map(quoted, row))
 
 
 def quoted(name: str) -> str:

@@ -26,7 +26,8 @@ from dedup.postgres.connections import (
 from dedup.postgres.copy_rows import CopyRows
 from dedup.postgres.marker_table import MarkerTable
 from dedup.postgres.postgres_options import PostgresOptions
-from dedup.postgres.staging_tables import StagingTables
+from dedup.postgres.quarantine_table import Refused, move_staged
+from dedup.postgres.staging_tables import StagingTables, refused_of
 from dedup.postgres.target_table import TargetTable
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.marker import Marker
@@ -68,6 +69,7 @@ class PostgresSlot:
         self._owned = _known.get(self._key)
         self._connection: psycopg.Connection[Any] | None = None
         self._copy: CopyRows | None = None
+        self._refused: Refused | None = None
         self._written: Marker | None = None
 
     @property
@@ -117,41 +119,66 @@ class PostgresSlot:
     def send(self, rows: pa.RecordBatch) -> None:
         """Write rows within the open transaction."""
         with self._explained():
-            if self._copy is None:
-                into = self._table.name
-                if self._table.key:
-                    into = _INCOMING
-                    self._open().execute(
-                        f"CREATE TEMPORARY TABLE dedup_incoming ON COMMIT DROP AS "
-                        f"SELECT {self._table.column_list} FROM {self._table.name} WITH NO DATA"
-                    )
-                self._copy = CopyRows(self._open(), self._table, into)
-            self._copy.send(rows)
+            if self._copy is None and self._refused is None:
+                self._begin_rows()
+            if self._refused is not None:
+                self._refused.copy(self._open(), rows, _INCOMING)
+            elif self._copy is not None:
+                self._copy.send(rows)
+
+    def _begin_rows(self) -> None:
+        """Have rows written to the target, or first to a table which the target takes them from."""
+        into = self._table.name
+        if self._table.key or self._options.quarantine:
+            into = _INCOMING
+            self._open().execute(
+                f"CREATE TEMPORARY TABLE dedup_incoming ON COMMIT DROP AS "
+                f"SELECT {self._table.column_list} FROM {self._table.name} WITH NO DATA".encode()
+            )
+        if self._options.quarantine:
+            self._refused = Refused(self._table)
+        else:
+            self._copy = CopyRows(self._open(), self._table, into)
 
     def flush(self) -> None:
         """Wait until the server has taken all rows."""
-        if self._copy is None:
-            return
         with self._explained():
-            copy, self._copy = self._copy, None
-            copy.finish()
-            if self._table.key:
-                self._open().execute(self._table.merge_from(_INCOMING))
+            if self._refused is not None:
+                self._refused.move(self._open(), _INCOMING)
+            elif self._copy is not None:
+                copy, self._copy = self._copy, None
+                copy.finish()
+                if self._table.key:
+                    self._open().execute(self._table.merge_from(_INCOMING).encode())
+            else:
+                return
             self._table.check_types(self._open())
 
     def take(self, staged: str) -> int:
         """Write the rows of a staged slice within the open transaction; return how many it has."""
         with self._explained():
-            rows = self._open().execute(f"SELECT count(*) FROM {staged}").fetchone()
-            self._open().execute(self._table.merge_from(staged))
+            found = self._open().execute(f"SELECT count(*) FROM {staged}".encode()).fetchone()
+            assert found is not None
+            rows = int(found[0])
+            if self._options.quarantine:
+                rows += move_staged(self._open(), refused_of(staged), self._options.quarantine)
+                self._refused = self._refused or Refused(self._table)
+                self._refused.move(self._open(), staged)
+            else:
+                self._open().execute(self._table.merge_from(staged).encode())
             self._table.check_types(self._open())
-        return int(rows[0]) if rows else 0
+        return rows
 
     def pre_commit(self, marker: Marker) -> None:
         """Put the marker beside the rows, where nobody sees either of them yet."""
         faults.point("postgres.marker.before")
         assert self._owned is not None, "begin has compared it"
         with self._explained():
+            if self._refused is not None and self._options.quarantine:
+                self._refused.set_aside(
+                    self._open(), self._options.quarantine,
+                    marker.query_id, marker.sink, marker.batch_id,
+                )  # fmt: skip
             if not self._markers.put(self._open(), self._owned[0], marker):
                 self.abort()
                 raise Fenced(f"slot {self.number} has another owner by now")
@@ -177,7 +204,8 @@ class PostgresSlot:
 
     def abort(self) -> None:
         """Give up the open transaction, if there is one."""
-        connection, self._connection, self._copy = self._connection, None, None
+        connection, self._connection = self._connection, None
+        self._copy, self._refused = None, None
         if connection is not None:
             give_back(self._options.dsn, connection)
 

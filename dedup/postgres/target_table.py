@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dedup.errors import ConfigError, DataError
+from dedup.errors import ConfigError
 from dedup.postgres.column_types import Encoding, Unsuitable, encoding
+from dedup.postgres.connections import record_refused
 from dedup.postgres.postgres_options import ATOMIC, UPSERT, PostgresOptions
 from dedup.postgres.table_ddl import quoted
 
@@ -89,12 +90,14 @@ class TargetTable:
         arrays = []
         for (name, encode), values in zip(self.columns, rows.columns, strict=True):
             if name in self.key and values.null_count:
-                raise DataError(
+                raise record_refused(
                     f"Table {self.shown}: a record has no value in column {name!r}, which is of "
-                    "the key. Nothing of its slice was written.",
-                    remedy="postgres-rows",
+                    "the key."
                 )
-            arrays.append(encode(values, name))
+            try:
+                arrays.append(encode(values))
+            except Unsuitable as why:
+                raise record_refused(f"Table {self.shown}, column {name!r}: {why}.") from None
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])
 
     def check_types(self, connection: psycopg.Connection[Any]) -> None:
@@ -114,14 +117,14 @@ class TargetTable:
                 "new postgres_sink(...)."
             )
 
-    def merge_from(self, source: str) -> str:
-        """Return the statement that brings the rows of a table of the same columns into this one.
+    def merge_from(self, source: str, where: str = "") -> str:
+        """Return the statement that brings rows of a table of the same columns into this one.
 
         Rows of one key are sorted by it, so that writers wait for each other in one direction.
         """
         if not self.key:
             names = self.column_list
-            return f"INSERT INTO {self.name} ({names}) SELECT {names} FROM {source}"
+            return f"INSERT INTO {self.name} ({names}) SELECT {names} FROM {source} {where}"
         key = ", ".join(map(quoted, self.key))
         others = [name for name, _ in self.columns if name not in self.key]
         update = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
@@ -136,7 +139,7 @@ class TargetTable:
         action = f"UPDATE SET {update}{newer}" if others else "NOTHING"
         return (
             f"INSERT INTO {self.name} AS present ({self.column_list}) "
-            f"SELECT DISTINCT ON ({key}) {self.column_list} FROM {source} "
+            f"SELECT DISTINCT ON ({key}) {self.column_list} FROM {source} {where} "
             f"ORDER BY {key}, {newest}ctid DESC ON CONFLICT ({key}) DO {action}"
         )
 

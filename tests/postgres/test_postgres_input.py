@@ -105,7 +105,7 @@ def dsn_of_test(server: Server) -> Iterator[str]:
          r'CREATE UNIQUE INDEX ON rows \("n"\)'),
         (MAKE, COLUMNS, {"mode": "upsert", "key": "x"}, "Option key names 'x'"),
         (MAKE, COLUMNS, {"mode": "upsert", "key": "n", "version": "v"}, "Option version names 'v'"),
-        (MAKE, COLUMNS, {"markers": "rows"}, "is not one of markers"),
+        (MAKE, COLUMNS, {"markers": "rows"}, "has no column query_id: give the option markers"),
         (MAKE, COLUMNS, {"staging_schema": "nowhere"}, "may not create tables in schema nowhere"),
     ],
 )  # fmt: skip

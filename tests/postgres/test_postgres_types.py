@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.errors import ConfigError, DataError
+from dedup.errors import ConfigError
 from dedup.postgres import create_table
 from dedup.postgres.column_types import Unsuitable, column_type, encoding
 from tests.postgres.tables import run, write
@@ -172,5 +172,5 @@ def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
 
 @pytest.mark.parametrize("text", ["no-uuid", "00112233-4455-6677-8899-aabbccddeeffg", ""])
 def test_a_text_that_is_no_uuid_is_refused(text: str) -> None:
-    with pytest.raises(DataError, match="in column 'c' is no UUID"):
-        encoding("string", "uuid", -1)(pa.array([None, text]), "c")
+    with pytest.raises(Unsuitable, match="is no UUID"):
+        encoding("string", "uuid", -1)(pa.array([None, text]))

@@ -1,0 +1,241 @@
+"""Records that the table does not take, set aside in the transaction that publishes the others.
+
+=========  ==========================================================
+column     meaning
+=========  ==========================================================
+query_id   the streaming query
+sink       name of the sink within its query
+batch_id   micro-batch
+reason     why the record was not taken, in the server's words
+record     the record as a JSON object
+=========  ==========================================================
+
+Rows are written under savepoints. Where some are refused, they are halved until those are found
+that are refused by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dedup.errors import DataError
+from dedup.postgres.connections import meaning, psycopg_library, reason_of
+from dedup.postgres.copy_rows import CopyRows
+from dedup.postgres.own_tables import make_own_table
+from dedup.postgres.target_table import TargetTable
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: Of one slice: where more are refused, it is not the records that are wrong.
+MOST = 1000
+
+_COLUMNS = {
+    "query_id": "text", "sink": "text", "batch_id": "bigint", "reason": "text", "record": "text",
+}  # fmt: skip
+
+
+class Refused:
+    """The records of one slice that its table does not take.
+
+    Parameters
+    ----------
+    table : TargetTable
+    """
+
+    def __init__(self, table: TargetTable) -> None:
+        self._table = table
+        self._found: list[tuple[str, str]] = []
+
+    def copy(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, into: str) -> None:
+        """Copy rows to a table that has the target's columns and none of its constraints.
+
+        Parameters
+        ----------
+        connection : psycopg.Connection
+            With an open transaction.
+        rows : RecordBatch
+        into : str
+            The table, as SQL names it.
+
+        Raises
+        ------
+        DataError
+            If more than `MOST` of the slice are refused.
+        """
+        waiting = [rows] if rows.num_rows else []
+        while waiting:
+            part = waiting.pop()
+            reason = self._attempt(connection, lambda part=part: _copy(  # type: ignore[misc]
+                connection, self._table, part, into))  # fmt: skip
+            if reason is None:
+                continue
+            if part.num_rows > 1:
+                half = part.num_rows // 2
+                waiting += [part.slice(half), part.slice(0, half)]
+            else:
+                self._add(reason, _as_json(part))
+
+    def move(self, connection: psycopg.Connection[Any], source: str) -> None:
+        """Bring the rows of such a table into the target.
+
+        Parameters
+        ----------
+        connection : psycopg.Connection
+            With an open transaction.
+        source : str
+            The table, as SQL names it.
+
+        Raises
+        ------
+        DataError
+            If more than `MOST` of the slice are refused.
+        """
+        found = connection.execute(
+            "SELECT pg_relation_size(%s) / current_setting('block_size')::int", [source]
+        ).fetchone()
+        assert found is not None
+        waiting = [(0, found[0])] if found[0] else []
+        while waiting:
+            begin, end = waiting.pop()
+            blocks = f"WHERE ctid >= '({begin},0)' AND ctid < '({end},0)'"
+            if self._move(connection, source, blocks) is None:
+                continue
+            if end - begin > 1:
+                half = (begin + end) // 2
+                waiting += [(half, end), (begin, half)]  # in the order in which they came
+                continue
+            places = connection.execute(f"SELECT ctid::text FROM {source} {blocks}".encode())
+            for (place,) in places.fetchall():
+                one = f"WHERE ctid = '{place}'"
+                reason = self._move(connection, source, one)
+                if reason is not None:
+                    row = connection.execute(
+                        f"SELECT to_jsonb(one)::text FROM {source} AS one {one}".encode()
+                    ).fetchone()
+                    assert row is not None
+                    self._add(reason, row[0])
+
+    def set_aside(
+        self,
+        connection: psycopg.Connection[Any],
+        into: str,
+        query_id: str,
+        sink: str,
+        batch_id: int,
+    ) -> None:
+        """Write the records to a table of this kind.
+
+        Parameters
+        ----------
+        connection : psycopg.Connection
+        into : str
+            The table, as SQL names it.
+        query_id, sink : str
+        batch_id : int
+        """
+        if self._found:
+            into = into.replace("%", "%%")  # psycopg fills in what follows a single one
+            with connection.cursor() as cursor:
+                cursor.executemany(
+                    f"INSERT INTO {into} ({_NAMES}) VALUES (%s, %s, %s, %s, %s)",
+                    [(query_id, sink, batch_id, *one) for one in self._found],
+                )
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def _move(self, connection: psycopg.Connection[Any], source: str, where: str) -> str | None:
+        statement = self._table.merge_from(source, where).encode()
+        return self._attempt(connection, lambda: connection.execute(statement))
+
+    def _attempt(
+        self, connection: psycopg.Connection[Any], act: Callable[[], object]
+    ) -> str | None:
+        """Act under a savepoint; return why records are refused, None if they are not."""
+        try:
+            with connection.transaction():
+                act()
+        except DataError as error:
+            return reason_of(error)
+        except psycopg_library().Error as error:
+            found = meaning(error, self._table.shown)
+            if not isinstance(found, DataError):
+                raise
+            return reason_of(found)
+        return None
+
+    def _add(self, reason: str, record: str) -> None:
+        self._found.append((reason, record))
+        if len(self._found) > MOST:
+            raise DataError(
+                f"Table {self._table.shown} does not take more than {MOST:,} records of one slice, "
+                f"the last one because: {reason} Nothing of the slice was written. Mend the table "
+                "or the query, and start it again.",
+                remedy="postgres-rows",
+            )
+
+
+def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
+    """Make a table of this kind, unless it is there; return its name with its schema.
+
+    The parameters and errors are those of `make_own_table`.
+    """
+    return make_own_table(connection, "quarantine", name, _COLUMNS)
+
+
+def make_staged(connection: psycopg.Connection[Any], name: str) -> None:
+    """Make a table of this kind for records that wait."""
+    connection.execute(f"CREATE UNLOGGED TABLE {name} ({_DEFINED})".encode())
+
+
+def move_staged(connection: psycopg.Connection[Any], name: str, into: str) -> int:
+    """Bring the records that wait, if there are any, to a table of this kind; return how many."""
+    found = connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
+    if found is None or found[0] is None:
+        return 0
+    moved = connection.execute(
+        f"INSERT INTO {into} ({_NAMES}) SELECT {_NAMES} FROM {name}".encode()
+    )
+    return moved.rowcount
+
+
+_NAMES = ", ".join(_COLUMNS)
+_DEFINED = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+
+
+def _copy(
+    connection: psycopg.Connection[Any], table: TargetTable, rows: pa.RecordBatch, into: str
+) -> None:
+    copy = CopyRows(connection, table, into)
+    try:
+        copy.send(rows)
+    except BaseException as error:
+        copy.give_up(error)
+        raise
+    copy.finish()
+
+
+def _as_json(row: pa.RecordBatch) -> str:
+    """A row as JSON; what JSON has no words for, as text."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, bytes):
+            return f"\\x{value.hex()}"
+        return str(value.isoformat() if hasattr(value, "isoformat") else value)
+
+    values = {
+        name: _value(column) for name, column in zip(row.schema.names, row.columns, strict=True)
+    }
+    return json.dumps(values, default=text, ensure_ascii=False)
+
+
+def _value(column: pa.Array) -> Any:
+    try:
+        return column[0].as_py()
+    except UnicodeDecodeError:  # Spark takes any bytes for text
+        return column.cast(pa.binary())[0].as_py().decode(errors="backslashreplace")

@@ -1,0 +1,155 @@
+"""Records that the table does not take go to a table of their own, with the slice they are of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError, DataError
+from dedup.postgres import quarantine_table
+from dedup.postgres.postgres_options import postgres_options
+from dedup.postgres.postgres_work import ready
+from dedup.sinks.protocol import PublishedSlice, StagedSlice
+from tests.postgres.tables import QUERY, Sink, batch_of, once, run
+
+MODES = [{}, {"mode": "upsert", "key": "n"}, {"mode": "atomic"}, {"mode": "atomic", "key": "n"}]
+BAD = {
+    None: ("t", 'null value in column "n"'),
+    3: ("abcdef", "value too long"),
+    5: ("b\0", "invalid byte sequence"),
+    7: ("bad", "violates check constraint"),
+}
+
+
+def picky_sink(dsn: str, folder: Path, **options: str) -> Sink:
+    run(dsn, "CREATE TABLE numbers (n integer NOT NULL UNIQUE, text varchar(3) CHECK "
+             "(text <> 'bad'))")  # fmt: skip
+    return Sink(dsn, folder, quarantine="refused", **options)
+
+
+def mixed(numbers: list[int | None]) -> pa.RecordBatch:
+    texts = [BAD[n][0] if n in BAD else "t" for n in numbers]
+    return pa.record_batch({"n": pa.array(numbers, pa.int32()), "text": texts})
+
+
+def refused(dsn: str) -> list[tuple[Any, ...]]:
+    return run(dsn, "SELECT batch_id, reason, record, query_id, sink FROM refused ORDER BY 1, 3")
+
+
+@pytest.mark.parametrize("options", MODES, ids=str)
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_the_other_records_of_the_slice_arrive(
+    dsn: str, tmp_path: Path, options: dict[str, str], batch_id: int
+) -> None:
+    """In the driver's first micro-batch and a task's later one; a replay sets nothing aside."""
+    sink = picky_sink(dsn, tmp_path, **options)
+    for before in range(batch_id):
+        sink.batch("run1", before, [100])
+    rows = [mixed([0, 1, None, 2, 3, 4, 5]), mixed([]), mixed([6, 7, 8, 9])]
+    expected = once(10)
+    for n in BAD:
+        expected.pop(n, None)  # type: ignore[arg-type]
+    own = bool(batch_id) and "atomic" not in options.values()
+    for attempt, run_id in enumerate(("run1", "run1", "run2")):
+        answer = sink.write(run_id, batch_id, 0, iter(rows))
+        sink.work.complete([answer])
+        assert attempt or isinstance(answer.piece, PublishedSlice if own else StagedSlice)
+        there = sink.numbers()
+        there.pop(100, None)
+        assert there == expected
+        found = refused(dsn)
+        assert len(found) == len(BAD)
+        for at, reason, record, query_id, name in found:
+            assert (at, query_id, name) == (batch_id, QUERY, "postgres")
+            text, why = BAD[json.loads(record)["n"]]
+            assert json.loads(record)["text"] == text
+            if "key" not in options or text != "t":
+                assert why in reason
+            assert reason.startswith("Table numbers")
+            assert "Nothing" not in reason
+
+
+def test_rows_of_one_key_keep_their_order(dsn: str, tmp_path: Path) -> None:
+    sink = picky_sink(dsn, tmp_path, mode="upsert", key="n")
+    for batch_id in range(2):
+        rows = pa.record_batch(
+            {"n": pa.array([1, 2, 1, 7, 1], pa.int32()), "text": ["a", "b", "c", "bad", "z"]}
+        )
+        sink.work.complete([sink.write("run1", batch_id, 0, iter([rows]))])
+        assert run(dsn, "SELECT * FROM numbers ORDER BY n") == [(1, "z"), (2, "b")]
+        assert len(refused(dsn)) == batch_id + 1
+
+
+def test_many_blocks_and_a_second_row_of_a_key(dsn: str, tmp_path: Path) -> None:
+    sink = picky_sink(dsn, tmp_path)
+    for batch_id in range(2):
+        base = 10_000 * batch_id
+        rows = batch_of([*range(base, base + 5_000), base + 7, base + 4_999])
+        sink.work.complete([sink.write("run1", batch_id, 0, iter([rows]))])
+        found = [record for at, _, record, *_ in refused(dsn) if at == batch_id]
+        assert {json.loads(record)["n"] for record in found} == {base + 7, base + 4_999}
+    assert sink.numbers().total() == 10_000
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_where_most_are_refused_it_is_not_the_records(
+    dsn: str, tmp_path: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine_table, "MOST", 5)
+    sink = picky_sink(dsn, tmp_path)
+    for before in range(batch_id):
+        sink.batch("run1", before, [100])
+    run(dsn, "ALTER TABLE numbers ADD CHECK (n >= 100)")
+    with pytest.raises(DataError, match=r"more than 5 records of one slice.*Mend the table"):
+        sink.batch("run1", batch_id, range(20))
+    assert refused(dsn) == []
+    assert sink.numbers().total() == batch_id
+
+
+def test_refused_records_are_not_lost_with_a_staging_table(dsn: str, tmp_path: Path) -> None:
+    """A server that crashes empties it, as the one of the rows."""
+    sink = picky_sink(dsn, tmp_path)
+    answer = sink.write("run1", 0, 0, iter([mixed([0, 3])]))
+    (name,) = (row[0] for row in run(
+        dsn, "SELECT relname FROM pg_class WHERE relname LIKE 'dedup_%q' AND relkind = 'r'"
+    ))  # fmt: skip
+    run(dsn, f'DELETE FROM "{name}"')
+    with pytest.raises(Exception, match="not there any more as it was written"):
+        sink.work.complete([answer])
+    assert sink.numbers() == {}
+    sink.work.complete([sink.write("run2", 0, 0, iter([mixed([0, 3])]))])
+    assert (sink.numbers(), len(refused(dsn))) == (once(1), 1)
+    assert run(dsn, "SELECT 1 FROM pg_class WHERE relname LIKE 'dedup_%q'") == []
+
+
+def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE rows (b bytea, t text, d date, m numeric)")
+    sink = Sink(dsn, tmp_path / "other")
+    columns = [("b", "binary"), ("t", "string"), ("d", "date"), ("m", "decimal(5,2)")]
+    given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(tmp_path)}
+    sink.work = ready(postgres_options(given | {"quarantine": "refused"}), columns)
+    text = pa.array([b"\xff\x00a"], pa.binary())
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"\x01\xff"]),
+            pa.StringArray.from_buffers(1, text.buffers()[1], text.buffers()[2]),
+            pa.array([0], pa.date32()),
+            pa.array(["1.50"]).cast(pa.decimal128(5, 2)),
+        ],
+        names=["b", "t", "d", "m"],
+    )
+    sink.work.complete([sink.write("run1", 0, 0, iter([rows]))])
+    ((_, reason, record, *_),) = refused(dsn)
+    assert "invalid byte sequence" in reason
+    assert json.loads(record) == {
+        "b": "\\x01ff", "t": "\\xff\0a", "d": "1970-01-01", "m": "1.50",
+    }  # fmt: skip
+
+
+def test_a_table_that_is_something_else(dsn: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the option quarantine another name"):
+        Sink(dsn, tmp_path, quarantine="numbers")
