@@ -46,6 +46,7 @@ from tests.postgres.tables import QUERY, Sink, batch_of, run
 
 MODES: tuple[dict[str, str], ...] = (
     {}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}, {"mode": "atomic", "key": "n"},
+    {"quarantine": "refused"}, {"mode": "upsert", "key": "n", "quarantine": "refused"},
 )  # fmt: skip
 #: Points of a task in a mode that publishes slice by slice, of one that stages, of the driver.
 TASK = (
@@ -186,6 +187,8 @@ class Campaign:
             table = self.result.options
             self._sink = lambda: CampaignSink(dsn, Path(ledger), **table)
             self._sink()
+            if "quarantine" in table:
+                run(self._server.dsn(database), "ALTER TABLE numbers ADD CHECK (n % 10 <> 3)")
             forget_connections()  # processes that are forked must have their own
             self._workers = [Worker(self._sink) for _ in range(2)]
             self._driver = Worker(self._sink)
@@ -330,6 +333,14 @@ class Campaign:
         if self.result.options.get("key"):
             expected = Counter(newest.items())
         found = Counter((n, text) for n, text in run(dsn, "SELECT n, text FROM numbers"))
+        if "quarantine" in self.result.options:
+            everything = Counter((n, f"b{b}") for b in range(batches) for n in rows_of(b))
+            taken = Counter({row: k for row, k in expected.items() if row[0] % 10 != 3})
+            expected = taken + Counter(
+                {row: k for row, k in everything.items() if row[0] % 10 == 3}
+            )
+            aside = run(dsn, "SELECT (record::json->>'n')::int, record::json->>'text' FROM refused")
+            found += Counter((n, text) for n, text in aside)
         lost, more = expected - found, found - expected
         if lost or more:
             self.result.wrong = f"{lost.total()} lost, {more.total()} too many"
