@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dedup import record_id, tools
     from dedup.core.metrics import BatchMetrics
     from dedup.formats import register
+    from dedup.sinks.split import split
     from dedup.spark.driver.check_query import check_query
     from dedup.spark.driver.listener import DedupListener
     from dedup.spark.driver.operator import dedup_by_id
@@ -22,6 +23,7 @@ __all__ = [
     "dedup_by_id",
     "record_id",
     "register",
+    "split",
     "time_from_id",
     "tools",
 ]
@@ -32,6 +34,7 @@ _HOMES = {
     "check_query": "dedup.spark.driver.check_query",
     "dedup_by_id": "dedup.spark.driver.operator",
     "register": "dedup.formats",
+    "split": "dedup.sinks.split",
     "time_from_id": "dedup.spark.idtime",
 }
 

@@ -82,6 +82,10 @@ def goes_on(
     return frozenset(verdict for verdict, emits in emitted.items() if emits)
 
 
+#: Key of a verdict column's metadata: the verdicts whose rows would go on without the column.
+GOES_ON = "dedup.goes_on"
+
+
 def names_that_go_on(
     *, late: str, null_ids: str, null_timestamps: str, verdict_column: bool
 ) -> frozenset[str]:

@@ -8,7 +8,6 @@ from dedup.postgres.connections import psycopg_library
 from dedup.postgres.postgres_options import postgres_options
 from dedup.postgres.postgres_work import PostgresWork, ready
 from dedup.sinks.foreach_batch import Columns, SinkFunction
-from dedup.sinks.shared_options import located
 
 
 def postgres_sink(
@@ -66,4 +65,4 @@ def postgres_sink(
             known[asked] = ready(made, asked)
         return known[asked]
 
-    return SinkFunction(work, "postgres_sink", located(checkpoint))
+    return SinkFunction(work, "postgres_sink", made.name, checkpoint)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError
+from dedup.sinks.shared_options import located
 from dedup.sinks.work import Answer, SinkWork, new_batch
 from dedup.spark.driver.checkpoint_log import read_progress
 
@@ -34,12 +35,17 @@ class SinkFunction:
         From the columns of a micro-batch to the work, when the sink is known to be able to do it.
     name : str
         Of this function, for errors.
+    sink : str
+        Name of the sink within its query.
     checkpoint : str
         The query's checkpoint location.
     """
 
-    def __init__(self, ready: Callable[[Columns], SinkWork], name: str, checkpoint: str) -> None:
-        self._ready, self._name, self._checkpoint = ready, name, checkpoint
+    def __init__(
+        self, ready: Callable[[Columns], SinkWork], name: str, sink: str, checkpoint: str
+    ) -> None:
+        self._ready, self._name, self._checkpoint = ready, name, located(checkpoint)
+        self.sink, self.checkpoint = sink, checkpoint
         #: By query: ID of the row, its newest micro-batch, and whether that was published.
         self._rows: dict[str, tuple[str, int, bool]] = {}
 

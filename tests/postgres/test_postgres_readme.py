@@ -13,13 +13,16 @@ from tests.support.processes import python
 PAGE = Path(dedup.__file__).parent / "postgres" / "README.md"
 _BEFORE = """
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[2]").getOrCreate()
-spark.range(6).selectExpr("'o' || id AS order_id", "id * 1.5 AS amount").write.parquet("landing")
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
+)
+made = spark.range(6).selectExpr("'o' || id AS order_id", "id * 1.5 AS amount")
+made.union(made.where("order_id = 'o3'")).coalesce(1).write.parquet("landing")
 schema = spark.read.parquet("landing").schema
 orders = spark.readStream.schema(schema).parquet("landing")
 """
 _AFTER = """
-for each in (query, again):
+for each in (query, again, apart):
     each.processAllAvailable()
     each.stop()
 """
@@ -27,8 +30,10 @@ for each in (query, again):
 
 def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(snippets) == 2
-    run(dsn, "CREATE TABLE orders_again (order_id text, amount numeric)")
+    assert len(snippets) == 3
+    run(dsn, "CREATE TABLE orders_again (order_id text, amount numeric)",
+        "CREATE TABLE orders_once (order_id text, amount numeric)",
+        "CREATE TABLE order_copies (order_id text, amount numeric, verdict text)")  # fmt: skip
     program = _BEFORE + "".join(snippets) + _AFTER
     done = python(
         "-c", program.replace("postgresql://localhost/shop", dsn), cwd=tmp_path,
@@ -36,5 +41,7 @@ def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     expected = [(f"o{n}",) for n in range(6)]
-    for table in ("orders", "orders_again"):
+    for table in ("orders", "orders_once"):
         assert run(dsn, f"SELECT order_id FROM {table} ORDER BY 1") == expected
+    assert len(run(dsn, "SELECT * FROM orders_again")) == 7
+    assert run(dsn, "SELECT order_id FROM order_copies") == [("o3",)]

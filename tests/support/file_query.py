@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ class FileQuery:
     def add(self, rows: Sequence[dict[str, Any]] | pa.Table) -> None:
         """Add a file, which becomes a micro-batch of its own."""
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
-        pq.write_table(table, self.input / f"{self.files:06d}.parquet")
+        path = self.input / f"{self.files:06d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (self.files, self.files))  # Spark reads the oldest first
         self.files += 1
 
     def rows(self) -> DataFrame:

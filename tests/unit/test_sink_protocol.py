@@ -371,7 +371,7 @@ def test_markers_that_are_not_lost_pass(newest: int) -> None:
 
 def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
     memory = Memory(files={"a": "ab"})
-    with pytest.raises(SinkError, match=r"staged of slice 0 of micro-batch 7 is not there any more"):
+    with pytest.raises(SinkError, match=r"slice 0 of micro-batch 7 is not there any more"):
         publish_staged(BATCH, memory, [staged(0, "a")])
     assert memory.asked[-1] == "abort 0"
     assert not memory.visible

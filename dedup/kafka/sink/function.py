@@ -9,7 +9,6 @@ from dedup.kafka.sink.record_shape import record_shape
 from dedup.kafka.sink.sink_options import Partitioner, sink_options
 from dedup.kafka.sink.sink_task import SinkTask
 from dedup.sinks.foreach_batch import Columns, SinkFunction
-from dedup.sinks.shared_options import located
 
 
 def kafka_sink(
@@ -62,4 +61,4 @@ def kafka_sink(
         check_cluster(made)
         return task
 
-    return SinkFunction(ready, "kafka_sink", located(checkpoint))
+    return SinkFunction(ready, "kafka_sink", made.name, checkpoint)

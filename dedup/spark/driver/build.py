@@ -14,6 +14,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
+from dedup.core.admission import GOES_ON, names_that_go_on
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError
 from dedup.spark import versions
@@ -196,7 +197,14 @@ def output_schema(df: DataFrame, options: Options) -> T.StructType:
     """Return the columns of the rows that leave the operator."""
     fields = list(df.schema.fields)
     if options.verdict is not None:
-        fields.append(T.StructField(options.verdict, T.StringType(), nullable=False))
+        passing = names_that_go_on(
+            late=options.late,
+            null_ids=options.null_ids,
+            null_timestamps=options.null_timestamps,
+            verdict_column=False,
+        )
+        metadata = {GOES_ON: sorted(passing)}
+        fields.append(T.StructField(options.verdict, T.StringType(), False, metadata))
     return T.StructType(fields)
 
 

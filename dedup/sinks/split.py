@@ -1,0 +1,141 @@
+"""The verdicts of a query, each to a sink of its own, within one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from dedup.core.admission import GOES_ON
+from dedup.core.metrics import VERDICTS
+from dedup.errors import ConfigError
+from dedup.sinks.foreach_batch import SinkFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+#: A function for ``foreachBatch``.
+BatchFunction: TypeAlias = "Callable[[DataFrame, int], None]"
+
+
+def split(
+    df: DataFrame,
+    *,
+    unique: BatchFunction,
+    duplicate: BatchFunction | None = None,
+    late: BatchFunction | None = None,
+    null_id: BatchFunction | None = None,
+    untimed: BatchFunction | None = None,
+) -> DataStreamWriter:
+    """Return the writer of a query that sends the rows of each verdict to a sink of their own.
+
+    ``split(marked, unique=orders, duplicate=copies).start()``, where `marked` is a stream behind
+    ``dedup_by_id(..., verdict="verdict")`` and `orders` and `copies` are such as `kafka_sink` and
+    `postgres_sink` return. The operator runs once for a micro-batch, whatever the number of sinks.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A stream with the verdict column, which other columns may have been added to or dropped
+        beside.
+    unique : callable of (DataFrame, int)
+        Takes the rows that `dedup_by_id` would let pass without a verdict column, but for those
+        that have a function of their own here; without the verdict column.
+    duplicate, late, null_id, untimed : callable of (DataFrame, int), optional
+        Takes the rows of that verdict, with the verdict column. Without it they go to `unique` if
+        the operator's options say that they go on, and nowhere if not. One function may be given
+        for several verdicts, and is called once then; so may that of `unique`.
+
+    Returns
+    -------
+    DataStreamWriter
+        To be given trigger and name, and started. Where the functions are sinks of this package,
+        it has their ``checkpointLocation`` already.
+
+    Raises
+    ------
+    ConfigError
+        If `df` has no verdict column or is no stream, or if two sinks of this package have one
+        name or several checkpoints.
+
+    Notes
+    -----
+    Each sink of this package has each micro-batch once, whatever is killed between two of them.
+    `unique` comes last: where a row of it is visible, the other sinks have their part of the
+    micro-batch. Any other function runs at least once, as with ``foreachBatch`` itself.
+    """
+    given = {"duplicate": duplicate, "late": late, "null_id": null_id, "untimed": untimed}
+    for option, function in {"unique": unique, **given}.items():
+        if function is not None and not callable(function):
+            raise ConfigError(
+                f"{option}={function!r} is no function of a DataFrame and a micro-batch's number, "
+                "such as kafka_sink(...) or postgres_sink(...) returns."
+            )
+    if not df.isStreaming:
+        raise ConfigError("split sends the micro-batches of a stream; this DataFrame is a batch.")
+    column, goes_on = _verdict_column(df)
+    default = dict.fromkeys(goes_on, unique)
+    functions = default | {name: f for name, f in given.items() if f is not None}
+    passing = tuple(name for name in VERDICTS if functions.get(name) == unique)
+    own = {name: function for name, function in functions.items() if function != unique}
+    routes = _Routes(column, passing, own, unique)
+    writer = df.writeStream.foreachBatch(routes)
+    checkpoint = _checkpoint([unique, *own.values()])
+    return writer if checkpoint is None else writer.option("checkpointLocation", checkpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """Function for ``foreachBatch``; the parameters are those of `split`, settled."""
+
+    column: str
+    passing: tuple[str, ...]
+    own: Mapping[str, BatchFunction]
+    unique: BatchFunction
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Let the operator run, then each sink in its turn."""
+        kept = rows.persist()
+        try:
+            # To its end before any sink begins, and also where a sink reads nothing: Spark commits
+            # the operator's state only then.
+            kept.count()
+            verdict = kept[self.column]
+            taken: list[BatchFunction] = []
+            for function in self.own.values():
+                if function not in taken:
+                    taken.append(function)
+                    which = [name for name, other in self.own.items() if other == function]
+                    function(kept.where(verdict.isin(which)), batch_id)
+            self.unique(kept.where(verdict.isin(*self.passing)).drop(self.column), batch_id)
+        finally:
+            kept.unpersist()
+
+
+def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str]]:
+    """Return the verdict column's name, and the verdicts whose rows go on."""
+    found = [field for field in df.schema.fields if GOES_ON in field.metadata]
+    if len(found) != 1:
+        raise ConfigError(
+            f"The stream has {'several' if found else 'no'} columns that dedup_by_id made for "
+            "verdicts: give it the option verdict, such as verdict='verdict', and let split follow "
+            "it; columns may be added and dropped between them, this one only renamed."
+        )
+    return found[0].name, frozenset(found[0].metadata[GOES_ON])
+
+
+def _checkpoint(functions: list[BatchFunction]) -> str | None:
+    sinks = {id(f): f for f in functions if isinstance(f, SinkFunction)}.values()
+    names = [sink.sink for sink in sinks]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(
+            f"Two sinks of the query have the name {min(twice)!r}, and would take each other's "
+            "markers for their own: give each an option name, options={'name': ...}."
+        )
+    checkpoints = sorted({sink.checkpoint for sink in sinks})
+    if len(checkpoints) > 1:
+        raise ConfigError(
+            f"The sinks of one query have one checkpoint; these have {' and '.join(checkpoints)}."
+        )
+    return checkpoints[0] if checkpoints else None

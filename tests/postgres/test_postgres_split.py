@@ -1,0 +1,192 @@
+"""Verdicts to a table each, within one micro-batch, each row once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from dedup import dedup_by_id, split
+from dedup.errors import ConfigError
+from dedup.postgres import postgres_sink
+from dedup.postgres.table_slots import forget_slots
+from dedup.sinks.foreach_batch import SinkFunction
+from tests.postgres.tables import run
+from tests.support.file_query import FileQuery
+
+#: Its first hours are before the late watermark once the last one has come.
+HOUR_S = 3600
+
+
+class SplitQuery(FileQuery):
+    """Numbers with times to tables of their verdicts, and a note of each task that read a file."""
+
+    def __init__(self, spark: SparkSession, dsn: str, folder: Path, **options: Any) -> None:
+        super().__init__(spark, "none", folder)
+        self.dsn, self.notes = dsn, folder / "notes"
+        self.notes.mkdir()
+        run(dsn, "CREATE TABLE uniques (n bigint, at timestamp)",
+            "CREATE TABLE others (n bigint, at timestamp, verdict text)")  # fmt: skip
+        operator = dedup_by_id(
+            "n", horizon="1 day", timestamp="at", lateness="1 hour", verdict="verdict",
+            catalog=str(folder / "catalog"), shards=2, **options,
+        )  # fmt: skip
+        notes = str(self.notes)
+
+        def noted(batches: Any) -> Any:
+            from uuid import uuid4
+
+            Path(notes, uuid4().hex).touch()
+            yield from batches
+
+        self.change = lambda rows: rows.mapInArrow(noted, rows.schema).transform(operator)
+
+    def into(self, table: str, **options: str) -> SinkFunction:
+        """Return the function that writes to a table."""
+        return postgres_sink(
+            self.dsn, table, checkpoint=str(self.checkpoint), options={"name": table} | options
+        )
+
+    def hours(self, **hours: float | None) -> None:
+        """Add a file of rows: ``n7=3`` is number 7, three hours after the beginning."""
+        at = [None if h is None else int(h * HOUR_S) for h in hours.values()]
+        numbers = [None if name.startswith("none") else int(name[1:]) for name in hours]
+        self.add(pa.table({
+            "n": pa.array(numbers, pa.int64()),
+            "at": pa.array(at, pa.int64()).cast(pa.timestamp("s")).cast(pa.timestamp("us")),
+        }))  # fmt: skip
+
+    def go(self, **sinks: Any) -> None:
+        """Run the query to its end."""
+        writer = split(self.rows(), **sinks).trigger(availableNow=True)
+        if not isinstance(sinks["unique"], SinkFunction):
+            writer = writer.option("checkpointLocation", str(self.checkpoint))
+        writer.start().awaitTermination(120)
+
+    def uniques(self) -> Counter[int | None]:
+        return Counter(row[0] for row in run(self.dsn, "SELECT n FROM uniques"))
+
+    def others(self) -> Counter[tuple[int | None, str]]:
+        return Counter(run(self.dsn, "SELECT n, verdict FROM others"))
+
+
+def fill(query: SplitQuery) -> None:
+    """Uniques 1 to 4, number 1 again, then 5 that is late, and a row without an ID."""
+    query.hours(n1=0, n2=0)
+    query.hours(n3=10, n4=10)
+    query.hours(n1=10, n5=1, none=10)
+
+
+ONCE = Counter({1: 1, 2: 1, 3: 1, 4: 1})
+
+
+@pytest.mark.parametrize("fails", ["nowhere", "before the first", "between them", "at the end"])
+def test_each_verdict_goes_to_its_table_once(
+    spark: SparkSession, dsn: str, tmp_path: Path, fails: str
+) -> None:
+    query = SplitQuery(spark, dsn, tmp_path)
+    fill(query)
+
+    def sinks(fails: str = "") -> dict[str, Any]:
+        """New ones, as a new start has them."""
+        forget_slots()
+        unique, aside = query.into("uniques"), query.into("others")
+
+        def one(rows: DataFrame, batch_id: int) -> None:
+            if batch_id == 1 and fails == "between them":
+                raise RuntimeError("made to fail")
+            unique(rows, batch_id)
+            if batch_id == 1 and fails == "at the end":
+                raise RuntimeError("made to fail")
+
+        def other(rows: DataFrame, batch_id: int) -> None:
+            if batch_id == 1 and fails == "before the first":
+                raise RuntimeError("made to fail")
+            aside(rows, batch_id)
+
+        if not fails:
+            return {"unique": unique, "duplicate": aside, "late": aside}
+        return {"unique": one, "duplicate": other, "late": other}
+
+    if fails != "nowhere":
+        with pytest.raises(StreamingQueryException, match="made to fail"):
+            query.go(**sinks(fails))
+        assert query.uniques() == Counter({1: 1, 2: 1} | ({3: 1, 4: 1} if "end" in fails else {}))
+    query.go(**sinks())
+    tasks = len(list(query.notes.iterdir()))
+    assert tasks == (3 if fails == "nowhere" else 4), "the operator ran once for a micro-batch"
+    for _ in range(2):
+        assert query.uniques() == ONCE + Counter({None: 1})
+        assert query.others() == Counter({(1, "duplicate"): 1, (5, "late"): 1})
+        query.forget_commit()
+        query.go(**sinks())
+
+
+def test_what_has_no_sink_goes_where_the_operator_would_send_it(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    query = SplitQuery(spark, dsn, tmp_path, late="drop", null_ids="drop")
+    fill(query)
+    query.hours(n6=11, n7=0)
+    query.go(unique=query.into("uniques"), null_id=query.into("others"))
+    assert query.uniques() == ONCE + Counter([6])
+    assert query.others() == Counter({(None, "null_id"): 1})
+
+
+def test_a_function_that_reads_nothing_and_columns_that_change(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    query = SplitQuery(spark, dsn, tmp_path)
+    read = query.change
+    query.change = lambda rows: (
+        read(rows).withColumnRenamed("verdict", "why").withColumn("m", F.col("n") + 1).drop("at")
+    )
+    seen: list[tuple[int, list[str]]] = []
+
+    def look(rows: DataFrame, batch_id: int) -> None:
+        seen.append((batch_id, rows.columns))
+
+    fill(query)
+    query.go(unique=look, duplicate=look)
+    assert seen == [(n, ["n", "m"]) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("sinks", "why"),
+    [
+        (lambda q: {"unique": q.into("uniques"), "late": q.into("others", name="uniques")},
+         "Two sinks of the query have the name 'uniques'"),
+        (lambda q: {"unique": q.into("uniques"),
+                    "late": postgres_sink(q.dsn, "others", checkpoint="/elsewhere")},
+         "The sinks of one query have one checkpoint; these have /elsewhere and"),
+        (lambda q: {"unique": "uniques"}, "unique='uniques' is no function"),
+    ],
+)  # fmt: skip
+def test_sinks_that_cannot_be(
+    spark: SparkSession,
+    dsn: str,
+    tmp_path: Path,
+    sinks: Callable[[SplitQuery], dict[str, Any]],
+    why: str,
+) -> None:
+    query = SplitQuery(spark, dsn, tmp_path)
+    fill(query)
+    with pytest.raises(ConfigError, match=why):
+        split(query.rows(), **sinks(query))
+
+
+def test_streams_that_cannot_be(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    query = SplitQuery(spark, dsn, tmp_path)
+    fill(query)
+    take = query.into("uniques")
+    with pytest.raises(ConfigError, match="this DataFrame is a batch"):
+        split(spark.range(3), unique=take)
+    with pytest.raises(ConfigError, match="no columns that dedup_by_id made for verdicts"):
+        split(query.rows().drop("verdict"), unique=take)
