@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,6 +73,31 @@ class Server:
     def restart(self) -> None:
         """Let it end in good order, disconnecting everybody, and start it."""
         self._control("restart", "--mode", "fast", "--log", str(self._folder / "log"))
+
+    @contextmanager
+    def room_for(self, file_bytes: int) -> Iterator[None]:
+        """Let no file of it grow further for sessions that begin now, as on a full disk."""
+        pid = int((self._folder / "postmaster.pid").read_text().split()[0])
+        self._limit(pid, file_bytes)
+        try:
+            yield
+        finally:
+            self._limit(pid, resource.RLIM_INFINITY)
+
+    @staticmethod
+    def _limit(pid: int, file_bytes: int) -> None:
+        owner = os.stat(f"/proc/{pid}").st_uid
+        child = os.fork()
+        if not child:
+            try:
+                if os.getuid() != owner:
+                    os.setuid(owner)  # who alone may, not even root
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (file_bytes, hard))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
     def dsn(self, database: str = "postgres", **more: Any) -> str:
         """How to connect, as libpq takes it."""

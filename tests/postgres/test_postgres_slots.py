@@ -303,3 +303,17 @@ def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
     assert run(dsn, pids) == before
     assert run(dsn, count)[0][0] <= 2
     forget_connections()
+
+
+@pytest.mark.parametrize("run_id", ["run1", "run2"])
+def test_a_full_disk_of_the_server(server: Server, sink: Sink, run_id: str) -> None:
+    """A task that publishes and one that stages fail, nothing is there, and both go on."""
+    rows = [batch_of(range(n, n + 1000), "x" * 1800) for n in range(6, 12_006, 1000)]
+    forget_connections()
+    with server.room_for(17 << 20):  # a segment of its log has 16 MiB
+        with pytest.raises(SinkError, match=r"File too large.*Spark tries the task again"):
+            sink.write(run_id, 2, 0, iter(rows))
+        forget_connections()
+    assert sink.numbers() == once(6)
+    sink.work.complete([sink.write(run_id, 2, 0, iter(rows))])
+    assert sink.numbers() == once(12_006)
