@@ -21,6 +21,7 @@ from dedup.core.filter import (
     HEADER_BYTES,
     FilterHead,
     SplitBlockFilter,
+    blocks_in,
     blocks_of,
     head_bytes,
 )
@@ -127,7 +128,7 @@ class Sidecars:
 
     def _rebuild(self, seg: SegmentRef) -> SplitBlockFilter:
         keys, _ = self._views.read(seg)
-        blocks = _blocks_in(seg.filter_bytes)
+        blocks = blocks_in(seg.filter_bytes)
         rebuilt = SplitBlockFilter(
             np.zeros(8 * blocks, np.uint32),
             count=0,
@@ -146,11 +147,3 @@ class Sidecars:
 def _owner(seg: SegmentRef, head: bytes | memoryview) -> bytes:
     """Return what a rebuilt filter ends with: nothing else says whose it is."""
     return zlib.crc32(seg.name.encode(), zlib.crc32(head)).to_bytes(_OWNER_BYTES, "little")
-
-
-def _blocks_in(filter_bytes: int) -> int:
-    """Return the blocks of a filter of this size, or one less where its head takes that."""
-    blocks = max(1, (filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
-    while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
-        blocks -= 1
-    return blocks

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Literal
 
 from dedup.core.duration import duration_ms
+from dedup.core.policy import Guarantee
 
 #: `max_shard_batch_bytes` where nobody gave it.
 SHARE_BYTES = 1 << 30
@@ -102,6 +103,7 @@ class Facts:
     horizon_ms, lateness_ms : int or None
         Options, resolved.
     late : {"emit", "drop"} or None
+    guarantee : {"exactly-once", "at-most-once", "at-least-once"} or None
     event_time : bool or None
         False: processing time.
     by_source : bool or None
@@ -139,6 +141,7 @@ class Facts:
     horizon_ms: int | None = None
     lateness_ms: int | None = None
     late: Literal["emit", "drop"] | None = None
+    guarantee: Guarantee | None = None
     event_time: bool | None = None
     by_source: bool | None = None
     shared_local: bool | None = None

@@ -124,6 +124,21 @@ def catalog_place(facts: Facts) -> Assessment | None:
     return breaks(evidence, 'catalog="s3://BUCKET/FOLDER"')
 
 
+def chosen_guarantee(facts: Facts) -> Assessment | None:
+    """Less than exactly once was asked for."""
+    if facts.guarantee in (None, "exactly-once"):
+        return None
+    what = (
+        "the filters alone decide, and a new record is lost with a probability of about fpr"
+        if facts.guarantee == "at-most-once"
+        else "every record goes on, duplicates as well, and none is remembered"
+    )
+    return breaks(
+        f'The query was asked for guarantee="{facts.guarantee}": {what}.',
+        'guarantee="exactly-once"',
+    )
+
+
 def lasting_id(facts: Facts) -> Assessment | None:
     """An ID of chance or of the clock is another one when Spark reads a record again."""
     if facts.does_not_last is None:

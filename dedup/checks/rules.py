@@ -14,6 +14,7 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "commit-validation": guarantee_rules.commit_validation,
     "checkpoint-format": guarantee_rules.checkpoint_format,
     "catalog-place": guarantee_rules.catalog_place,
+    "guarantee": guarantee_rules.chosen_guarantee,
     "lasting-id": guarantee_rules.lasting_id,
     "horizon-retention": kafka_rules.horizon_retention,
     "source-clocks": kafka_rules.source_clocks,

@@ -154,6 +154,8 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     line("  null ID", n["null_id"])
     if n["untimed"]:
         line("  untimed", n["untimed"], "an ID, but no timestamp")
+    if n["unchecked"]:
+        line("  not looked up", n["unchecked"], "of these, under at-least-once")
     line("records out", n["emitted"])
     if figures.bad:
         line("bad records", figures.bad, "not read, and counted nowhere else")
@@ -161,6 +163,10 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     line("cleared by the filters", n["filter_negative"], "new IDs that cost no read")
     line("read from the catalog", figures.reads, "IDs that a filter may hold")
     line("  false positives", n["filter_false_positive"], _rate(n))
+    if n["filter_unconfirmed"]:
+        lost = n["expected_lost_millionths"] / 1e6
+        line("not confirmed", n["filter_unconfirmed"], "IDs that the filters alone took for seen")
+        line("  lost, as expected", f"{lost:,.1f}", "of these, by how full the filters are")
     rows.add_section()
     line("live IDs", _known(at["live_ids"]))
     line("Spark state", size(at["state_bytes"]), f"filters {size(at['filter_state_bytes'])}")

@@ -240,6 +240,14 @@ def head_bytes(blocks: int) -> int:
     return HEADER_BYTES + 8 * -(-blocks // PAGE_BLOCKS)
 
 
+def blocks_in(filter_bytes: int) -> int:
+    """Return the blocks of a filter of this size, or one less where its head takes that."""
+    blocks = max(1, (filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
+    while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
+        blocks -= 1
+    return blocks
+
+
 def blocks_of(header: bytes | memoryview) -> int:
     """Return the number of blocks that a header, the first 64 bytes, holds.
 

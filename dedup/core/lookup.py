@@ -6,6 +6,8 @@ segments that could hold it; only where a filter says "maybe" is the RocksDB cat
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,17 +19,21 @@ from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.bucket import Bucket, Coverage
 from dedup.core.distinct_ids import DistinctIds
+from dedup.core.filter import blocks_in
 from dedup.core.hash_ranges import hash_range
 from dedup.core.horizon import within_horizon
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.ports import ABSENT_MS, SegmentStore
 from dedup.core.segment import SegmentRef
+from dedup.core.sizing import Floats, predicted_fpr
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import SegmentDamaged
 
 _T = TypeVar("_T")
+#: Of a filter that is full: one that says yes to everything tells nothing of how many it lost.
+_MAX_FALSE_RATE = 0.999999
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +48,11 @@ class Matches:
         Emitted timestamps.
     settled : bool array, shape (u,)
         IDs that have an entry within the horizon of all of their records.
-    negative, true_positive, false_positive : int
-        IDs that no filter may hold / that a filter may hold and the catalog confirmed / refuted.
+    negative, true_positive, false_positive, unconfirmed : int
+        IDs that no filter may hold / that a filter may hold and the catalog confirmed / refuted /
+        was not asked about.
+    expected_lost : float
+        How many new IDs are expected to be among the unconfirmed ones, by the fill of the filters.
     lost : list of SegmentRef
         Segments found damaged whose loss the user had accepted.
     """
@@ -54,6 +63,8 @@ class Matches:
     negative: int = 0
     true_positive: int = 0
     false_positive: int = 0
+    unconfirmed: int = 0
+    expected_lost: float = 0.0
     lost: list[SegmentRef] = field(default_factory=list)
 
 
@@ -68,6 +79,8 @@ class _Search:
     policy: Policy
     store: SegmentStore
     settled: BOOL
+    #: Logarithm of the chance that no filter that was asked is wrong, shape (u,); None: not wanted.
+    log_right: Floats | None
     index: list[I64] = field(default_factory=list)
     times_ms: list[I64] = field(default_factory=list)
     lost: list[SegmentRef] = field(default_factory=list)
@@ -108,6 +121,8 @@ class _Search:
                 answered = _answered(coverage, hashes)
                 if answered.start == answered.stop:
                     continue
+                if self.log_right is not None:
+                    self.log_right[ids[answered]] += math.log1p(-_false_rate(coverage.segment))
                 mask = self._may_hold(state, coverage.segment, hashes[answered])
                 if mask is not None and mask.any():
                     hits.append((coverage.segment, ids[answered][mask]))
@@ -143,6 +158,24 @@ class _Search:
                 confirmed[ids[present]] = True
                 self.add(ids[present], times_ms[present])
         return confirmed
+
+    def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:
+        """Take what a filter may hold for seen, at the time of its bucket nearest to each record.
+
+        Whatever time an ID really has in the bucket, each of its records within the horizon of that
+        is within the horizon of one of these two.
+        """
+        for segment, ids in hits:
+            ids = ids[~self.settled[ids]]
+            for nearest_to_ms in (self.distinct.first_ms[ids], self.distinct.last_ms[ids]):
+                self.add(ids, np.clip(nearest_to_ms, segment.start_ms, segment.end_ms - 1))
+
+    def expected_lost(self, clear: I64) -> float:
+        """Return how many new IDs a filter took for seen, given those that none did."""
+        if self.log_right is None:
+            return 0.0
+        # Of n new IDs that are asked with a chance p of a wrong answer, n (1 - p) come out clear.
+        return float(np.expm1(-self.log_right[clear]).sum())
 
     def _unless_lost(self, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
         content = read_unless_lost(self.store, segment, read)
@@ -183,7 +216,10 @@ def lookup(
     SegmentDamaged
         If a segment that must be read is damaged or missing at the root.
     """
-    search = _Search(distinct, policy, store, np.zeros(len(distinct), np.bool_))
+    believes = policy.guarantee == "at-most-once"
+    log_right = np.zeros(len(distinct)) if believes else None
+    settled = np.zeros(len(distinct), np.bool_)
+    search = _Search(distinct, policy, store, settled, log_right)
     search.search_tail(state.tail, hash_key)
     on_stage_end("tail")
     unsettled = np.flatnonzero(~search.settled)
@@ -196,7 +232,11 @@ def lookup(
     maybe = np.zeros(len(distinct), np.bool_)
     for _, ids in hits:
         maybe[ids] = True
-    confirmed = search.read_segments(hits)
+    confirmed = np.zeros(len(distinct), np.bool_)
+    if believes:
+        search.believe_filters(hits)
+    else:
+        confirmed = search.read_segments(hits)
     on_stage_end("lookup")
     return Matches(
         np.concatenate(search.index),
@@ -204,7 +244,9 @@ def lookup(
         search.settled,
         negative=len(unsettled) - int(maybe.sum()),
         true_positive=int(confirmed.sum()),
-        false_positive=int((maybe & ~confirmed).sum()),
+        false_positive=0 if believes else int((maybe & ~confirmed).sum()),
+        unconfirmed=int(maybe.sum()) if believes else 0,
+        expected_lost=search.expected_lost(unsettled[~maybe[unsettled]]),
         lost=search.lost,
     )
 
@@ -223,6 +265,12 @@ def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BO
         return None
     near: BOOL = distinct.last_ms[ids] >= from_ms
     return near & (distinct.first_ms[ids] <= to_ms)
+
+
+@functools.lru_cache(maxsize=4096)
+def _false_rate(segment: SegmentRef) -> float:
+    """Return how often the segment's filter is wrong about an ID that it does not hold."""
+    return min(predicted_fpr(segment.count, blocks_in(segment.filter_bytes)), _MAX_FALSE_RATE)
 
 
 def _answered(coverage: Coverage, hashes: U64) -> slice:

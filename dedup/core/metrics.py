@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import BANDS
+from dedup.core.policy import Guarantee
 from dedup.errors import StateError
 
 #: Every record gets one of them.
@@ -38,9 +39,9 @@ class BatchMetrics:
     """One micro-batch, summed over shards.
 
     ``records_in == unique + duplicate + late + null_id + untimed`` holds in every micro-batch, and
-    ``filter_negative + filter_true_positive + filter_false_positive`` is the number of distinct
-    IDs that the exact tail did not settle. Bytes and IDs are after the micro-batch. Timestamps
-    are milliseconds since the epoch, None before the first.
+    ``filter_negative + filter_true_positive + filter_false_positive + filter_unconfirmed`` is the
+    number of distinct IDs that the exact tail did not settle. Bytes and IDs are after the
+    micro-batch. Timestamps are milliseconds since the epoch, None before the first.
 
     ``untimed`` counts records that have an ID and no timestamp, under ``null_timestamps="drop"`` or
     ``"emit"``. ``null_timestamp`` counts all records without a timestamp, whatever became of them:
@@ -50,6 +51,11 @@ class BatchMetrics:
 
     ``returned_from_idle`` counts late records of source partitions that were idle, or that the
     query does not know (idle ones are forgotten once the GC watermark has passed them).
+
+    ``unchecked`` counts the records that had a verdict without being looked up, under
+    ``guarantee="at-least-once"``: they are among ``unique`` and ``late``. ``filter_unconfirmed``
+    counts the IDs that a filter may hold and that the catalog was not asked about, under
+    ``guarantee="at-most-once"``; `expected_lost` estimates how many of them were new.
 
     Parameters
     ----------
@@ -146,6 +152,9 @@ class BatchMetrics:
     target_fpr: float
     stage_us: dict[str, int]
     other_queries: Count = 0
+    unchecked: RecordCount = 0
+    filter_unconfirmed: RecordCount = 0
+    expected_lost_millionths: RecordCount = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
@@ -162,6 +171,21 @@ class BatchMetrics:
         """The false-positive rate that the filters really had, None if none was asked."""
         unknown = self.filter_negative + self.filter_false_positive
         return self.filter_false_positive / unknown if unknown else None
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What was asked for, as far as these counts show it; None where they do not."""
+        if self.unchecked:
+            return "at-least-once"
+        if self.filter_unconfirmed:
+            return "at-most-once"
+        confirmed = self.duplicate or self.filter_true_positive or self.filter_false_positive
+        return "exactly-once" if confirmed else None
+
+    @property
+    def expected_lost(self) -> float:
+        """How many IDs that were new are expected to have been dropped, by the filters' fill."""
+        return self.expected_lost_millionths / 1e6
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as JSON can hold them; `from_json` reads it back."""

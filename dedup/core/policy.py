@@ -7,7 +7,7 @@ micro-batch on; what may not change lives in the birth certificate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 #: At most this many segments that one ID may be in, in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
@@ -17,6 +17,9 @@ MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
 #: What may become of a record that is late, has no ID, or has no timestamp.
 LATE: tuple[Literal["emit", "drop"], ...] = ("emit", "drop")
+#: What a query may promise: every copy is judged exactly, by the filters alone, or not at all.
+Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
+GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 NULL_IDS = ("emit", "drop", "error")
 NULL_TIMESTAMPS = ("error", "now", "emit", "drop")
 _HOUR_MS = 3_600_000
@@ -56,6 +59,9 @@ class Policy:
         Epochs that Spark can roll back; expired segments outlive them.
     accept_clock_jump : bool
         Processing-time mode: take a jump of the clock as it is.
+    guarantee : {"exactly-once", "at-most-once", "at-least-once"}
+        At most once: what a filter may hold counts as seen, and the catalog is not asked. At least
+        once: every record goes on, and none is remembered.
     """
 
     horizon_ms: int
@@ -72,6 +78,7 @@ class Policy:
     keep_expired_ms: int = 86_400_000
     retain_epochs: int = 100
     accept_clock_jump: bool = False
+    guarantee: Guarantee = "exactly-once"
 
     @property
     def forgets_at_late(self) -> bool:

@@ -106,7 +106,10 @@ def process(
     verdicts[(records.flags & FLAG_NULL_ID) != 0] = Verdict.NULL_ID
     judgeable = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
     lost: list[SegmentRef] = []
-    if len(judgeable):
+    if policy.guarantee == "at-least-once":
+        verdicts[judgeable] = _unchecked(times.late[judgeable])
+        judging.counts["unchecked"] += len(judgeable)
+    elif len(judgeable):
         verdicts[judgeable], taken, lost = _judged(state, records, judgeable, times, judging)
         state = replace(state, tail=state.tail.append(taken))
     advanced = clocks.advance(
@@ -151,6 +154,11 @@ def _times(records: Records, clocks: Clocks, policy: Policy, epoch: Epoch) -> _T
     return _Times(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)
 
 
+def _unchecked(late: BOOL) -> U8:
+    """Return the verdicts of records that nobody looks up."""
+    return np.where(late, np.uint8(Verdict.LATE), np.uint8(Verdict.UNIQUE))
+
+
 def _judged(
     state: ShardState, records: Records, judgeable: I64, times: _Times, judging: _Judging
 ) -> tuple[U8, Tail, list[SegmentRef]]:
@@ -186,6 +194,8 @@ def _judged(
     judging.counts["filter_negative"] += matches.negative
     judging.counts["filter_true_positive"] += matches.true_positive
     judging.counts["filter_false_positive"] += matches.false_positive
+    judging.counts["filter_unconfirmed"] += matches.unconfirmed
+    judging.counts["expected_lost_millionths"] += round(1e6 * matches.expected_lost)
     entries = Tail(
         keys if len(taken) == len(keys) else keys.take(taken),
         times_ms[taken],

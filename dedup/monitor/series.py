@@ -18,7 +18,7 @@ from dedup.monitor.health import Status
 
 PREFIX = "dedup_"
 #: What one of a field is in the exported unit, by the end of the field's name.
-_UNITS = {"_ms": 1e-3, "_us": 1e-6}
+_UNITS = {"_ms": 1e-3, "_us": 1e-6, "_millionths": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,19 @@ SERIES = (
              "verdict"),
     _counter("records_emitted", "Records that went on.", "emitted"),
     _counter("records_flagged",
-             "Records whose timestamp was in the future or null, or that came from an idle "
-             "partition.",
-             {name: name for name in ("future", "null_timestamp", "returned_from_idle")}, "flag"),
+             "Records whose timestamp was in the future or null, that came from an idle partition, "
+             "or that were not looked up.",
+             {name: name
+              for name in ("future", "null_timestamp", "returned_from_idle", "unchecked")},
+             "flag"),
     _counter("filter_probes",
              "Distinct IDs asked of the filters; false positives cost a read of the catalog.",
-             {name: f"filter_{name}" for name in ("negative", "true_positive", "false_positive")},
+             {name: f"filter_{name}"
+              for name in ("negative", "true_positive", "false_positive", "unconfirmed")},
              "result"),
+    _counter("expected_lost_ids",
+             "New IDs that the filters are expected to have taken for seen, under at-most-once.",
+             "expected_lost_millionths"),
     _gauge("filter_target_ratio", "The false-positive rate that filters are sized for.",
            "target_fpr"),
     _counter("catalog_reads", "Blocks read from the exact catalog.", "catalog_reads"),
@@ -178,4 +184,4 @@ def values(series: Series, batch: BatchMetrics) -> Iterator[tuple[str, float]]:
         for key in keys:
             value = value[int(key)] if key.isdigit() else value.get(key, 0)
         if value is not None:
-            yield label, value * _UNITS.get(name[-3:], 1.0)
+            yield label, value * _UNITS.get(name[name.rfind("_") :], 1.0)

@@ -85,6 +85,8 @@ class Driver:
     worker_ahead_ms: int = 0
     hash_key: bytes = HASH_KEY
     passed: list[Passed] = field(default_factory=list)
+    #: Records that at most once dropped though none with their ID had gone on.
+    unproven: int = 0
     policies: list[Policy] = field(default_factory=list)
     history: list[ShardState] = field(default_factory=list)
     last: Outcome | None = None
@@ -198,7 +200,13 @@ class Driver:
             if policy.event_time and is_untimed(rec):
                 assert verdict == Verdict.UNTIMED
                 continue
+            if policy.guarantee == "at-least-once":
+                assert verdict == (Verdict.LATE if late[i] else Verdict.UNIQUE)
+                continue
             same = [p for p in self.passed if p.id == rec.id]
+            if verdict == Verdict.DUPLICATE and policy.guarantee == "at-most-once":
+                self.unproven += not same
+                continue
             if verdict == Verdict.DUPLICATE:
                 assert any(abs(p.time_ms - t) <= policy.horizon_ms for p in same), (
                     f"clause 2: {rec} at {t} has no reason to be dropped"

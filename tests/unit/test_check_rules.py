@@ -98,6 +98,13 @@ CASES = {
         Case({"catalog_local": "/c", "settings": {"spark.master": "local-cluster[2,1,1024]"}},
              UNKNOWN, "another disk", "shared_local=True"),
     ],
+    "guarantee": [
+        Case({}, None),
+        Case({"guarantee": "exactly-once"}, None),
+        Case({"guarantee": "at-most-once"}, BREAKS, "of about fpr", 'guarantee="exactly-once"'),
+        Case({"guarantee": "at-least-once"}, BREAKS, "duplicates as well",
+             'guarantee="exactly-once"'),
+    ],
     "lasting-id": [
         Case({}, None),
         Case({"does_not_last": "id='u' is made by uuid."}, BREAKS, "by uuid. The operator refuses",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.core.policy import Policy
+from dedup.core.policy import GUARANTEES, Policy
 from dedup.errors import ConfigError
 from tests.support.shard_driver import Driver, Rec, is_untimed
 from tests.support.traces import BUDGETS, batches, policies, traces
@@ -44,6 +44,20 @@ def test_options_changed_on_restart(
         if data.draw(st.booleans()):
             driver.restart()
             driver.policy = data.draw(policies())
+        now_ms += data.draw(st.sampled_from([10, 100, 400]))
+        driver.feed(recs, now_ms)
+
+
+@traces(200)
+@given(policies(), batches(), st.data())
+def test_guarantee_changed_on_restart(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
+    """At most once passes no duplicate, and memory outlives both of the others."""
+    driver = Driver(policy)
+    now_ms = 0
+    for recs in trace:
+        driver.retune(guarantee=data.draw(st.sampled_from(GUARANTEES)))
         now_ms += data.draw(st.sampled_from([10, 100, 400]))
         driver.feed(recs, now_ms)
 

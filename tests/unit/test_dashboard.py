@@ -85,6 +85,7 @@ def test_every_metric_is_shown_or_told_of() -> None:
         "dedup_catalog_written_ids_total", "dedup_records_emitted_total", "dedup_fullest_shard",
         "dedup_run_first_batch_timestamp_seconds", "dedup_bucket_seconds",
         "dedup_state_budget_bytes", "dedup_query_evidence_batches",
+        "dedup_expected_lost_ids_total",
     }  # fmt: skip
 
 

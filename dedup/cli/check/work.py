@@ -144,6 +144,8 @@ def of_run(facts: Facts, record: Record) -> Facts:
         horizon_ms=facts.horizon_ms or horizon_ms,
         lateness_ms=lateness_ms,
         late=facts.late or record.rules["late"],
+        # Records of earlier releases lack it.
+        guarantee=record.rules.get("guarantee"),
         event_time=event_time,
         by_source=bool(record.rules.get("source_partition")),
     )
@@ -170,6 +172,7 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         lateness_ms=last.lateness_ms,
         # One clock for all has no name.
         by_source=any(named) if named else None,
+        guarantee=last.guarantee,
         event_time=True if named else None,
         records=sum(batch.records_in for batch in batches),
         late_records=sum(batch.late for batch in batches),

@@ -81,6 +81,14 @@ class RunFlags(TalkingFlags):
         option("COL", "Of copies in one micro-batch with the same time the smallest goes on."),
         _OUTPUT,
     ] = None
+    guarantee: Annotated[
+        str,
+        option(
+            "exactly-once|at-most-once|at-least-once",
+            "Judge each ID exactly, by the filters alone, or not at all.",
+        ),
+        _OUTPUT,
+    ] = "exactly-once"
     duplicates: Annotated[
         Path | None, option("DIR", "Folder of the rows that do not go on."), _OUTPUT
     ] = None

@@ -210,6 +210,7 @@ def transform(
         name: getattr(options, name)
         for name in (
             "late",
+            "guarantee",
             "null_ids",
             "null_timestamps",
             "stable_timestamps",

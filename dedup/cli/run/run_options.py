@@ -11,7 +11,7 @@ from typing import Any
 from dedup.cli.run.folders import METRICS, check_folders, local_folder
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
-from dedup.core.policy import LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
+from dedup.core.policy import GUARANTEES, LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
 
@@ -44,6 +44,7 @@ RULES = (
     "idle_timeout",
     "max_future",
     "order_by",
+    "guarantee",
     "null_ids",
     "null_timestamps",
     "bad_records",
@@ -97,6 +98,7 @@ class RunOptions:
     max_future: str | None = None
     idle_timeout: str | None = None
     order_by: tuple[str, ...] = ()
+    guarantee: str = "exactly-once"
     bad_records: str = "error"
     duplicates: Path | None = None
     verdict: str | None = None
@@ -188,6 +190,7 @@ class RunOptions:
         if self.output_format is not None:
             choice("--output-format", self.output_format, OUTPUT_FORMATS)
         choice("--late", self.late, LATE)
+        choice("--guarantee", self.guarantee, GUARANTEES)
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
         choice("--new-columns", self.new_columns, ("error", "ignore", "add"))

@@ -94,6 +94,7 @@ def check_query(
         horizon_ms=policy.horizon_ms,
         lateness_ms=policy.lateness_ms,
         late=policy.late,
+        guarantee=policy.guarantee,
         event_time=policy.event_time,
         by_source=bool(options.source_partition),
         shared_local=options.shared_local,

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.location import FileSystemFactory
+from dedup.core.policy import Guarantee
 from dedup.record_id.recipe import IdRecipe
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.options import ColumnOrName, Options
@@ -33,6 +34,7 @@ def dedup_by_id(
     verdict: str | None = None,
     idle_timeout: Duration | None = "10 minutes",
     order_by: ColumnOrName | Sequence[ColumnOrName] = (),
+    guarantee: Guarantee = "exactly-once",
     shards: int | None = None,
     buckets: int = 8,
     bucket_length: Duration | None = None,
@@ -103,6 +105,12 @@ def dedup_by_id(
         never.
     order_by : str, Column, or several
         Which of several copies inside one micro-batch with equal timestamps comes first.
+    guarantee : {"exactly-once", "at-most-once", "at-least-once"}
+        ``"exactly-once"``: what stands under Notes. ``"at-most-once"``: the filters alone decide
+        and the catalog is not asked, so that no duplicate goes on, but a new record is lost with a
+        probability of about `fpr`; the horizon ends at the end of a bucket. ``"at-least-once"``:
+        every record goes on and none is remembered; clocks, metrics and the other options stay in
+        force. It may be changed at every restart (``dedup/spark/README.md`` has the rule).
     shards : int, optional
         Default: ``spark.sql.shuffle.partitions``. Fixed at the query's birth.
     buckets : int
@@ -178,6 +186,7 @@ def dedup_by_id(
             verdict=verdict,
             idle_timeout=idle_timeout,
             order_by=order_by,
+            guarantee=guarantee,
             shards=shards,
             buckets=buckets,
             bucket_length=bucket_length,

@@ -17,11 +17,13 @@ from dedup.catalog.uri import check_local
 from dedup.core.duration import duration_ms, format_ms
 from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
 from dedup.core.policy import (
+    GUARANTEES,
     LATE,
     MAX_BUCKETS,
     MIN_BUDGET_BYTES,
     NULL_IDS,
     NULL_TIMESTAMPS,
+    Guarantee,
     Policy,
     default_lateness_ms,
 )
@@ -63,6 +65,7 @@ class Options:
     verdict: str | None
     idle_timeout: _Duration | None
     order_by: ColumnsOption
+    guarantee: Guarantee
     shards: int | None
     buckets: int
     bucket_length: _Duration | None
@@ -86,6 +89,7 @@ class Options:
         if self.timestamp is None:
             self._check_processing_time()
         self._check_lateness()
+        self._check_guarantee()
         duration_ms(self.max_future, option="max_future")
         if self.cache_dir is not None:
             check_local(self.cache_dir, "cache_dir")
@@ -93,6 +97,7 @@ class Options:
 
     def _check_kinds(self) -> None:
         choice("late", self.late, LATE)
+        choice("guarantee", self.guarantee, GUARANTEES)
         choice("null_ids", self.null_ids, NULL_IDS)
         choice("null_timestamps", self.null_timestamps, NULL_TIMESTAMPS)
         for option in _WHOLE_NUMBERS:
@@ -117,6 +122,17 @@ class Options:
                 f"({format_ms(policy.horizon_ms)}). Every ID is then remembered for both together, "
                 "yet only copies within the horizon of each other are duplicates. If copies may "
                 "come that far apart, a longer horizon is what you need.",
+                DedupWarning,
+                stacklevel=5,
+            )
+
+    def _check_guarantee(self) -> None:
+        if self.guarantee == "at-most-once":
+            warnings.warn(
+                'guarantee="at-most-once" lets the filters alone decide, which are sized for '
+                f"fpr={self.fpr:g}: of every {round(1 / self.fpr):,} records with a new ID about "
+                "one is dropped as a duplicate though it is none. Choose a lower fpr, or "
+                '"exactly-once", which asks the catalog about each hit and drops none.',
                 DedupWarning,
                 stacklevel=5,
             )
@@ -178,6 +194,7 @@ class Options:
             state_budget_bytes=self.state_budget_bytes,
             keep_expired_ms=duration_ms(self.keep_expired, option="keep_expired"),
             accept_clock_jump=self.accept_clock_jump,
+            guarantee=self.guarantee,
         )
 
     def _bucket_ms(self, horizon_ms: int) -> int:

@@ -1,0 +1,146 @@
+"""What changes under at most once and at least once, and what it is expected to cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dedup.core.policy import Policy
+from tests.support.memory_store import MemoryStore
+from tests.support.shard_driver import EVENT, PROCESSING, Driver, Rec, X, Y, Z, drive
+
+HORIZON_MS = 1_000
+
+
+def fill(driver: Driver, count: int, first: int = 0) -> list[str]:
+    """Feed so many new IDs, spread over the horizon."""
+    ids = range(first, first + count)
+    return driver.named([Rec(b"%d" % n, n % HORIZON_MS) for n in ids])
+
+
+class Unread(MemoryStore):
+    """A store whose segments nobody may look into."""
+
+    def lookup(self, *args: object) -> np.ndarray:  # type: ignore[override,type-arg]
+        raise AssertionError("the exact catalog was asked")
+
+
+def sealed(**changes: object) -> Driver:
+    """A driver that has all but the newest IDs in segments."""
+    return drive(EVENT, state_budget_bytes=0, lateness_ms=60, **changes)
+
+
+def test_at_most_once_never_asks_the_catalog() -> None:
+    driver = sealed(guarantee="at-most-once")
+    driver.store = Unread()
+    assert driver.named([Rec(X, 0), Rec(Y, 5)]) == ["UNIQUE", "UNIQUE"]
+    assert driver.state.manifest.ids == 2
+    assert driver.named([Rec(X, 20), Rec(Z, 20), Rec(Z, 21)]) == [
+        "DUPLICATE",
+        "UNIQUE",
+        "DUPLICATE",
+    ]
+    assert driver.count("filter_unconfirmed") == 1
+    assert driver.count("filter_negative") == 1
+    assert driver.count("filter_true_positive") == driver.count("filter_false_positive") == 0
+
+
+def test_the_same_records_ask_the_catalog_under_exactly_once() -> None:
+    driver = sealed()
+    driver.store = Unread()
+    driver.feed([Rec(X, 0)])
+    with pytest.raises(AssertionError, match="the exact catalog was asked"):
+        driver.feed([Rec(X, 20)])
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "verdict"),
+    [(69, "DUPLICATE"), (70, "UNIQUE")],
+    ids=["within the bucket's end", "past it"],
+)
+def test_the_horizon_ends_with_the_bucket(own_ms: int, verdict: str) -> None:
+    driver = sealed(guarantee="at-most-once")
+    # In the bucket of 0 to 9, so that 69 is at most the horizon of 60 from its end.
+    driver.feed([Rec(X, 0)])
+    assert driver.named([Rec(X, own_ms)]) == [verdict]
+
+
+def test_copies_on_both_sides_of_a_bucket_are_judged_one_by_one() -> None:
+    driver = drive(EVENT, state_budget_bytes=0, lateness_ms=600, guarantee="at-most-once")
+    driver.feed([Rec(X, 305), Rec(Y, 305)])
+    verdicts = driver.named([Rec(X, 100), Rec(X, 250), Rec(X, 369), Rec(X, 500), Rec(Y, 306)])
+    assert verdicts == ["UNIQUE", "DUPLICATE", "DUPLICATE", "UNIQUE", "DUPLICATE"]
+
+
+def test_the_expected_loss_is_what_is_lost() -> None:
+    policy = Policy(
+        horizon_ms=HORIZON_MS, bucket_ms=125, event_time=True, lateness_ms=HORIZON_MS,
+        state_budget_bytes=0, fpr=0.2, guarantee="at-most-once", keep_expired_ms=0,
+        retain_epochs=0,
+    )  # fmt: skip
+    driver = Driver(policy, now_ms=10_000)
+    lost = expected = deviation = 0.0
+    for batch in range(12):
+        verdicts = fill(driver, 4_000, first=4_000 * batch)
+        lost += verdicts.count("DUPLICATE")
+        expected += driver.count("expected_lost_millionths") / 1e6
+        assert driver.count("filter_unconfirmed") == verdicts.count("DUPLICATE")
+    deviation = 5 * expected**0.5
+    assert lost > 500, "filters of so high a rate are wrong again and again"
+    assert abs(lost - expected) < deviation + 0.05 * expected
+    assert driver.unproven == lost
+
+
+def test_exactly_once_expects_no_loss() -> None:
+    driver = sealed()
+    fill(driver, 500)
+    fill(driver, 500, first=500)
+    assert driver.count("expected_lost_millionths") == driver.count("filter_unconfirmed") == 0
+
+
+@pytest.mark.parametrize("policy", [EVENT, PROCESSING], ids=["event time", "processing time"])
+def test_at_least_once_passes_all_and_remembers_none(policy: Policy) -> None:
+    driver = drive(policy, state_budget_bytes=0, guarantee="at-least-once")
+    assert driver.named([Rec(X, 0), Rec(X, 1), Rec(None, 2)]) == ["UNIQUE", "UNIQUE", "NULL_ID"]
+    assert driver.named([Rec(X, 2)]) == ["UNIQUE"]
+    assert driver.count("unchecked") == driver.count("unique") == 1
+    assert len(driver.state.tail) == driver.state.manifest.ids == 0
+
+
+def test_at_least_once_keeps_clocks_and_the_policy_for_late_records() -> None:
+    driver = drive(guarantee="at-least-once", late="drop")
+    driver.feed([Rec(Y, 500)])
+    assert driver.state.clocks.late_watermark_ms == 500
+    assert driver.named([Rec(X, 20), Rec(X, 500)]) == ["LATE", "UNIQUE"]
+    assert driver.count("unchecked") == 2
+
+
+def test_what_was_remembered_outlives_at_least_once() -> None:
+    driver = sealed()
+    driver.feed([Rec(X, 0)])
+    driver.retune(guarantee="at-least-once")
+    assert driver.named([Rec(X, 1), Rec(Y, 1)]) == ["UNIQUE", "UNIQUE"]
+    driver.retune(guarantee="exactly-once")
+    # Y went on while nobody remembered it.
+    assert driver.named([Rec(X, 2), Rec(Y, 2)]) == ["DUPLICATE", "UNIQUE"]
+    assert driver.named([Rec(Y, 3)]) == ["DUPLICATE"]
+
+
+def test_old_ids_expire_under_at_least_once() -> None:
+    driver = sealed()
+    driver.feed([Rec(X, 0)])
+    assert driver.state.manifest.ids == 1
+    driver.retune(guarantee="at-least-once")
+    driver.feed([Rec(Y, 500)])
+    driver.feed([Rec(Z, 501)])
+    assert driver.state.manifest.ids == 0
+
+
+def test_exactly_once_is_whole_again_after_at_most_once() -> None:
+    driver = sealed()
+    driver.feed([Rec(X, 0)])
+    driver.retune(guarantee="at-most-once")
+    driver.feed([Rec(Y, 5)])
+    driver.retune(guarantee="exactly-once")
+    assert driver.named([Rec(X, 60), Rec(Y, 65)]) == ["DUPLICATE", "DUPLICATE"]
+    assert driver.named([Rec(X, 61), Rec(Y, 66)]) == ["UNIQUE", "UNIQUE"]
