@@ -65,6 +65,30 @@ def test_behind_the_operator(spark: SparkSession, dsn: str, tmp_path: Path) -> N
     assert query.found() == once(60)
 
 
+@pytest.mark.parametrize("point", ["postgres.begun", "postgres.commit.after"])
+def test_the_query_goes_on_with_other_cores_after_a_kill(
+    spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
+) -> None:
+    """Half published, then continued by as many map tasks as other cores would make."""
+    query = PostgresQuery(spark, dsn, tmp_path)
+    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
+    query.change = lambda rows: rows.transform(operator)
+    query.numbers(range(30))
+    query.run()
+    # Of three kills at least two meet the same task, which Spark gives up then.
+    for number in range(3):
+        faults.arm(fault_folder, point, "kill", number)
+    query.numbers(range(20, 60), range(50, 90))
+    with pytest.raises(StreamingQueryException):
+        query.run()
+    spark.conf.set("spark.sql.shuffle.partitions", "5")
+    spark.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "256")
+    run_to_the_end(query)
+    assert [name for name, _, _ in faults.fired(fault_folder)] == [point] * 3
+    assert query.found() == once(90)
+
+
 @pytest.mark.parametrize("point", TASK)
 def test_a_task_that_publishes_is_killed(
     spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
