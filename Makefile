@@ -64,7 +64,7 @@ demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed
 
 .PHONY: test
 test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
-	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+	@$(PY) -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
@@ -75,7 +75,7 @@ OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semanti
 
 .PHONY: test-older
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
-	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, and the C code with warnings as errors
