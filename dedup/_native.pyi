@@ -28,12 +28,27 @@ def match(
 ) -> tuple[bytearray, bytearray]: ...
 def sort_keys(data: U8, offsets: I64, hashes: U64, out: I64, /) -> None: ...
 def blocks_find(
-    data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64, out: I64, /
+    data: U8,
+    block_offsets: I64,
+    query_block: I64,
+    q_data: U8,
+    q_offsets: I64,
+    out: I64,
+    digests: U64 | None,
+    /,
 ) -> None: ...
 def blocks_encode(
-    data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool, out_offsets: I64, /
+    data: U8,
+    offsets: I64,
+    times_ms: I64,
+    starts: I64,
+    wide_times: bool,
+    out_offsets: I64,
+    digests: U64 | None,
+    /,
 ) -> bytearray: ...
 def blocks_decode(data: U8, block_offsets: I64, /) -> tuple[bytearray, bytearray, bytearray]: ...
+def blocks_digests(data: U8, block_offsets: I64, /) -> bytearray: ...
 def take_keys(data: U8, offsets: I64, index: I64, out_offsets: I64, /) -> bytearray: ...
 def scan_verdicts(
     group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms: int, out: U8, /
@@ -50,6 +65,7 @@ def table_find(
     q_data: U8,
     q_offsets: I64,
     out: I64,
+    digests: U64 | None,
     /,
 ) -> int: ...
 def table_unpack(

@@ -1,7 +1,7 @@
 /* Segment blocks, the values of the catalog's SST files: look-up, packing, unpacking.
  *
- *   u8 format = 1 | u8 flags (1: one length for all; 2: 8-byte times) | u16 count n
- *   u32 length, or u32 lengths[n] | u32 or u64 times[n] | the keys' bytes
+ *   u8 format = 1 | u8 flags (1: one length for all; 2: 8-byte times; 4: digests) | u16 count n
+ *   u32 length, or u32 lengths[n] | u32 or u64 times[n] | u64 digests[n] | the keys' bytes
  *
  * Little-endian. A block that is not exactly this long, holds no keys or has a time of 2**63 or
  * more is damaged.
@@ -11,9 +11,10 @@
 #define FORMAT 1
 #define ONE_LENGTH 1
 #define WIDE_TIMES 2
+#define DIGESTS 4
 
 typedef struct {
-    const uint8_t *lengths, *times, *keys;
+    const uint8_t *lengths, *times, *digests, *keys; /* digests: NULL where there are none */
     size_t n, time_bytes;
     bool one_length;
 } block;
@@ -29,6 +30,11 @@ static int64_t time_of(const block *b, size_t i)
     return b->time_bytes == 8 ? (int64_t)dk_le64(p) : (int64_t)dk_le32(p);
 }
 
+static uint64_t digest_of(const block *b, size_t i)
+{
+    return b->digests ? dk_le64(b->digests + 8 * i) : 0;
+}
+
 /* Finds the parts of a block that is known to be good, or at least to hold its header. */
 static block parts_of(const uint8_t *p)
 {
@@ -39,17 +45,23 @@ static block parts_of(const uint8_t *p)
     b.lengths = p + 4;
     b.times = b.lengths + (b.one_length ? 4 : 4 * b.n);
     b.keys = b.times + b.n * b.time_bytes;
+    b.digests = NULL;
+    if (p[1] & DIGESTS) {
+        b.digests = b.keys;
+        b.keys += 8 * b.n;
+    }
     return b;
 }
 
 /* All sizes are compared before anything behind them is read. */
 bool dk_block_ok(const uint8_t *p, size_t size)
 {
-    if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || (p[1] & ~(ONE_LENGTH | WIDE_TIMES)) ||
-        dk_le16(p + 2) == 0)
+    if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || dk_le16(p + 2) == 0 ||
+        (p[1] & ~(ONE_LENGTH | WIDE_TIMES | DIGESTS)))
         return false;
     size_t n = dk_le16(p + 2);
-    size_t head = 4 + (p[1] & ONE_LENGTH ? 4 : 4 * n) + n * (p[1] & WIDE_TIMES ? 8 : 4);
+    size_t head = 4 + (p[1] & ONE_LENGTH ? 4 : 4 * n) + n * (p[1] & WIDE_TIMES ? 8 : 4) +
+                  (p[1] & DIGESTS ? 8 * n : 0);
     if (head > size)
         return false;
     block b = parts_of(p);
@@ -65,6 +77,7 @@ bool dk_block_ok(const uint8_t *p, size_t size)
     return true;
 }
 
+/* The place of a key in a block, -1 where absent. */
 static int64_t find_one_length(const block *b, const uint8_t *key, size_t length)
 {
     if (length_of(b, 0) != length)
@@ -75,12 +88,12 @@ static int64_t find_one_length(const block *b, const uint8_t *key, size_t length
         for (size_t i = 0; i < b->n; i++, p += length)
             if (dk_u64(p, 0) == start && dk_u64(p + length - 8, 0) == dk_u64(key + length - 8, 0) &&
                 memcmp(p, key, length) == 0)
-                return time_of(b, i);
+                return (int64_t)i;
         return -1;
     }
     for (size_t i = 0; i < b->n; i++, p += length)
         if (memcmp(p, key, length) == 0)
-            return time_of(b, i);
+            return (int64_t)i;
     return -1;
 }
 
@@ -92,20 +105,25 @@ static int64_t find(const block *b, const uint8_t *key, size_t length)
     for (size_t i = 0; i < b->n; i++) {
         size_t held = length_of(b, i);
         if (held == length && memcmp(p, key, length) == 0)
-            return time_of(b, i);
+            return (int64_t)i;
         p += held;
     }
     return -1;
 }
 
-int64_t dk_block_find(const uint8_t *p, const uint8_t *key, size_t length)
+void dk_block_find(const uint8_t *p, const dk_keys *queries, size_t i, const dk_found *found)
 {
     block b = parts_of(p);
-    return find(&b, key, length);
+    size_t length;
+    const uint8_t *key = dk_key(queries, i, &length);
+    int64_t at = find(&b, key, length);
+    dk_put64(found->times, i, (uint64_t)(at < 0 ? -1 : time_of(&b, (size_t)at)));
+    if (found->digests)
+        dk_put64(found->digests, i, at < 0 ? 0 : digest_of(&b, (size_t)at));
 }
 
 dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
-                         const dk_keys *queries, uint8_t *out, size_t *bad)
+                         const dk_keys *queries, const dk_found *found, size_t *bad)
 {
     size_t size;
     for (size_t i = 0; i < blocks->n; i++) {
@@ -115,12 +133,8 @@ dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
             return DK_BAD_BLOCK;
         }
     }
-    for (size_t i = 0; i < queries->n; i++) {
-        block b = parts_of(dk_key(blocks, (size_t)dk_i64(query_block, i), &size));
-        size_t length;
-        const uint8_t *key = dk_key(queries, i, &length);
-        dk_put64(out, i, (uint64_t)find(&b, key, length));
-    }
+    for (size_t i = 0; i < queries->n; i++)
+        dk_block_find(dk_key(blocks, (size_t)dk_i64(query_block, i), &size), queries, i, found);
     return DK_OK;
 }
 
@@ -165,7 +179,7 @@ dk_status dk_blocks_size(const dk_packing *packing, uint8_t *out_offsets)
         if (!fit)
             return DK_BAD_LENGTH;
         uint64_t n = last - first;
-        at += 4 + (same ? 4 : 4 * n) + n * (packing->wide ? 8 : 4);
+        at += 4 + (same ? 4 : 4 * n) + n * (packing->wide ? 8 : 4) + (packing->digests ? 8 * n : 0);
         at += dk_u64(keys->offsets, (size_t)last) - dk_u64(keys->offsets, (size_t)first);
         dk_put64(out_offsets, i + 1, at);
         first = last;
@@ -181,11 +195,13 @@ void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8
         size_t last = (size_t)dk_i64(packing->starts, i + 1), n = last - first;
         int64_t from = dk_i64(keys->offsets, first), to = dk_i64(keys->offsets, last);
         size_t key_bytes = (size_t)(to - from), time_bytes = n * (packing->wide ? 8 : 4);
+        size_t digest_bytes = packing->digests ? 8 * n : 0;
         size_t size = (size_t)(dk_i64(out_offsets, i + 1) - dk_i64(out_offsets, i));
-        bool same = size - time_bytes - key_bytes == 8;
+        bool same = size - time_bytes - digest_bytes - key_bytes == 8;
         uint8_t *p = out + dk_i64(out_offsets, i);
         dk_put_le32(p, FORMAT | (same ? ONE_LENGTH << 8 : 0) |
-                           (packing->wide ? WIDE_TIMES << 8 : 0) | (uint32_t)n << 16);
+                           (packing->wide ? WIDE_TIMES << 8 : 0) |
+                           (packing->digests ? DIGESTS << 8 : 0) | (uint32_t)n << 16);
         p += 4;
         for (size_t k = first; k < (same ? first + 1 : last); k++, p += 4)
             dk_put_le32(p, (uint32_t)(dk_i64(keys->offsets, k + 1) - dk_i64(keys->offsets, k)));
@@ -195,8 +211,11 @@ void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8
         else
             for (size_t k = 0; k < n; k++)
                 dk_put_le32(p + 4 * k, (uint32_t)dk_u64(packing->times, first + k));
+        p += time_bytes;
+        for (size_t k = 0; packing->digests && k < n; k++)
+            dk_put_le64(p + 8 * k, dk_u64(packing->digests, first + k));
         if (key_bytes)
-            memcpy(p + time_bytes, keys->data + from, key_bytes);
+            memcpy(p + digest_bytes, keys->data + from, key_bytes);
         first = last;
     }
 }
@@ -247,4 +266,15 @@ void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, ui
         at += b.n;
     }
     dk_put64(offsets, at, used);
+}
+
+void dk_blocks_digests(const dk_keys *blocks, uint8_t *digests)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < blocks->n; i++) {
+        size_t size;
+        block b = parts_of(dk_key(blocks, i, &size));
+        for (size_t k = 0; k < b.n; k++)
+            dk_put64(digests, at++, digest_of(&b, k));
+    }
 }

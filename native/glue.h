@@ -83,6 +83,13 @@ static inline Py_buffer *take_sized(buffers *held, PyObject *object, const dtype
     return view;
 }
 
+/* As take_sized, but for None, of which *view stays as it is. */
+static inline bool take_unless_none(buffers *held, PyObject *object, const dtype *type,
+                                    bool writable, size_t n, const char *name, Py_buffer **view)
+{
+    return object == Py_None || (*view = take_sized(held, object, type, writable, n, name));
+}
+
 /* Fills *keys from two buffers and checks the offsets. */
 static inline bool take_column(buffers *held, PyObject *data_object, PyObject *offsets_object,
                                const char *data_name, const char *offsets_name, dk_keys *keys)

@@ -213,18 +213,24 @@ void dk_page_sums(const uint8_t *data, size_t bytes, size_t page_bytes, uint8_t 
 
 /* ---- blocks.c: look up each query key in its block; the query_block values are in range ---- */
 
-/* DK_BAD_BLOCK sets *bad to the first damaged block. out holds queries->n int64. */
+/* What is found of n keys: n int64 times, -1 where absent, and n uint64 digests, 0 where there is
+ * none; NULL where nobody asks for them. */
+typedef struct {
+    uint8_t *times, *digests;
+} dk_found;
+
+/* DK_BAD_BLOCK sets *bad to the first damaged block. */
 dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
-                         const dk_keys *queries, uint8_t *out, size_t *bad);
+                         const dk_keys *queries, const dk_found *found, size_t *bad);
 
-/* Whether the bytes are a block; looks a key up in one that is, -1 where absent. */
+/* Whether the bytes are a block; looks query i up in one that is. */
 bool dk_block_ok(const uint8_t *block, size_t bytes);
-int64_t dk_block_find(const uint8_t *block, const uint8_t *key, size_t length);
+void dk_block_find(const uint8_t *block, const dk_keys *queries, size_t i, const dk_found *found);
 
-/* Keys with their times, and at which keys each of b blocks starts: b + 1 int64. */
+/* Keys with their times and digests (NULL for none), and at which keys each of b blocks starts: b + 1 int64. */
 typedef struct {
     const dk_keys *keys;
-    const uint8_t *times, *starts;
+    const uint8_t *times, *digests, *starts;
     size_t b;
     bool wide;
 } dk_packing;
@@ -238,6 +244,8 @@ void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8
 dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_bytes, size_t *bad);
 /* Writes what dk_blocks_count counted: bytes, count + 1 and count int64. */
 void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, uint8_t *times);
+/* Writes the digests of as many keys: count uint64, 0 in blocks without. */
+void dk_blocks_digests(const dk_keys *blocks, uint8_t *digests);
 
 /* ---- xxh64.c ---- */
 
@@ -267,7 +275,7 @@ typedef struct {
 /* The checksum of bytes at an offset of a file whose checksums have that context, 0 for none. */
 uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uint64_t offset);
 /* DK_BAD_TABLE where anything, a block that is not there included, is not as expected. */
-dk_status dk_table_find(const dk_table *table, const dk_asked *asked, uint8_t *out,
+dk_status dk_table_find(const dk_table *table, const dk_asked *asked, const dk_found *found,
                         size_t *blocks_read);
 /* Writes the blocks of all table blocks from `first` on, which are in data, one behind another, and
  * where each of *n starts: *n + 1 int64. False where anything is not as expected. */

@@ -208,24 +208,27 @@ static PyObject *match(PyObject *module, PyObject *args)
 }
 
 PyDoc_STRVAR(blocks_find_doc,
-             "blocks_find(data, block_offsets, query_block, q_data, q_offsets, out)\n--\n\n"
-             "Write the time of each query key in its block to out, -1 where absent.");
+             "blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)\n--\n\n"
+             "Write the time of each query key in its block to out, -1 where absent, and unless\n"
+             "digests is None its digest there, 0 where there is none.");
 
 static PyObject *blocks_find(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *data, *block_offsets, *query_block_object, *q_data, *q_offsets, *out_object;
-    if (!PyArg_ParseTuple(args, "OOOOOO:blocks_find", &data, &block_offsets, &query_block_object,
-                          &q_data, &q_offsets, &out_object))
+    PyObject *data, *block_offsets, *query_block_object, *q_data, *q_offsets, *out_object,
+        *digests_object;
+    if (!PyArg_ParseTuple(args, "OOOOOOO:blocks_find", &data, &block_offsets, &query_block_object,
+                          &q_data, &q_offsets, &out_object, &digests_object))
         return NULL;
     buffers held = {.n = 0};
     dk_keys blocks, queries;
-    Py_buffer *query_block, *out;
+    Py_buffer *query_block, *out, *digests = NULL;
     if (!take_column(&held, data, block_offsets, "data", "block_offsets", &blocks) ||
         !take_column(&held, q_data, q_offsets, "q_data", "q_offsets", &queries) ||
         !(query_block =
               take_sized(&held, query_block_object, &I64, false, queries.n, "query_block")) ||
-        !(out = take_sized(&held, out_object, &I64, true, queries.n, "out")))
+        !(out = take_sized(&held, out_object, &I64, true, queries.n, "out")) ||
+        !take_unless_none(&held, digests_object, &U64, true, queries.n, "digests", &digests))
         return failed(&held);
     for (size_t i = 0; i < queries.n; i++) {
         int64_t block = dk_i64(query_block->buf, i);
@@ -237,7 +240,8 @@ static PyObject *blocks_find(PyObject *module, PyObject *args)
     }
     size_t bad = 0;
     PyThreadState *state = let_go(work_of(&blocks));
-    dk_status status = dk_blocks_find(&blocks, query_block->buf, &queries, out->buf, &bad);
+    dk_found found = {out->buf, digests ? digests->buf : NULL};
+    dk_status status = dk_blocks_find(&blocks, query_block->buf, &queries, &found, &bad);
     take_back(state);
     if (status == DK_BAD_BLOCK)
         return refuse(&held, "block %zu is damaged", bad);

@@ -2,14 +2,16 @@
 #include "glue.h"
 
 PyDoc_STRVAR(blocks_encode_doc,
-             "blocks_encode(data, offsets, times_ms, starts, wide_times, out_offsets)\n--\n\n"
-             "Return the blocks as a bytearray, and write where each starts to out_offsets.");
+             "blocks_encode(data, offsets, times_ms, starts, wide_times, out_offsets, digests)\n--\n\n"
+             "Return the blocks as a bytearray, and write where each starts to out_offsets;\n"
+             "without digests where they are None.");
 
 static PyObject *blocks_encode(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *o[6];
-    if (!PyArg_ParseTuple(args, "OOOOOO:blocks_encode", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5]))
+    PyObject *o[7];
+    if (!PyArg_ParseTuple(args, "OOOOOOO:blocks_encode", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &o[6]))
         return NULL;
     if (!PyBool_Check(o[4])) {
         PyErr_SetString(PyExc_TypeError, "wide_times must be a bool");
@@ -17,17 +19,19 @@ static PyObject *blocks_encode(PyObject *module, PyObject *args)
     }
     buffers held = {.n = 0};
     dk_keys keys;
-    Py_buffer *times, *starts, *out_offsets;
+    Py_buffer *times, *starts, *out_offsets, *digests = NULL;
     if (!take_column(&held, o[0], o[1], "data", "offsets", &keys) ||
         !(times = take_sized(&held, o[2], &I64, false, keys.n, "times_ms")) ||
-        !(starts = take(&held, o[3], &I64, false, "starts")))
+        !(starts = take(&held, o[3], &I64, false, "starts")) ||
+        !take_unless_none(&held, o[6], &U64, false, keys.n, "digests", &digests))
         return failed(&held);
     if (starts->len == 0)
         return refuse(&held, "starts must have b + 1 items, so at least one");
     size_t b = (size_t)(starts->len / 8) - 1;
     if (!(out_offsets = take_sized(&held, o[5], &I64, true, b + 1, "out_offsets")))
         return failed(&held);
-    dk_packing packing = {&keys, times->buf, starts->buf, b, o[4] == Py_True};
+    dk_packing packing = {&keys, times->buf, digests ? digests->buf : NULL, starts->buf, b,
+                          o[4] == Py_True};
     PyThreadState *state = let_go(work_of(&keys));
     dk_status status = dk_blocks_size(&packing, out_offsets->buf);
     take_back(state);
@@ -88,6 +92,35 @@ static PyObject *blocks_decode(PyObject *module, PyObject *args)
     return all;
 }
 
+PyDoc_STRVAR(blocks_digests_doc,
+             "blocks_digests(data, block_offsets)\n--\n\n"
+             "Return the digests of all keys as a bytearray of uint64, 0 in blocks without.");
+
+static PyObject *blocks_digests(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *block_offsets;
+    if (!PyArg_ParseTuple(args, "OO:blocks_digests", &data, &block_offsets))
+        return NULL;
+    buffers held = {.n = 0};
+    dk_keys blocks;
+    if (!take_column(&held, data, block_offsets, "data", "block_offsets", &blocks))
+        return failed(&held);
+    uint64_t count, key_bytes;
+    size_t bad = 0;
+    PyThreadState *state = let_go(work_of(&blocks));
+    dk_status status = dk_blocks_count(&blocks, &count, &key_bytes, &bad);
+    take_back(state);
+    if (status == DK_BAD_BLOCK)
+        return refuse(&held, "block %zu is damaged", bad);
+    uint8_t *digests;
+    PyObject *out = make_room(count, 8, &digests);
+    if (out)
+        dk_blocks_digests(&blocks, digests);
+    release(&held);
+    return out;
+}
+
 PyDoc_STRVAR(take_keys_doc,
              "take_keys(data, offsets, index, out_offsets)\n--\n\n"
              "Return the bytes of the keys as a bytearray, and write where each starts to\n"
@@ -130,5 +163,6 @@ static PyObject *take_keys(PyObject *module, PyObject *args)
 }
 
 PyMethodDef dk_block_methods[] = {
-    METHOD(blocks_encode), METHOD(blocks_decode), METHOD(take_keys), {NULL, NULL, 0, NULL},
+    METHOD(blocks_encode), METHOD(blocks_decode), METHOD(blocks_digests), METHOD(take_keys),
+    {NULL, NULL, 0, NULL},
 };

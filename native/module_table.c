@@ -51,34 +51,37 @@ static bool take_table(buffers *held, PyObject *context_object, PyObject *lasts_
 }
 
 PyDoc_STRVAR(table_find_doc,
-             "table_find(fd, context, lasts, starts, numbers, q_data, q_offsets, out)\n--\n\n"
-             "Write the time of each query key in its block to out, -1 where absent; return how\n"
-             "many blocks were read.");
+             "table_find(fd, context, lasts, starts, numbers, q_data, q_offsets, out, digests)\n--\n\n"
+             "Write the time of each query key in its block to out, -1 where absent, and unless\n"
+             "digests is None its digest there, 0 where there is none; return how many blocks\n"
+             "were read.");
 
 static PyObject *table_find(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *o[8];
-    if (!PyArg_ParseTuple(args, "OOOOOOOO:table_find", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
-                          &o[6], &o[7]))
+    PyObject *o[9];
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO:table_find", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &o[6], &o[7], &o[8]))
         return NULL;
     buffers held = {.n = 0};
     dk_table table;
     dk_keys queries;
-    Py_buffer *numbers, *out;
+    Py_buffer *numbers, *out, *digests = NULL;
     size_t fd, blocks_read = 0;
     if (!take_int(o[0], 0, INT_MAX, "fd", &fd) ||
         !take_table(&held, o[1], o[2], o[3], &table) ||
         !take_column(&held, o[5], o[6], "q_data", "q_offsets", &queries) ||
         !(numbers = take_sized(&held, o[4], &I64, false, queries.n, "numbers")) ||
-        !(out = take_sized(&held, o[7], &I64, true, queries.n, "out")))
+        !(out = take_sized(&held, o[7], &I64, true, queries.n, "out")) ||
+        !take_unless_none(&held, o[8], &U64, true, queries.n, "digests", &digests))
         return failed(&held);
     if (queries.n && !dk_keys_ok(&(dk_keys){NULL, SIZE_MAX, numbers->buf, queries.n - 1}))
         return refuse(&held, "numbers must never fall and not be negative");
     table.fd = (int)fd;
     dk_asked asked = {numbers->buf, &queries};
+    dk_found found = {out->buf, digests ? digests->buf : NULL};
     PyThreadState *state = let_go(GIL_BYTES);
-    dk_status status = dk_table_find(&table, &asked, out->buf, &blocks_read);
+    dk_status status = dk_table_find(&table, &asked, &found, &blocks_read);
     take_back(state);
     if (status == DK_BAD_TABLE)
         return refuse(&held, "the table is not as expected");

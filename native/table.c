@@ -129,7 +129,8 @@ typedef struct {
 typedef struct {
     const dk_table *table;
     const dk_asked *asked;
-    uint8_t *out, *buffer;
+    const dk_found *found;
+    uint8_t *buffer;
     size_t buffer_bytes, blocks_read;
 } search;
 
@@ -199,11 +200,8 @@ static bool answer(search *s, const span *part)
             if (block.number != number || !dk_block_ok(block.bytes, block.size))
                 return false;
             s->blocks_read++;
-            for (; i < part->end && dk_u64(s->asked->numbers, i) == number; i++) {
-                size_t length;
-                const uint8_t *key = dk_key(s->asked->keys, i, &length);
-                dk_put64(s->out, i, (uint64_t)dk_block_find(block.bytes, key, length));
-            }
+            for (; i < part->end && dk_u64(s->asked->numbers, i) == number; i++)
+                dk_block_find(block.bytes, s->asked->keys, i, s->found);
         }
     }
     return i == part->end;
@@ -249,10 +247,10 @@ static dk_status serve(search *s, const span *part, bool wait)
     return answer(s, part) ? DK_OK : DK_BAD_TABLE;
 }
 
-dk_status dk_table_find(const dk_table *table, const dk_asked *asked, uint8_t *out,
+dk_status dk_table_find(const dk_table *table, const dk_asked *asked, const dk_found *found,
                         size_t *blocks_read)
 {
-    search s = {table, asked, out, NULL, 0, 0};
+    search s = {table, asked, found, NULL, 0, 0};
     span part = {0, 0, 0, 0}, *later = NULL;
     size_t waiting = 0, room = 0;
     dk_status status = DK_OK;

@@ -40,7 +40,13 @@ def block_bounds(nblocks: int, step: int) -> U64:
 
 
 def encode_blocks(
-    keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool
+    keys: Keys,
+    hashes: U64,
+    offsets_ms: I64,
+    nblocks: int,
+    *,
+    wide_times: bool,
+    digests: U64 | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (entry key, block) for every block that holds IDs, in rising order of entry keys.
 
@@ -56,6 +62,8 @@ def encode_blocks(
         Over how many blocks all hashes are spread, >= 1; these are all hashes of some of them.
     wide_times : bool
         Store times in 8 bytes instead of 4.
+    digests : ndarray of uint64, shape (n,), optional
+        Of the records' payloads, kept beside the keys.
 
     Raises
     ------
@@ -70,7 +78,9 @@ def encode_blocks(
     if int(counts.max()) > _MAX_IN_BLOCK:
         raise ValueError(f"{counts.max()} IDs fall in one block: these are not hashes of the IDs")
 
-    data, ends = kernel.blocks_encode(keys.data, keys.offsets, offsets_ms, starts, wide_times)
+    data, ends = kernel.blocks_encode(
+        keys.data, keys.offsets, offsets_ms, starts, wide_times, digests
+    )
     view, bounds = data.data, ends.tolist()
     entry_keys = numbers.astype(">u4").tobytes()
     for i in range(len(counts)):

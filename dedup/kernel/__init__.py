@@ -81,6 +81,7 @@ take_keys = _path.take_keys
 blocks_find = _path.blocks_find
 blocks_encode = _path.blocks_encode
 blocks_decode = _path.blocks_decode
+blocks_digests = _path.blocks_digests
 scan_verdicts = _path.scan_verdicts
 encode_uuid = _path.encode_uuid
 decode_uuid = _path.decode_uuid

@@ -78,17 +78,30 @@ class Compiled:
         return np.frombuffer(out, np.uint8), out_offsets
 
     def blocks_find(
-        self, data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64
+        self,
+        data: U8,
+        block_offsets: I64,
+        query_block: I64,
+        q_data: U8,
+        q_offsets: I64,
+        digests: U64 | None = None,
     ) -> I64:
         out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
-        _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out)
+        _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)
         return out
 
     def blocks_encode(
-        self, data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool
+        self,
+        data: U8,
+        offsets: I64,
+        times_ms: I64,
+        starts: I64,
+        wide_times: bool,
+        digests: U64 | None = None,
     ) -> tuple[U8, I64]:
         out_offsets = np.empty(len(starts), np.int64)
-        out = _native.blocks_encode(data, offsets, times_ms, starts, wide_times, out_offsets)
+        columns = data, offsets, times_ms
+        out = _native.blocks_encode(*columns, starts, wide_times, out_offsets, digests)
         return np.frombuffer(out, np.uint8), out_offsets
 
     def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
@@ -98,6 +111,9 @@ class Compiled:
             np.frombuffer(offsets, np.int64),
             np.frombuffer(times, np.int64),
         )
+
+    def blocks_digests(self, data: U8, block_offsets: I64) -> U64:
+        return np.frombuffer(_native.blocks_digests(data, block_offsets), np.uint64)
 
     def scan_verdicts(
         self, group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms: int

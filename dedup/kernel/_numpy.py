@@ -6,7 +6,7 @@ rounds of a doubling, and over the rare keys that share a 64-bit hash without be
 
 from __future__ import annotations
 
-from dedup.kernel._numpy_blocks import blocks_decode, blocks_encode, blocks_find
+from dedup.kernel._numpy_blocks import blocks_decode, blocks_digests, blocks_encode, blocks_find
 from dedup.kernel._numpy_hash import filter_add, filter_probe, hash64
 from dedup.kernel._numpy_keys import (
     decode_uuid,
@@ -21,6 +21,7 @@ from dedup.kernel._numpy_scan import scan_verdicts
 
 __all__ = [
     "blocks_decode",
+    "blocks_digests",
     "blocks_encode",
     "blocks_find",
     "decode_uuid",

@@ -7,13 +7,14 @@ import numpy.typing as npt
 
 from dedup.kernel import _checks
 from dedup.kernel._numpy_keys import Bools, Column, chunks, equal, spread
-from dedup.kernel._types import I64, U8
+from dedup.kernel._types import I64, U8, U64
 
 _INT64_MAX = np.iinfo(np.int64).max
 _UINT32_MAX = np.iinfo(np.uint32).max
 
 # The header of a block: format, flags, number of keys.
-_FORMAT, _ONE_LENGTH, _WIDE_TIMES = 1, 1, 2
+_FORMAT, _ONE_LENGTH, _WIDE_TIMES, _DIGESTS = 1, 1, 2, 4
+_DIGEST_BYTES = 8
 _MAX_IN_BLOCK = 0xFFFF
 
 
@@ -44,14 +45,16 @@ class _Blocks:
         flags[ok] = data[at[ok] + 1]
         first[ok] = _gather(data, "<u4", at[ok] + 4)
         self._need((self.bad) | ((data[at] if len(data) else 0) == 1))
-        self._need((flags & ~3 == 0) & (n > 0))
+        self._need((flags & ~7 == 0) & (n > 0))
         fixed = (flags & 1) == 1
         width = np.where(flags & 2, 8, 4)
         head = np.where(fixed, 8, 4 + 4 * n)
-        self._need(head + n * width <= sizes)
-        n[self.bad] = 0
+        digested = (flags & _DIGESTS) != 0
+        before_keys = head + n * (width + np.where(digested, _DIGEST_BYTES, 0))
+        self._need(before_keys <= sizes)
+        n[self.bad] = before_keys[self.bad] = 0
         self.counts = n
-        self.keys_at = starts + head + n * width
+        self.keys_at = starts + before_keys
         self.ends = offsets[1:]
         block, k = spread(n)
         length_at = starts[block] + 4 + 4 * np.where(fixed[block], 0, k)
@@ -60,13 +63,17 @@ class _Blocks:
         self.first = np.cumsum(n) - n
         before = np.r_[0, ends][self.first]
         total = np.r_[0, ends][self.first + n] - before
-        self._need(head + n * width + total == sizes)
-        self.starts = (starts + head + n * width - before)[block] + ends - self.lengths
+        self._need(before_keys + total == sizes)
+        self.starts = (starts + before_keys - before)[block] + ends - self.lengths
         wide = width[block] == 8
         time_at = starts[block] + head[block] + width[block] * k
         self.times = np.zeros(len(block), np.uint64)
         self.times[~wide] = _gather(data, "<u4", time_at[~wide])
         self.times[wide] = _gather(data, "<u8", time_at[wide])
+        beside = digested[block]
+        digest_at = (starts + head + n * width)[block] + _DIGEST_BYTES * k
+        self.digests = np.zeros(len(block), np.uint64)
+        self.digests[beside] = _gather(data, "<u8", digest_at[beside])
         self.bad[block[self.times > _INT64_MAX]] = True
         if self.bad.any():
             raise _damaged(int(np.argmax(self.bad)))
@@ -75,10 +82,20 @@ class _Blocks:
         self.bad |= ~good
 
 
-def blocks_find(data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64) -> I64:
+def blocks_find(
+    data: U8,
+    block_offsets: I64,
+    query_block: I64,
+    q_data: U8,
+    q_offsets: I64,
+    digests: U64 | None = None,
+) -> I64:
     b = _checks.keys(data, block_offsets, "block_")
     q = _checks.keys(q_data, q_offsets, "q_")
     _checks.sized(query_block, np.int64, q, "query_block")
+    if digests is not None:
+        _checks.sized(digests, np.uint64, q, "digests")
+        digests[:] = 0
     if q and (query_block.min() < 0 or query_block.max() >= b):
         raise ValueError(f"query_block must be 0 to {b - 1}")
     blocks = _Blocks(data, block_offsets)
@@ -93,6 +110,8 @@ def blocks_find(data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_of
         hit = np.flatnonzero(equal(queries, qi, entries, ei))
         # Backwards, so that the first of several equal entries stays.
         out[qi[hit[::-1]]] = blocks.times[ei[hit[::-1]]].astype(np.int64)
+        if digests is not None:
+            digests[qi[hit[::-1]]] = blocks.digests[ei[hit[::-1]]]
     return out
 
 
@@ -111,12 +130,14 @@ def _copy(out: U8, out_at: I64, data: U8, at: I64, sizes: I64) -> None:
 
 
 def blocks_encode(
-    data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool
+    data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool, digests: U64 | None = None
 ) -> tuple[U8, I64]:
     if not isinstance(wide_times, bool):
         raise TypeError(f"wide_times must be a bool, not {type(wide_times).__name__}")
     n = _checks.keys(data, offsets)
     _checks.sized(times_ms, np.int64, n, "times_ms")
+    if digests is not None:
+        _checks.sized(digests, np.uint64, n, "digests")
     _checks.array(starts, np.int64, "starts")
     if len(starts) == 0:
         raise ValueError("starts must have b + 1 items, so at least one")
@@ -135,21 +156,27 @@ def blocks_encode(
         raise ValueError("keys must be shorter than 2**32 bytes")
 
     width = 8 if wide_times else 4
+    digest_bytes = 0 if digests is None else _DIGEST_BYTES
     block, k = spread(counts)
     uneven = np.bincount(block, lengths != lengths[starts[:-1]][block], len(counts))
     same = uneven == 0
     key_bytes = np.diff(offsets[starts])
     head = 4 + np.where(same, 4, 4 * counts)
     out_offsets = np.zeros(len(starts), np.int64)
-    np.cumsum(head + width * counts + key_bytes, out=out_offsets[1:])
+    before_keys = head + (width + digest_bytes) * counts
+    np.cumsum(before_keys + key_bytes, out=out_offsets[1:])
     at = out_offsets[:-1]
     out = np.empty(int(out_offsets[-1]), np.uint8)
     flags = same * _ONE_LENGTH + (_WIDE_TIMES if wide_times else 0)
+    flags += 0 if digests is None else _DIGESTS
     _scatter(out, at, (_FORMAT | flags << 8 | counts << 16).astype("<u4"))
     written = ~same[block] | (k == 0)
     _scatter(out, (at[block] + 4 + 4 * k)[written], lengths[written].astype("<u4"))
     _scatter(out, (at + head)[block] + width * k, times_ms.astype(f"<u{width}"))
-    _copy(out, at + head + width * counts, data, offsets[starts[:-1]], key_bytes)
+    if digests is not None:
+        digest_at = (at + head + width * counts)[block] + _DIGEST_BYTES * k
+        _scatter(out, digest_at, digests.astype("<u8"))
+    _copy(out, at + before_keys, data, offsets[starts[:-1]], key_bytes)
     return out, out_offsets
 
 
@@ -166,3 +193,8 @@ def blocks_decode(data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
     sizes = blocks.ends - blocks.keys_at
     _copy(out, np.cumsum(sizes) - sizes, data, blocks.keys_at, sizes)
     return out, offsets, blocks.times.astype(np.int64)
+
+
+def blocks_digests(data: U8, block_offsets: I64) -> U64:
+    _checks.keys(data, block_offsets, "block_")
+    return _Blocks(data, block_offsets).digests

@@ -214,7 +214,13 @@ class Kernel(Protocol):
         """
 
     def blocks_find(
-        self, data: U8, block_offsets: I64, query_block: I64, q_data: U8, q_offsets: I64
+        self,
+        data: U8,
+        block_offsets: I64,
+        query_block: I64,
+        q_data: U8,
+        q_offsets: I64,
+        digests: U64 | None = None,
     ) -> I64:
         """Look keys up in segment blocks, each in the one block that could hold it.
 
@@ -226,6 +232,8 @@ class Kernel(Protocol):
             int64, shape (q,), 0 to b - 1: the block to look in.
         q_data, q_offsets
             uint8 and int64 (q + 1): the keys to look for.
+        digests
+            uint64, shape (q,), to be filled with the digests beside the keys: 0 where there is none.
 
         Returns
         -------
@@ -240,7 +248,13 @@ class Kernel(Protocol):
         """
 
     def blocks_encode(
-        self, data: U8, offsets: I64, times_ms: I64, starts: I64, wide_times: bool
+        self,
+        data: U8,
+        offsets: I64,
+        times_ms: I64,
+        starts: I64,
+        wide_times: bool,
+        digests: U64 | None = None,
     ) -> tuple[U8, I64]:
         """Pack keys and their times into segment blocks.
 
@@ -256,6 +270,8 @@ class Kernel(Protocol):
             least one and at most 65,535.
         wide_times
             bool: times take 8 bytes instead of 4.
+        digests
+            uint64, shape (n,): kept beside each key.
 
         Returns
         -------
@@ -276,6 +292,20 @@ class Kernel(Protocol):
             uint8 and int64 (n + 1): the column of keys.
         times_ms : ndarray of int64, shape (n,)
             Milliseconds from the bucket's start to each key's time.
+
+        Raises
+        ------
+        ValueError
+            When any of the blocks is damaged; the text names the first.
+        """
+
+    def blocks_digests(self, data: U8, block_offsets: I64) -> U64:
+        """Return the digests beside all keys of segment blocks, in the order of `blocks_decode`.
+
+        Returns
+        -------
+        ndarray of uint64, shape (n,)
+            0 in blocks that have none.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup import kernel
-from dedup.kernel._types import I64, U8, U32
+from dedup.kernel._types import I64, U8, U32, U64
 
 #: An entry of a table takes at least so many bytes.
 _MIN_ENTRY_BYTES = 11
@@ -54,7 +54,12 @@ def table_checksum(data: U8, context: int, offset: int) -> int:
 
 
 def table_find(
-    fd: int, directory: Directory, numbers: I64, q_data: U8, q_offsets: I64
+    fd: int,
+    directory: Directory,
+    numbers: I64,
+    q_data: U8,
+    q_offsets: I64,
+    digests: U64 | None = None,
 ) -> tuple[I64, int]:
     """Look keys up in the segment blocks of an open file.
 
@@ -68,6 +73,8 @@ def table_find(
         int64, shape (q,), never falling: the block that could hold each key.
     q_data, q_offsets
         uint8 and int64 (q + 1): the keys to look for.
+    digests
+        uint64, shape (q,), to be filled as by `dedup.kernel.blocks_find`.
 
     Returns
     -------
@@ -84,7 +91,7 @@ def table_find(
     """
     out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
     where = directory.context, directory.lasts, directory.starts
-    return out, _native.table_find(fd, *where, numbers, q_data, q_offsets, out)
+    return out, _native.table_find(fd, *where, numbers, q_data, q_offsets, out, digests)
 
 
 def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:

@@ -342,7 +342,11 @@ def _kernels() -> list[Target]:
         keys = Keys.from_list([rng.bytes(sizes or int(rng.integers(0, 20))) for _ in range(count)])
         hashes = np.sort(rng.integers(0, 2**64, count, np.uint64))
         times = rng.integers(0, 1 << (40 if wide else 31), count)
-        seeds += [block for _, block in encode_blocks(keys, hashes, times, 1, wide_times=wide)]
+        digests = rng.integers(0, 2**64, count, np.uint64) if count > 60 else None
+        seeds += [
+            block
+            for _, block in encode_blocks(keys, hashes, times, 1, wide_times=wide, digests=digests)
+        ]
     asked = Keys.from_list([b"", bytes(12), b"x" * 16, b"12345678"])
     nowhere = np.zeros(4, np.int64)
     calls = 0
@@ -364,11 +368,13 @@ def _kernels() -> list[Target]:
 
     def decode(data: bytes) -> bool:
         column = np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
-        return same(lambda path: path.blocks_decode(*column))
+        return same(lambda path: (*path.blocks_decode(*column), path.blocks_digests(*column)))
 
     def find(data: bytes) -> bool:
         column = np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
-        return same(lambda path: (path.blocks_find(*column, nowhere, asked.data, asked.offsets),))
+        digests = np.zeros(4, np.uint64)
+        given = *column, nowhere, asked.data, asked.offsets, digests
+        return same(lambda path: (path.blocks_find(*given), digests.copy()))
 
     def cut(data: bytes) -> tuple[Any, Any]:
         """Some bytes as a column: the front says where it is cut."""

@@ -150,13 +150,21 @@ def encode_uuid(value: bytes) -> bytes:
     return b"\x00" + value
 
 
-def encode_block(entries: Sequence[tuple[bytes, int]], *, wide: bool, one_length: bool) -> bytes:
+def encode_block(
+    entries: Sequence[tuple[bytes, int]],
+    *,
+    wide: bool,
+    one_length: bool,
+    digests: Sequence[int] | None = None,
+) -> bytes:
     keys = [key for key, _ in entries]
     lengths = [len(key) for key in keys[:1] if one_length] or [len(key) for key in keys]
-    head = struct.pack("<BBH", 1, one_length | wide << 1, len(entries))
+    flags = one_length | wide << 1 | (digests is not None) << 2
+    head = struct.pack("<BBH", 1, flags, len(entries))
     head += struct.pack(f"<{len(lengths)}I", *lengths)
     times = struct.pack(f"<{len(entries)}{'Q' if wide else 'I'}", *(t for _, t in entries))
-    return head + times + b"".join(keys)
+    beside = struct.pack(f"<{len(digests)}Q", *digests) if digests is not None else b""
+    return head + times + beside + b"".join(keys)
 
 
 def array(values: Sequence[int], dtype: str) -> np.ndarray:

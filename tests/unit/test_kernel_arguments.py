@@ -49,6 +49,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "blocks_find": (*BLOCK, i64(0, 0), DATA, OFFSETS),
     "blocks_encode": (DATA, OFFSETS, i64(1, 2), i64(0, 2), False),
     "blocks_decode": BLOCK,
+    "blocks_digests": BLOCK,
     "scan_verdicts": (i64(1, 2), i64(1, 2), u8(0, 0), u8(0, 0), 3),
     "encode_uuid": (DATA, OFFSETS),
     "decode_uuid": (u8(0, 5, 0), i64(0, 2, 3)),
@@ -62,7 +63,7 @@ ARRAYS = [
 OFFSET_ARGUMENTS = [
     ("hash64", 1), ("first_occurrence", 1), ("match", 1), ("match", 4), ("sort_keys", 1),
     ("take_keys", 1), ("blocks_find", 1), ("blocks_find", 4), ("blocks_encode", 1),
-    ("blocks_decode", 1), ("encode_uuid", 1), ("decode_uuid", 1),
+    ("blocks_decode", 1), ("blocks_digests", 1), ("encode_uuid", 1), ("decode_uuid", 1),
 ]  # fmt: skip
 #: Arrays that have as many items as another of the function.
 SIZED_ARGUMENTS = [
@@ -125,6 +126,17 @@ def test_sizes_that_differ_are_refused(
         call(tested, function, position, np.zeros(n, dtype))
 
 
+@pytest.mark.parametrize("function", ["blocks_find", "blocks_encode"])
+def test_digests_are_as_many_as_keys(tested: Kernel, function: str) -> None:
+    getattr(tested, function)(*GOOD[function], u64(1, 2))
+    for n in (0, 1, 3):
+        with pytest.raises(ValueError, match="items"):
+            getattr(tested, function)(*GOOD[function], np.zeros(n, np.uint64))
+    for other in (i64(1, 2), [1, 2], 3):
+        with pytest.raises(TypeError):
+            getattr(tested, function)(*GOOD[function], other)
+
+
 @pytest.mark.parametrize("words", [0, 1, 7, 9])
 def test_filters_of_no_or_broken_blocks_are_refused(tested: Kernel, words: int) -> None:
     bits = np.zeros(words, np.uint32)
@@ -183,8 +195,8 @@ def test_arguments_stay_as_they_are(tested: Kernel, function: str) -> None:
      ("first_occurrence", (*COLUMN, ...), np.zeros(2, np.int64)),
      ("sort_keys", (*COLUMN, ...), np.zeros(2, np.int64)),
      ("take_keys", (*GOOD["take_keys"], ...), np.zeros(3, np.int64)),
-     ("blocks_find", (*GOOD["blocks_find"], ...), np.zeros(2, np.int64)),
-     ("blocks_encode", (*GOOD["blocks_encode"], ...), np.zeros(2, np.int64)),
+     ("blocks_find", (*GOOD["blocks_find"], ..., None), np.zeros(2, np.int64)),
+     ("blocks_encode", (*GOOD["blocks_encode"], ..., None), np.zeros(2, np.int64)),
      ("scan_verdicts", (*GOOD["scan_verdicts"], ...), np.zeros(2, np.uint8)),
      ("encode_uuid", (DATA, OFFSETS, ..., np.zeros(3, np.int64)), np.zeros(5, np.uint8)),
      ("encode_uuid", (DATA, OFFSETS, np.zeros(5, np.uint8), ...), np.zeros(3, np.int64)),

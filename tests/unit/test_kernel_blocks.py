@@ -37,7 +37,17 @@ def a_block(draw: st.DrawFn) -> tuple[bytes, Entries]:
         key = some_key | short_key
     entry = st.tuples(key, st.integers(0, limit))
     entries = draw(st.lists(entry, min_size=1, max_size=12, unique_by=lambda e: e[0]))
-    return encode_block(entries, wide=wide, one_length=one_length), entries
+    digests = [digest_of(key) for key, _ in entries] if draw(st.booleans()) else None
+    block = encode_block(entries, wide=wide, one_length=one_length, digests=digests)
+    return block, entries
+
+
+def digest_of(key: bytes) -> int:
+    return 2**63 + int.from_bytes(key[:7].ljust(7, b"\1"), "little")
+
+
+def is_digested(block: bytes) -> bool:
+    return bool(block[1] & 4)
 
 
 @given(
@@ -50,13 +60,20 @@ def test_finds_what_its_block_holds(
 ) -> None:
     asked = others + [key for _, entries in blocks for key, _ in entries]
     queries = [(b, key) for b in range(len(blocks)) for key in asked]
-    got = tested.blocks_find(
+    arguments = (
         *column([block for block, _ in blocks]),
         array([b for b, _ in queries], "i8"),
         *column([key for _, key in queries]),
     )
+    got = tested.blocks_find(*arguments)
     assert got.dtype == np.int64
     assert got.tolist() == [dict(blocks[b][1]).get(key, -1) for b, key in queries]
+    digests = np.full(len(queries), 5, np.uint64)
+    assert tested.blocks_find(*arguments, digests).tolist() == got.tolist()
+    assert digests.tolist() == [
+        digest_of(key) if is_digested(blocks[b][0]) and key in dict(blocks[b][1]) else 0
+        for b, key in queries
+    ]
 
 
 def find(tested: Kernel, blocks: list[bytes], query: tuple[int, bytes] = (0, b"key")) -> list[int]:
@@ -71,7 +88,16 @@ def decode(tested: Kernel, blocks: list[bytes]) -> Entries:
     return list(zip(as_list(data, offsets), times_ms.tolist(), strict=True))
 
 
+def digests_in(tested: Kernel, blocks: list[bytes]) -> list[int]:
+    digests = tested.blocks_digests(*column(blocks))
+    assert digests.dtype == np.uint64
+    return digests.tolist()
+
+
 GOOD = encode_block([(b"key", 7), (b"kez", 9)], wide=False, one_length=True)
+DIGESTED = encode_block(
+    [(b"key", 7), (b"kez", 9)], wide=False, one_length=True, digests=[5, 2**64 - 1]
+)
 MIXED = encode_block([(b"key", 7), (b"longer", 9)], wide=True, one_length=False)
 
 
@@ -80,11 +106,11 @@ def test_first_of_equal_entries_counts(tested: Kernel) -> None:
     assert find(tested, [block]) == [5]
 
 
-@pytest.mark.parametrize("whole", [GOOD, MIXED], ids=["one length", "lengths"])
+@pytest.mark.parametrize("whole", [GOOD, MIXED, DIGESTED], ids=["one length", "lengths", "digests"])
 def test_every_truncation_and_any_byte_too_many_is_damage(tested: Kernel, whole: bytes) -> None:
     assert find(tested, [whole]) == [7]
     for damaged in [*(whole[:size] for size in range(len(whole))), whole + b"\0"]:
-        for read in (find, decode):
+        for read in (find, decode, digests_in):
             with pytest.raises(ValueError, match="block 0 is damaged"):
                 read(tested, [damaged])
 
@@ -92,6 +118,7 @@ def test_every_truncation_and_any_byte_too_many_is_damage(tested: Kernel, whole:
 @pytest.mark.parametrize(
     "block",
     [b"", b"\x02" + GOOD[1:], b"\x00" + GOOD[1:], GOOD[:1] + b"\x05" + GOOD[2:],
+     GOOD[:1] + b"\x09" + GOOD[2:], DIGESTED[:1] + b"\x01" + DIGESTED[2:],
      GOOD[:2] + b"\xff\xff" + GOOD[4:], GOOD[:2] + b"\x00\x00" + GOOD[4:],
      struct.pack("<BBHI", 1, 1, 0, 0), GOOD[:4] + b"\xff\xff\xff\xff" + GOOD[8:],
      MIXED[:4] + b"\xff\xff\xff\xff" + MIXED[8:],
@@ -106,7 +133,7 @@ def test_damage_is_named(tested: Kernel, block: bytes) -> None:
 
 
 @given(
-    base=st.sampled_from([GOOD, MIXED]),
+    base=st.sampled_from([GOOD, MIXED, DIGESTED]),
     edits=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), min_size=1, max_size=4),
     cut=st.integers(0, 40),
 )
@@ -119,7 +146,8 @@ def test_paths_agree_on_any_bytes(base: bytes, edits: list[tuple[int, int]], cut
     answers: list[object] = []
     for tested in map(load, PATHS):
         try:
-            answers.append((find(tested, blocks, (1, b"key")), decode(tested, blocks)))
+            found = find(tested, blocks, (1, b"key")), digests_in(tested, blocks)
+            answers.append((*found, decode(tested, blocks)))
         except ValueError as error:
             answers.append(str(error))
     assert answers[0] == answers[1] == answers[2]
@@ -148,37 +176,52 @@ def test_decodes_all_blocks(tested: Kernel, blocks: list[tuple[bytes, Entries]])
     # Of both widths of times, and with equal lengths also where the flag does not say so.
     got = decode(tested, [block for block, _ in blocks])
     assert got == [entry for _, entries in blocks for entry in entries]
+    assert digests_in(tested, [block for block, _ in blocks]) == [
+        digest_of(key) if is_digested(block) else 0
+        for block, entries in blocks
+        for key, _ in entries
+    ]
 
 
-def encode(tested: Kernel, parts: list[Entries], *, wide: bool, odd: bool = False) -> list[bytes]:
+def encode(
+    tested: Kernel, parts: list[Entries], *, wide: bool, odd: bool = False, digested: bool = False
+) -> list[bytes]:
     entries = [entry for part in parts for entry in part]
     data, offsets = column([key for key, _ in entries])
     times_ms = array([time for _, time in entries], "i8")
     starts = np.cumsum([0, *map(len, parts)])
     arrays = [misaligned(a) if odd else a for a in (data, offsets, times_ms, starts)]
-    blocks, block_offsets = tested.blocks_encode(*arrays, wide)
+    digests = array([digest_of(key) for key, _ in entries], "u8") if digested else None
+    blocks, block_offsets = tested.blocks_encode(*arrays, wide, digests)
     assert blocks.dtype == np.uint8
     assert block_offsets.dtype == np.int64
     return as_list(blocks, block_offsets)
 
 
-def expected_blocks(parts: list[Entries], *, wide: bool) -> list[bytes]:
+def expected_blocks(parts: list[Entries], *, wide: bool, digested: bool = False) -> list[bytes]:
     return [
-        encode_block(part, wide=wide, one_length=len({len(key) for key, _ in part}) == 1)
+        encode_block(
+            part,
+            wide=wide,
+            one_length=len({len(key) for key, _ in part}) == 1,
+            digests=[digest_of(key) for key, _ in part] if digested else None,
+        )
         for part in parts
     ]
 
 
-@given(data=st.data(), wide=st.booleans(), odd=st.booleans())
+@given(data=st.data(), wide=st.booleans(), odd=st.booleans(), digested=st.booleans())
 @kernel_settings
-def test_encodes_the_format(tested: Kernel, data: st.DataObject, wide: bool, odd: bool) -> None:
+def test_encodes_the_format(
+    tested: Kernel, data: st.DataObject, wide: bool, odd: bool, digested: bool
+) -> None:
     times = st.integers(0, 2**63 - 1 if wide else 2**32 - 1)
     keys = st.one_of(some_key | short_key, st.binary(min_size=17, max_size=17))
     part = st.lists(st.tuples(keys, times), min_size=1, max_size=10)
     uuids = st.lists(st.tuples(st.binary(min_size=17, max_size=17), times), min_size=1, max_size=9)
     parts = data.draw(st.lists(part | uuids, max_size=6))
-    blocks = encode(tested, parts, wide=wide, odd=odd)
-    assert blocks == expected_blocks(parts, wide=wide)
+    blocks = encode(tested, parts, wide=wide, odd=odd, digested=digested)
+    assert blocks == expected_blocks(parts, wide=wide, digested=digested)
     assert decode(tested, blocks) == [entry for part in parts for entry in part]
 
 
