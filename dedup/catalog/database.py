@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,7 +22,7 @@ from dedup import kernel
 from dedup.catalog.blocks import block_numbers, decode_blocks, joined
 from dedup.catalog.segment_file import META_KEY, SegmentMeta, rocks_errors, table_options
 from dedup.catalog.table import Table
-from dedup.core.arrays import I64, U64
+from dedup.core.arrays import I64, U8, U64
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 
@@ -121,8 +122,13 @@ def _check(folder: Path) -> bytes:
     return f"{crc:08x}".encode()
 
 
-def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, int]:
+def find(
+    view: View, keys: Keys, hashes: U64, *, sst_bytes: int, digests: U64 | None = None
+) -> tuple[I64, int]:
     """Return the time (ms) of each of n keys, `ABSENT_MS` where absent; and blocks read.
+
+    `digests`, uint64 of shape (n,), is filled with the digests beside the keys, 0 where there is
+    none.
 
     Raises
     ------
@@ -133,13 +139,17 @@ def find(view: View, keys: Keys, hashes: U64, *, sst_bytes: int) -> tuple[I64, i
     if view.table is not None:
         # What it finds amiss, or is asked in another order, RocksDB looks at, and says what it is.
         with suppress(OSError, ValueError):
-            offsets_ms, found = view.table.find(wanted, keys)
+            offsets_ms, found = view.table.find(wanted, keys, digests)
             return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), found
-    return _find_by_rocksdb(view, keys, wanted, sst_bytes)
+    return _find_by_rocksdb(view, keys, wanted, sst_bytes, digests)
 
 
-def _find_by_rocksdb(view: View, keys: Keys, wanted: I64, sst_bytes: int) -> tuple[I64, int]:
+def _find_by_rocksdb(
+    view: View, keys: Keys, wanted: I64, sst_bytes: int, digests: U64 | None
+) -> tuple[I64, int]:
     times_ms = np.full(len(keys), ABSENT_MS, np.int64)
+    if digests is not None:
+        digests[:] = 0
     meta, blocks_read = view.meta, 0
     numbers, which = np.unique(wanted, return_inverse=True)
     step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
@@ -159,38 +169,49 @@ def _find_by_rocksdb(view: View, keys: Keys, wanted: I64, sst_bytes: int) -> tup
             continue
         data, starts = joined(found.values())
         query = keys if len(asked) == len(keys) else keys.take(asked)
-        offsets_ms = kernel.blocks_find(data, starts, rows, query.data, query.offsets)
+        beside = None if digests is None else np.zeros(len(query), np.uint64)
+        offsets_ms = kernel.blocks_find(data, starts, rows, query.data, query.offsets, beside)
+        if digests is not None and beside is not None:
+            digests[asked] = beside
         hit = offsets_ms >= 0
         times_ms[asked[hit]] = meta.start_ms + offsets_ms[hit]
     return times_ms, blocks_read
 
 
-def decode_all(view: View) -> tuple[Keys, I64]:
-    """Return all keys of a segment and their times (ms); RocksError or ValueError where damaged."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """Keys of a segment in its order, their times (ms), and the digests beside them, if any."""
+
+    keys: Keys
+    times_ms: I64
+    digests: U64 | None = None
+
+
+def decode_all(view: View) -> Decoded:
+    """Return all entries of a segment; RocksError or ValueError where damaged."""
     if view.table is not None:
         with suppress(OSError, ValueError):
-            keys, times_ms = _decode_table(view, view.table, 0, view.meta.nblocks - 1)
-            if len(keys) == view.meta.count:
-                return keys, times_ms
+            found = _decode_table(view, view.table, 0, view.meta.nblocks - 1)
+            if len(found.keys) == view.meta.count:
+                return found
     values = view.db.values(read_opt=_reading(scan=True))
-    parts: list[tuple[Keys, I64]] = []
+    parts: list[tuple[U8, I64]] = []
     held: list[bytes] = []
     while blocks := list(islice(values, _DECODE_BLOCKS)):
         held += blocks
-        parts.append(decode_blocks(held[:-1]))
+        parts.append(joined(held[:-1]))
         del held[:-1]
     # RocksDB's iterator just ends at a damaged block; a whole one ends at the metadata entry.
     if held != [view.meta_bytes]:
         raise ValueError(_why_cut(view))
-    keys = Keys.concat([keys for keys, _ in parts])
-    times_ms = np.concatenate([offsets_ms for _, offsets_ms in parts]) + view.meta.start_ms
-    if len(keys) != view.meta.count:
-        raise ValueError(f"it holds {len(keys)} IDs, its metadata says {view.meta.count}")
-    return keys, times_ms
+    found = _decode(view, parts)
+    if len(found.keys) != view.meta.count:
+        raise ValueError(f"it holds {len(found.keys)} IDs, its metadata says {view.meta.count}")
+    return found
 
 
-def decode_range(view: View, first: int, last: int) -> tuple[Keys, I64]:
-    """Return keys and times (ms) of blocks ``first`` to ``last``, and perhaps of some beside them.
+def decode_range(view: View, first: int, last: int) -> Decoded:
+    """Return the entries of blocks ``first`` to ``last``, and perhaps of some beside them.
 
     Errors as `decode_all`.
     """
@@ -201,17 +222,28 @@ def decode_range(view: View, first: int, last: int) -> tuple[Keys, I64]:
     start = first.to_bytes(4, "big")
     for entry_key, block in view.db.items(from_key=start, read_opt=_reading(scan=True)):
         if int.from_bytes(entry_key[:4], "big") > last:
-            keys, offsets_ms = decode_blocks(blocks)
-            return keys, offsets_ms + view.meta.start_ms
+            return _decode(view, [joined(blocks)])
         blocks.append(block)
     # It just ends at a damaged block; a whole one has the metadata entry behind all blocks.
     raise ValueError(_why_cut(view))
 
 
-def _decode_table(view: View, table: Table, first: int, last: int) -> tuple[Keys, I64]:
-    parts = [kernel.blocks_decode(*blocks) for blocks in table.blocks(first, last)]
-    keys = Keys.concat([Keys(data, offsets) for data, offsets, _ in parts])
-    return keys, np.concatenate([offsets_ms for *_, offsets_ms in parts]) + view.meta.start_ms
+def _decode_table(view: View, table: Table, first: int, last: int) -> Decoded:
+    return _decode(view, table.blocks(first, last))
+
+
+def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
+    keys: list[Keys] = []
+    offsets_ms: list[I64] = []
+    digests: list[U64] = []
+    for part in blocks:
+        data, offsets, part_ms = kernel.blocks_decode(*part)
+        keys.append(Keys(data, offsets))
+        offsets_ms.append(part_ms)
+        if view.meta.digested:
+            digests.append(kernel.blocks_digests(*part))
+    times_ms = np.concatenate(offsets_ms) + view.meta.start_ms
+    return Decoded(Keys.concat(keys), times_ms, np.concatenate(digests) if digests else None)
 
 
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:

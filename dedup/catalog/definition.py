@@ -11,6 +11,8 @@ from typing import Any
 
 from dedup.core.parse import array, mapping, text
 
+#: How `dedup.spark.executor.rowhash` encodes values: another way of it is another payload.
+_PAYLOAD_ENCODING = 1
 #: Parts of a type that do not show in the bytes of an ID.
 _PRECISION = (
     (re.compile(r"decimal\(\d+,(-?\d+)\)"), r"decimal(,\1)"),
@@ -96,3 +98,9 @@ def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> s
     both = [[definition.to_json() for definition in side] for side in (before, after)]
     data = json.dumps(both, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
+def name_of_columns(definitions: Sequence[Definition]) -> str:
+    """Return a name for a set of columns, the same wherever they make the same values."""
+    told = json.dumps([_PAYLOAD_ENCODING, *(definition._bytes() for definition in definitions)])
+    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()

@@ -23,6 +23,8 @@ from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError
 
 SEGMENT_FORMAT = 2
+#: With a digest of the payload beside each ID; written where there are any.
+WITH_DIGESTS = 3
 #: Entry key of the metadata; sorts behind every block number.
 META_KEY = b"\xff\xff\xff\xffmeta"
 
@@ -80,6 +82,11 @@ class SegmentMeta:
     part: int
     format: int = SEGMENT_FORMAT
 
+    @property
+    def digested(self) -> bool:
+        """Whether a digest of the payload lies beside each ID."""
+        return self.format == WITH_DIGESTS
+
     def to_bytes(self) -> bytes:
         """Return the value of the metadata entry."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
@@ -99,8 +106,8 @@ class SegmentMeta:
         shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or type(fields.get("format")) is not int:
             raise ValueError(f"{shown} is none of a segment")
-        if fields["format"] != SEGMENT_FORMAT:
-            raise OtherVersion(fields["format"], SEGMENT_FORMAT)
+        if fields["format"] not in (SEGMENT_FORMAT, WITH_DIGESTS):
+            raise OtherVersion(fields["format"], WITH_DIGESTS)
         try:
             meta = cls(**fields)
             consistent = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
@@ -177,6 +184,7 @@ def write_segment_file(
     for piece in filter(len, pieces):
         _check_piece(piece, plan)
     count = sum(map(len, pieces))
+    digested = any(piece.digests is not None for piece in pieces)
     nblocks = block_count(count)
     wide_times = plan.end_ms - plan.start_ms > 1 << 32
     meta = SegmentMeta(
@@ -190,6 +198,7 @@ def write_segment_file(
         time_bytes=8 if wide_times else 4,
         parts=plan.hash_ranges,
         part=plan.range_index,
+        format=WITH_DIGESTS if digested else SEGMENT_FORMAT,
     )
     try:
         with rocks_errors():
@@ -199,8 +208,11 @@ def write_segment_file(
                 _refuse_repeats(chunk)
                 spread = spread_hashes(chunk.hashes, plan.hash_ranges)
                 offsets_ms = chunk.times_ms - plan.start_ms
+                digests = chunk.digests
+                if digested and digests is None:
+                    digests = np.zeros(len(chunk), np.uint64)
                 for entry_key, block in encode_blocks(
-                    chunk.keys, spread, offsets_ms, nblocks, wide_times=wide_times
+                    chunk.keys, spread, offsets_ms, nblocks, wide_times=wide_times, digests=digests
                 ):
                     writer[entry_key] = block
                 faults.point("segment.chunk")

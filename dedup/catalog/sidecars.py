@@ -127,7 +127,7 @@ class Sidecars:
             )
 
     def _rebuild(self, seg: SegmentRef) -> SplitBlockFilter:
-        keys, _ = self._views.read(seg)
+        keys = self._views.read(seg).keys
         blocks = blocks_in(seg.filter_bytes)
         rebuilt = SplitBlockFilter(
             np.zeros(8 * blocks, np.uint32),

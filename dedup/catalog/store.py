@@ -67,16 +67,17 @@ class ShardStore:
         """Return which hashes the segment's filter may hold."""
         return self._sidecars.may_hold(seg, hashes)
 
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         """Return the timestamp (ms) of each key, `ABSENT_MS` where absent."""
-        return self._views.lookup(seg, keys, hashes)
+        return self._views.lookup(seg, keys, hashes, digests)
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
         """Return the entries of a range of hashes."""
-        keys, times_ms = self._views.read(seg, hash_ranges, range_index)
+        found = self._views.read(seg, hash_ranges, range_index)
         faults.point("merge.read.after")
-        hashes = kernel.hash64(keys.data, keys.offsets, self._hash_key)
-        return Entries(keys, hashes, times_ms)[hash_range(hashes, hash_ranges, range_index)]
+        hashes = kernel.hash64(found.keys.data, found.keys.offsets, self._hash_key)
+        entries = Entries(found.keys, hashes, found.times_ms, found.digests)
+        return entries[hash_range(hashes, hash_ranges, range_index)]
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]

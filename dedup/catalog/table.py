@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dedup.core.arrays import I64, U8
+from dedup.core.arrays import I64, U8, U64
 from dedup.core.keys import Keys
 from dedup.kernel import tables
 
@@ -54,7 +54,7 @@ class Table:
         """Close the file; the table is not used any more."""
         self.file.close()
 
-    def find(self, numbers: I64, keys: Keys) -> tuple[I64, int]:
+    def find(self, numbers: I64, keys: Keys, digests: U64 | None = None) -> tuple[I64, int]:
         """Return the time of each key in its block, -1 where absent there; and blocks read.
 
         Parameters
@@ -62,9 +62,11 @@ class Table:
         numbers : int64 array, shape (n,)
             The block that could hold each key, never falling.
         keys : Keys, length n
+        digests : uint64 array, shape (n,), optional
+            To be filled with the digests beside the keys, 0 where there is none.
         """
         return tables.table_find(
-            self.file.fileno(), self.directory, numbers, keys.data, keys.offsets
+            self.file.fileno(), self.directory, numbers, keys.data, keys.offsets, digests
         )
 
     def blocks(self, first: int, last: int) -> Iterator[tuple[U8, I64]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,15 @@ import numpy as np
 
 from dedup import faults
 from dedup.catalog.blocks import block_count
-from dedup.catalog.database import View, build_view, decode_all, decode_range, find, open_view
+from dedup.catalog.database import (
+    Decoded,
+    View,
+    build_view,
+    decode_all,
+    decode_range,
+    find,
+    open_view,
+)
 from dedup.catalog.layout import SEGMENT_SUFFIX
 from dedup.catalog.open_views import PROCESS_VIEWS, OpenViews
 from dedup.catalog.root import ObjectMissing
@@ -60,7 +69,7 @@ class Views:
         self._hash_key_id = files.hash_key_id
         self._open_views = PROCESS_VIEWS if open_views is None else open_views
 
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         """Return the timestamp of each key, as `dedup.core.ports.SegmentStore` says."""
         self._counters.lookups += 1
         self._counters.keys_looked_up += len(keys)
@@ -68,14 +77,15 @@ class Views:
             raise ValueError(f"{len(keys)} keys, but {len(hashes)} hashes")
         if len(keys) == 0:
             return np.empty(0, np.int64)
-        times_ms, blocks_read = self._read(
-            seg, lambda view: find(view, keys, seg.spread(hashes), sst_bytes=seg.sst_bytes)
+        asked = partial(
+            find, keys=keys, hashes=seg.spread(hashes), sst_bytes=seg.sst_bytes, digests=digests
         )
+        times_ms, blocks_read = self._read(seg, asked)
         self._counters.catalog_reads += blocks_read
         return times_ms
 
-    def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> tuple[Keys, I64]:
-        """Return keys of a segment in (hash, key) order, and their timestamps (ms).
+    def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Decoded:
+        """Return entries of a segment in (hash, key) order.
 
         They are those of one of some equal ranges of hashes, and perhaps a few beside them.
         """

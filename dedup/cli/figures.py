@@ -146,7 +146,7 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
 
     verdict = "=" if sum(n[name] for name in VERDICTS) == n["records_in"] else "DIFFERS FROM"
     # Few ever choose a policy under which there is a fifth.
-    lines = "five" if n["untimed"] else "four"
+    lines = ("four", "five", "six")[bool(n["untimed"]) + bool(n["conflict"])]
     line("records in", n["records_in"], f"{verdict} sum of the next {lines}")
     line("  unique", n["unique"])
     line("  duplicate", n["duplicate"])
@@ -154,6 +154,8 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     line("  null ID", n["null_id"])
     if n["untimed"]:
         line("  untimed", n["untimed"], "an ID, but no timestamp")
+    if n["conflict"]:
+        line("  conflict", n["conflict"], "a copy whose payload differs")
     if n["unchecked"]:
         line("  not looked up", n["unchecked"], "of these, under at-least-once")
     line("records out", n["emitted"])

@@ -12,6 +12,7 @@ from dedup.core.clocks import NEVER_MS
 
 NullIds: TypeAlias = Literal["emit", "drop", "error"]
 NullTimestamps: TypeAlias = Literal["error", "now", "emit", "drop"]
+Conflicts: TypeAlias = Literal["drop", "emit"]
 
 #: Flags of a record, set where it is packed.
 FLAG_NULL_ID = 1
@@ -68,7 +69,7 @@ def observed_times(times_ms: I64, flags: U8) -> tuple[BOOL, I64]:
 
 
 def goes_on(
-    *, late: str, null_ids: str, null_timestamps: str, verdict_column: bool
+    *, late: str, null_ids: str, null_timestamps: str, conflicts: str, verdict_column: bool
 ) -> frozenset[Verdict]:
     """Return the verdicts whose rows leave the operator: with a verdict column, all of them."""
     if verdict_column:
@@ -78,6 +79,7 @@ def goes_on(
         Verdict.LATE: late == "emit",
         Verdict.NULL_ID: null_ids == "emit",
         Verdict.UNTIMED: null_timestamps == "emit",
+        Verdict.CONFLICT: conflicts == "emit",
     }
     return frozenset(verdict for verdict, emits in emitted.items() if emits)
 
@@ -87,10 +89,14 @@ GOES_ON = "dedup.goes_on"
 
 
 def names_that_go_on(
-    *, late: str, null_ids: str, null_timestamps: str, verdict_column: bool
+    *, late: str, null_ids: str, null_timestamps: str, conflicts: str, verdict_column: bool
 ) -> frozenset[str]:
     """Return the same verdicts by the names that a verdict column has for them."""
     emitted = goes_on(
-        late=late, null_ids=null_ids, null_timestamps=null_timestamps, verdict_column=verdict_column
+        late=late,
+        null_ids=null_ids,
+        null_timestamps=null_timestamps,
+        conflicts=conflicts,
+        verdict_column=verdict_column,
     )
     return frozenset(verdict.name.lower() for verdict in emitted)

@@ -29,6 +29,8 @@ class Verdict(IntEnum):
     NULL_ID = 3
     #: It has an ID, and no timestamp to judge it by.
     UNTIMED = 4
+    #: A duplicate whose payload is not that of the record which went on.
+    CONFLICT = 5
 
 
 def judge(

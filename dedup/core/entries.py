@@ -10,6 +10,7 @@ import numpy as np
 from dedup import kernel
 from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
+from dedup.core.payload import joined_digests
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +24,8 @@ class Entries:
         Their hashes under the query's filter key.
     times_ms : ndarray of int64, shape (n,)
         Their timestamps.
+    digests : ndarray of uint64, shape (n,), optional
+        Digests of their payloads (`dedup.core.payload`).
 
     Raises
     ------
@@ -33,17 +36,22 @@ class Entries:
     keys: Keys
     hashes: U64
     times_ms: I64
+    digests: U64 | None = None
 
     def __post_init__(self) -> None:
         n = len(self.keys), len(self.hashes), len(self.times_ms)
-        if len(set(n)) > 1:
+        if len(set(n)) > 1 or (self.digests is not None and len(self.digests) != n[0]):
             raise ValueError(f"{n[0]} keys, {n[1]} hashes and {n[2]} times")
 
     @classmethod
-    def in_order(cls, keys: Keys, hashes: U64, times_ms: I64) -> Entries:
+    def in_order(
+        cls, keys: Keys, hashes: U64, times_ms: I64, digests: U64 | None = None
+    ) -> Entries:
         """Return the entries of these columns, which may come in any order."""
         order = kernel.sort_keys(keys.data, keys.offsets, hashes)
-        return cls(keys.take(order), hashes[order], times_ms[order])
+        if digests is not None:
+            digests = digests[order]
+        return cls(keys.take(order), hashes[order], times_ms[order], digests)
 
     @classmethod
     def joined(cls, pieces: Sequence[Entries]) -> Entries:
@@ -52,6 +60,7 @@ class Entries:
             Keys.concat([piece.keys for piece in pieces]),
             np.concatenate([piece.hashes for piece in pieces]),
             np.concatenate([piece.times_ms for piece in pieces]),
+            joined_digests([(len(piece), piece.digests) for piece in pieces]),
         )
 
     def __len__(self) -> int:
@@ -60,7 +69,9 @@ class Entries:
     def __getitem__(self, span: slice) -> Entries:
         """The entries from ``span.start`` to before ``span.stop``, over the same memory."""
         offsets = self.keys.offsets[span.start : span.stop + 1]
-        return Entries(Keys(self.keys.data, offsets), self.hashes[span], self.times_ms[span])
+        digests = None if self.digests is None else self.digests[span]
+        keys = Keys(self.keys.data, offsets)
+        return Entries(keys, self.hashes[span], self.times_ms[span], digests)
 
 
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:

@@ -48,6 +48,8 @@ class Matches:
         Emitted timestamps.
     settled : bool array, shape (u,)
         IDs that have an entry within the horizon of all of their records.
+    digests : uint64 array, shape (m,), or None
+        Digests of the entries' payloads, where the policy asks for them; 0 where there is none.
     negative, true_positive, false_positive, unconfirmed : int
         IDs that no filter may hold / that a filter may hold and the catalog confirmed / refuted /
         was not asked about.
@@ -60,6 +62,7 @@ class Matches:
     index: I64
     times_ms: I64
     settled: BOOL
+    digests: U64 | None = None
     negative: int = 0
     true_positive: int = 0
     false_positive: int = 0
@@ -83,12 +86,20 @@ class _Search:
     log_right: Floats | None
     index: list[I64] = field(default_factory=list)
     times_ms: list[I64] = field(default_factory=list)
+    digests: list[U64] = field(default_factory=list)
     lost: list[SegmentRef] = field(default_factory=list)
 
-    def add(self, ids: I64, times_ms: I64) -> None:
+    @property
+    def wants_digests(self) -> bool:
+        """Whether payloads are compared."""
+        return self.policy.payload is not None
+
+    def add(self, ids: I64, times_ms: I64, digests: U64 | None = None) -> None:
         """Take in entries that were found."""
         self.index.append(ids)
         self.times_ms.append(times_ms)
+        if self.wants_digests:
+            self.digests.append(np.zeros(len(ids), np.uint64) if digests is None else digests)
         near = within_horizon(times_ms, self.distinct.first_ms[ids], self.policy.horizon_ms)
         near &= within_horizon(times_ms, self.distinct.last_ms[ids], self.policy.horizon_ms)
         self.settled[ids[near]] = True
@@ -103,7 +114,9 @@ class _Search:
             self.distinct.keys.offsets,
             self.distinct.hashes,
         )
-        self.add(ids, tail.times_ms[entries])
+        self.add(
+            ids, tail.times_ms[entries], None if tail.digests is None else tail.digests[entries]
+        )
 
     def probe_filters(self, state: ShardState, unsettled: I64) -> list[tuple[SegmentRef, I64]]:
         """Return the segments that may hold an entry, each with the IDs that it may hold.
@@ -151,12 +164,17 @@ class _Search:
             asked = Keys(keys.data, keys.offsets[start : end + 1])
             if len(unsettled) < len(ids):
                 ids, asked = ids[unsettled], asked.take(unsettled)
+            digests = np.zeros(len(ids), np.uint64) if self.wants_digests else None
             read = partial(self.store.lookup, segment, asked, self.distinct.hashes[ids])
+            if digests is not None:
+                read = partial(read, digests)
             times_ms = self._unless_lost(segment, read)
             if times_ms is not None:
                 present = times_ms != ABSENT_MS
                 confirmed[ids[present]] = True
-                self.add(ids[present], times_ms[present])
+                self.add(
+                    ids[present], times_ms[present], None if digests is None else digests[present]
+                )
         return confirmed
 
     def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:
@@ -242,6 +260,7 @@ def lookup(
         np.concatenate(search.index),
         np.concatenate(search.times_ms),
         search.settled,
+        np.concatenate(search.digests) if search.wants_digests else None,
         negative=len(unsettled) - int(maybe.sum()),
         true_positive=int(confirmed.sum()),
         false_positive=0 if believes else int((maybe & ~confirmed).sum()),

@@ -38,7 +38,8 @@ Setting: TypeAlias = Annotated[int, "setting"]
 class BatchMetrics:
     """One micro-batch, summed over shards.
 
-    ``records_in == unique + duplicate + late + null_id + untimed`` holds in every micro-batch, and
+    ``records_in == unique + duplicate + late + null_id + untimed + conflict`` holds in every
+    micro-batch, and
     ``filter_negative + filter_true_positive + filter_false_positive + filter_unconfirmed`` is the
     number of distinct IDs that the exact tail did not settle. Bytes and IDs are after the
     micro-batch. Timestamps are milliseconds since the epoch, None before the first.
@@ -56,6 +57,9 @@ class BatchMetrics:
     ``guarantee="at-least-once"``: they are among ``unique`` and ``late``. ``filter_unconfirmed``
     counts the IDs that a filter may hold and that the catalog was not asked about, under
     ``guarantee="at-most-once"``; `expected_lost` estimates how many of them were new.
+
+    ``conflict`` counts the duplicates whose payload differs, under ``check_payload``;
+    ``payload_unknown`` those among ``duplicate`` that had nothing to be compared with.
 
     Parameters
     ----------
@@ -153,6 +157,8 @@ class BatchMetrics:
     stage_us: dict[str, int]
     other_queries: Count = 0
     unchecked: RecordCount = 0
+    conflict: RecordCount = 0
+    payload_unknown: RecordCount = 0
     filter_unconfirmed: RecordCount = 0
     expected_lost_millionths: RecordCount = 0
 

@@ -22,6 +22,8 @@ Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 NULL_IDS = ("emit", "drop", "error")
 NULL_TIMESTAMPS = ("error", "now", "emit", "drop")
+#: What may become of a duplicate whose payload differs.
+CONFLICTS = ("drop", "emit")
 _HOUR_MS = 3_600_000
 
 
@@ -62,6 +64,8 @@ class Policy:
     guarantee : {"exactly-once", "at-most-once", "at-least-once"}
         At most once: what a filter may hold counts as seen, and the catalog is not asked. At least
         once: every record goes on, and none is remembered.
+    payload : str or None
+        Name of the set of columns that copies of a record are compared by; None: by none.
     """
 
     horizon_ms: int
@@ -79,6 +83,7 @@ class Policy:
     retain_epochs: int = 100
     accept_clock_jump: bool = False
     guarantee: Guarantee = "exactly-once"
+    payload: str | None = None
 
     @property
     def forgets_at_late(self) -> bool:

@@ -39,8 +39,12 @@ class SegmentStore(Protocol):
         segment.
         """
 
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
-        """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent."""
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
+        """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent.
+
+        `digests`, uint64 of shape (n,), is filled with the digests beside the keys, 0 where there
+        is none.
+        """
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
         """Return the entries of range ``range_index`` of ``hash_ranges`` equal ones, in order."""

@@ -29,6 +29,8 @@ class Records:
         From the whole micro-batch.
     source_hashes : mapping of source partition to int
         The hashes used in `sources`.
+    payload_hashes : uint64 array, shape (n,), or None
+        Keyed hash of each record's payload, where the policy names one.
     tie_rank : callable
         Ranks of the given records by order columns, then row hash.
     """
@@ -40,6 +42,7 @@ class Records:
     tie_rank: Callable[[I64], I64]
     sources: U64 | None = None
     source_hashes: Mapping[str, int] | None = None
+    payload_hashes: U64 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
-from dedup.core.arrays import BOOL, I64, U8
+from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.distinct_ids import distinct_ids
-from dedup.core.lookup import lookup
+from dedup.core.lookup import Matches, lookup
+from dedup.core.payload import Digested, compare, digests_of, numbered
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch, Records
@@ -100,6 +101,7 @@ def process(
     )
     judging = _Judging(policy, store, epoch, on_stage_end)
     state = _on_grid(state, judging)
+    state, digests = _digests(state, records, policy)
 
     times = _times(records, clocks, policy, epoch)
     verdicts = np.full(len(records.flags), Verdict.UNTIMED, np.uint8)
@@ -110,7 +112,8 @@ def process(
         verdicts[judgeable] = _unchecked(times.late[judgeable])
         judging.counts["unchecked"] += len(judgeable)
     elif len(judgeable):
-        verdicts[judgeable], taken, lost = _judged(state, records, judgeable, times, judging)
+        judged = _judged(state, records, judgeable, times, judging, digests)
+        verdicts[judgeable], taken, lost = judged
         state = replace(state, tail=state.tail.append(taken))
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -159,8 +162,21 @@ def _unchecked(late: BOOL) -> U8:
     return np.where(late, np.uint8(Verdict.LATE), np.uint8(Verdict.UNIQUE))
 
 
+def _digests(state: ShardState, records: Records, policy: Policy) -> tuple[ShardState, U64 | None]:
+    """Return the state that knows the set of columns, and the digest of each record's payload."""
+    if policy.payload is None or records.payload_hashes is None:
+        return state, None
+    payloads, number = numbered(state.payloads, policy.payload)
+    return replace(state, payloads=payloads), digests_of(records.payload_hashes, number)
+
+
 def _judged(
-    state: ShardState, records: Records, judgeable: I64, times: _Times, judging: _Judging
+    state: ShardState,
+    records: Records,
+    judgeable: I64,
+    times: _Times,
+    judging: _Judging,
+    digests: U64 | None,
 ) -> tuple[U8, Tail, list[SegmentRef]]:
     """Return verdicts of records with ID and time, the entries to remember, and lost segments."""
     policy = judging.policy
@@ -196,13 +212,37 @@ def _judged(
     judging.counts["filter_false_positive"] += matches.false_positive
     judging.counts["filter_unconfirmed"] += matches.unconfirmed
     judging.counts["expected_lost_millionths"] += round(1e6 * matches.expected_lost)
+    if digests is not None:
+        digests = digests[judgeable]
+        _find_conflicts(verdicts, Digested(first, times_ms, digests), taken, matches, judging)
     entries = Tail(
         keys if len(taken) == len(keys) else keys.take(taken),
         times_ms[taken],
         substituted[taken] | late[taken],
+        None if digests is None else digests[taken],
     )
     judging.on_stage_end("judge")
     return verdicts, entries, matches.lost
+
+
+def _find_conflicts(
+    verdicts: U8, records: Digested, taken: I64, matches: Matches, judging: _Judging
+) -> None:
+    """Mark the duplicates whose payload is not that of the record which went on, in place."""
+    duplicates = np.flatnonzero(verdicts == Verdict.DUPLICATE)
+    first_records = np.flatnonzero(records.groups == np.arange(len(records.groups)))
+    assert matches.digests is not None, "the policy asks for them"
+    remembered = Digested(
+        np.concatenate([first_records[matches.index], records.groups[taken]]),
+        np.concatenate([matches.times_ms, records.times_ms[taken]]),
+        np.concatenate([matches.digests, records.digests[taken]]),
+    )
+    asked = Digested(
+        records.groups[duplicates], records.times_ms[duplicates], records.digests[duplicates]
+    )
+    conflicts, unknown = compare(asked, remembered, judging.policy.horizon_ms)
+    verdicts[duplicates[conflicts]] = Verdict.CONFLICT
+    judging.counts["payload_unknown"] += int(unknown.sum())
 
 
 def _record_counts(

@@ -26,6 +26,11 @@ def derive_keys(query_id: str) -> tuple[bytes, bytes]:
     return shard, bloom
 
 
+def payload_key(query_id: str) -> bytes:
+    """Return the 16-byte key of the hashes of payloads, as `derive_keys`."""
+    return hashlib.blake2b(query_id.encode(), digest_size=16, person=b"dedup payload v1").digest()
+
+
 def filter_key_id(query_id: str) -> int:
     """Return the ID of a query's filter key, as certificate, segments and sidecars hold it."""
     return hash_key_id(derive_keys(query_id)[1])

@@ -28,6 +28,8 @@ from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
+#: With digests of payloads, and their sets of columns; written where there are any.
+WITH_PAYLOADS = 4
 VERSION = 3
 #: Without the fields `run_began` and `branches`.
 _BEFORE = 2
@@ -37,7 +39,7 @@ _SIZE = _HEADER.size + _CRC.size
 #: What a head may decompress to: a hundred times what a shard of 10,000 segments takes.
 _MAX_HEAD_BYTES = 1 << 28
 
-_LATER_FIELDS = frozenset(("run_began", "branches"))
+_LATER_FIELDS = frozenset(("run_began", "branches", "payloads"))
 _FIELDS = _LATER_FIELDS | {
     "epoch", "bucket_ms", "clocks", "manifest", "slices", "forgotten", "stray_files",
     "forgotten_before_ms",
@@ -73,6 +75,8 @@ class ShardState:
     forgotten_before_ms : int
         IDs of earlier times may have been forgotten before the GC watermark passed them, because
         late copies were dropped anyway.
+    payloads : tuple of str
+        The sets of columns that digests of payloads were ever made of; see `dedup.core.payload`.
     """
 
     epoch: int = -1
@@ -86,6 +90,7 @@ class ShardState:
     run_began: int = 0
     branches: int = 0
     forgotten_before_ms: int = NEVER_MS
+    payloads: tuple[str, ...] = ()
 
     @property
     def live_buckets(self) -> int:
@@ -101,7 +106,7 @@ class ShardState:
 
     def head(self) -> dict[str, Any]:
         """Return everything but the tail and the filters' bytes, as JSON can hold it."""
-        return {
+        head = {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
             "clocks": self.clocks.to_json(),
@@ -113,6 +118,7 @@ class ShardState:
             "branches": self.branches,
             "forgotten_before_ms": self.forgotten_before_ms,
         }
+        return head | {"payloads": list(self.payloads)} if self.payloads else head
 
     @staticmethod
     def from_head(head: object) -> ShardState:
@@ -125,8 +131,9 @@ class ShardState:
         """
         fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, allowed=_FIELDS)
         orphans, foreign = array(fields["stray_files"], 2)
-        for segment in array(fields["slices"]):
-            text(segment)
+        payloads = array(fields.get("payloads", []))
+        for name in (*array(fields["slices"]), *payloads):
+            text(name)
         return ShardState(
             epoch=integer(fields["epoch"], -1),
             bucket_ms=integer(fields["bucket_ms"], 0),
@@ -138,6 +145,7 @@ class ShardState:
             run_began=integer(fields.get("run_began", 0), 0),
             branches=integer(fields.get("branches", 0), 0),
             forgotten_before_ms=integer(fields["forgotten_before_ms"]),
+            payloads=tuple(payloads),
         )
 
     def _head(self) -> bytes:
@@ -145,15 +153,22 @@ class ShardState:
 
     def to_bytes(self) -> bytes:
         """Return the state row, as ``dedup/core/FORMATS.md`` describes it."""
-        head, tail = self._head(), self.tail.to_bytes()
+        version = WITH_PAYLOADS if self.payloads else VERSION
+        head, tail = self._head(), self._digested_tail().to_bytes()
         filters = [built.to_bytes() for built in self.filters.values()]
         header = _HEADER.pack(
-            MAGIC, VERSION, len(filters), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
+            MAGIC, version, len(filters), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
         )
         parts = [header, _CRC.pack(zlib.crc32(header)), head, tail]
         for data in filters:
             parts += (_CRC.pack(len(data)), data)
         return b"".join(parts)
+
+    def _digested_tail(self) -> Tail:
+        """Return the tail, in the form that a row with payloads has."""
+        if not self.payloads or self.tail.digests is not None:
+            return self.tail
+        return replace(self.tail, digests=np.zeros(len(self.tail), np.uint64))
 
     @staticmethod
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
@@ -170,15 +185,17 @@ class ShardState:
         if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
             raise StateError.damaged("the checksum of its header is wrong")
         _, version, count, head_bytes, tail_bytes, crc = _HEADER.unpack_from(data)
-        if version not in (_BEFORE, VERSION):
-            raise StateError.unknown_version(version, VERSION)
+        if version not in (_BEFORE, VERSION, WITH_PAYLOADS):
+            raise StateError.unknown_version(version, WITH_PAYLOADS)
         body = view[_SIZE : _SIZE + head_bytes + tail_bytes]
         if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:
             raise StateError.damaged("the checksum of its manifest and tail is wrong")
         try:
             head = parse_json(_decompressed(body[:head_bytes]))
             state = ShardState.from_head(head)
-            tail = Tail.from_bytes(body[head_bytes:])
+            tail = Tail.from_bytes(body[head_bytes:], digested=version == WITH_PAYLOADS)
+            if bool(state.payloads) != (version == WITH_PAYLOADS):
+                raise ValueError("its version and its sets of columns do not go together")
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
         except (ValueError, zlib.error) as exc:

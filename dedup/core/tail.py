@@ -14,6 +14,7 @@ import numpy as np
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.keys import Keys
+from dedup.core.payload import joined_digests
 
 _HEADER = struct.Struct("<QQ")
 
@@ -29,11 +30,14 @@ class Tail:
         Emitted timestamps.
     clamped : bool array, shape (n,)
         Whether the timestamp was clamped or substituted.
+    digests : uint64 array, shape (n,), optional
+        Digests of payloads.
     """
 
     keys: Keys
     times_ms: I64
     clamped: BOOL
+    digests: U64 | None = None
 
     @staticmethod
     def empty() -> Tail:
@@ -46,11 +50,16 @@ class Tail:
     @property
     def nbytes(self) -> int:
         """Size of the serialised form."""
-        return _HEADER.size + len(self) * (4 + 8 + 1) + len(self.keys.data)
+        return _HEADER.size + len(self) * self._entry_bytes + len(self.keys.data)
+
+    @property
+    def _entry_bytes(self) -> int:
+        return _entry_bytes(digested=self.digests is not None)
 
     def take(self, index: I64) -> Tail:
         """Return the entries at these positions."""
-        return Tail(self.keys.take(index), self.times_ms[index], self.clamped[index])
+        digests = None if self.digests is None else self.digests[index]
+        return Tail(self.keys.take(index), self.times_ms[index], self.clamped[index], digests)
 
     def where(self, mask: BOOL) -> Tail:
         """Return the entries where the mask is set."""
@@ -66,6 +75,7 @@ class Tail:
             Keys.concat([self.keys, other.keys]),
             np.concatenate([self.times_ms, other.times_ms]),
             np.concatenate([self.clamped, other.clamped]),
+            joined_digests([(len(self), self.digests), (len(other), other.digests)]),
         )
 
     def bucket_starts(self, bucket_ms: int) -> I64:
@@ -78,7 +88,7 @@ class Tail:
         return kernel.hash64(self.keys.data, self.keys.offsets, hash_key)
 
     def to_bytes(self) -> bytes:
-        """Return u64 n, u64 key bytes, u32 lengths[n], i64 times[n], u8 clamped[n], keys."""
+        """Return the bytes that ``dedup/core/FORMATS.md`` describes."""
         lengths = np.diff(self.keys.offsets).astype("<u4")
         return b"".join(
             (
@@ -86,26 +96,37 @@ class Tail:
                 lengths.tobytes(),
                 self.times_ms.astype("<i8").tobytes(),
                 self.clamped.astype(np.uint8).tobytes(),
+                b"" if self.digests is None else self.digests.astype("<u8").tobytes(),
                 self.keys.data.tobytes(),
             )
         )
 
     @staticmethod
-    def from_bytes(data: memoryview) -> Tail:
-        """Return the tail; ValueError if the bytes do not add up."""
+    def from_bytes(data: memoryview, *, digested: bool = False) -> Tail:
+        """Return the tail, with digests or without; ValueError if the bytes do not add up."""
         if len(data) < _HEADER.size:
             raise ValueError("tail is shorter than its header")
         count, key_bytes = _HEADER.unpack_from(data)
-        if len(data) != _HEADER.size + count * 13 + key_bytes:
+        entry_bytes = _entry_bytes(digested=digested)
+        if len(data) != _HEADER.size + count * entry_bytes + key_bytes:
             raise ValueError("tail length does not match its header")
         lengths = np.frombuffer(data, "<u4", count, _HEADER.size)
         times = np.frombuffer(data, "<i8", count, _HEADER.size + 4 * count)
         clamped = np.frombuffer(data, np.uint8, count, _HEADER.size + 12 * count)
         if count and int(clamped.max()) > 1:
             raise ValueError("tail flags are neither 0 nor 1")
-        keys = np.frombuffer(data, np.uint8, key_bytes, _HEADER.size + 13 * count)
+        digests = None
+        if digested:
+            digests = np.frombuffer(data, "<u8", count, _HEADER.size + 13 * count).astype(np.uint64)
+        keys = np.frombuffer(data, np.uint8, key_bytes, _HEADER.size + entry_bytes * count)
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         if int(offsets[-1]) != key_bytes:
             raise ValueError("tail key lengths do not add up")
-        return Tail(Keys(keys, offsets), times.astype(np.int64), clamped.astype(np.bool_))
+        times_ms = times.astype(np.int64)
+        return Tail(Keys(keys, offsets), times_ms, clamped.astype(np.bool_), digests)
+
+
+def _entry_bytes(*, digested: bool) -> int:
+    """Return how many bytes an entry takes beside its key: length, time, flag, digest."""
+    return 4 + 8 + 1 + (8 if digested else 0)

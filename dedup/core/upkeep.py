@@ -119,7 +119,11 @@ class Upkeep:
         if not len(tail):
             return
         end_ms = start_ms + self.state.bucket_ms
-        entries = Entries.in_order(tail.keys, tail.hashes(self.epoch.hash_key), tail.times_ms)
+        digests = tail.digests
+        if digests is not None and not digests.any():
+            digests = None
+        hashes = tail.hashes(self.epoch.hash_key)
+        entries = Entries.in_order(tail.keys, hashes, tail.times_ms, digests)
         segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_filter_fpr), [entries])
         bucket = self.state.manifest.bucket(start_ms, end_ms)
         clamped = bool(tail.clamped.any())

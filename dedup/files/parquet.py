@@ -146,6 +146,7 @@ def dedup_parquet(
             late=chosen.late,
             null_ids=chosen.null_ids,
             null_timestamps=chosen.null_timestamps,
+            conflicts=chosen.conflicts,
             verdict_column=duplicates is None and chosen.verdict is not None,
         ),
     )

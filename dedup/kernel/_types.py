@@ -233,7 +233,8 @@ class Kernel(Protocol):
         q_data, q_offsets
             uint8 and int64 (q + 1): the keys to look for.
         digests
-            uint64, shape (q,), to be filled with the digests beside the keys: 0 where there is none.
+            uint64, shape (q,), to be filled with the digests beside the keys, 0 where there is
+            none.
 
         Returns
         -------

@@ -72,9 +72,10 @@ SERIES = (
     _counter("records_emitted", "Records that went on.", "emitted"),
     _counter("records_flagged",
              "Records whose timestamp was in the future or null, that came from an idle partition, "
-             "or that were not looked up.",
+             "that were not looked up, or whose payload could not be compared.",
              {name: name
-              for name in ("future", "null_timestamp", "returned_from_idle", "unchecked")},
+              for name in ("future", "null_timestamp", "returned_from_idle", "unchecked",
+                           "payload_unknown")},
              "flag"),
     _counter("filter_probes",
              "Distinct IDs asked of the filters; false positives cost a read of the catalog.",

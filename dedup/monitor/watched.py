@@ -16,8 +16,8 @@ from dedup.monitor.health import HISTORY, WINDOW, Health, TimedBatch, judge
 LONG_PAUSE = 10
 #: Counted in each micro-batch and shown per second.
 RATES = (
-    "records_in", "unique", "duplicate", "late", "null_id", "untimed", "catalog_reads",
-    "bytes_written",
+    "records_in", "unique", "duplicate", "late", "null_id", "untimed", "conflict",
+    "catalog_reads", "bytes_written",
 )  # fmt: skip
 
 

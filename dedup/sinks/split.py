@@ -27,6 +27,7 @@ def split(
     late: BatchFunction | None = None,
     null_id: BatchFunction | None = None,
     untimed: BatchFunction | None = None,
+    conflict: BatchFunction | None = None,
 ) -> DataStreamWriter:
     """Return the writer of a query that sends the rows of each verdict to a sink of their own.
 
@@ -42,7 +43,7 @@ def split(
     unique : callable of (DataFrame, int)
         Takes the rows that `dedup_by_id` would let pass without a verdict column, but for those
         that have a function of their own here; without the verdict column.
-    duplicate, late, null_id, untimed : callable of (DataFrame, int), optional
+    duplicate, late, null_id, untimed, conflict : callable of (DataFrame, int), optional
         Takes the rows of that verdict, with the verdict column. Without it they go to `unique` if
         the operator's options say that they go on, and nowhere if not. One function may be given
         for several verdicts, and is called once then; so may that of `unique`.
@@ -65,7 +66,13 @@ def split(
     `unique` comes last: where a row of it is visible, the other sinks have their part of the
     micro-batch. Any other function runs at least once, as with ``foreachBatch`` itself.
     """
-    given = {"duplicate": duplicate, "late": late, "null_id": null_id, "untimed": untimed}
+    given = {
+        "duplicate": duplicate,
+        "late": late,
+        "null_id": null_id,
+        "untimed": untimed,
+        "conflict": conflict,
+    }
     for option, function in {"unique": unique, **given}.items():
         if function is not None and not callable(function):
             raise ConfigError(

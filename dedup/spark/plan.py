@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dedup.catalog.definition import Definition
 from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
-from dedup.core.admission import NullIds, NullTimestamps, goes_on
+from dedup.core.admission import Conflicts, NullIds, NullTimestamps, goes_on
 from dedup.core.arrival import Verdict
 from dedup.core.policy import Policy
 
@@ -67,6 +67,9 @@ class Plan:
         Who writes the rows to a file, by which unpack gets them.
     marked : bool
         Whether the driver left a mark at the root that every executor must see.
+    conflicts : what becomes of duplicates whose payload differs
+    payload_columns : tuple of str
+        What the payload is made of, where the policy names it.
     """
 
     id_columns: tuple[tuple[str, str, str], ...]
@@ -94,6 +97,8 @@ class Plan:
     start_id: str
     bodies: Literal["pack", "group", "nobody"] = "nobody"
     marked: bool = False
+    conflicts: Conflicts = "drop"
+    payload_columns: tuple[str, ...] = ()
 
     @property
     def goes_on(self) -> npt.NDArray[np.bool_]:
@@ -102,6 +107,7 @@ class Plan:
             late=self.policy.late,
             null_ids=self.null_ids,
             null_timestamps=self.null_timestamps,
+            conflicts=self.conflicts,
             verdict_column=self.verdict_column is not None,
         )
         return np.array([verdict in emitted for verdict in Verdict])

@@ -38,8 +38,9 @@ class CountingStore:
         self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
         return piece.may_contain(spread)
 
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         """Return the timestamp of each key, `ABSENT_MS` where the segment lacks it."""
+        assert digests is None, "a trial has no payloads"
         self.counts["blocks_read"] += len(
             np.unique(block_numbers(seg.spread(hashes), block_count(seg.count)))
         )

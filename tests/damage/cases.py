@@ -352,6 +352,6 @@ def _cached(world: World, shard: int, segment: SegmentRef, suffix: str) -> Path:
 def worlds(path: Path, *, remote: bool = False) -> tuple[World, World]:
     """A query's catalog, and that of a stranger."""
     return (
-        World(path / "own", QUERY, remote=remote),
+        World(path / "own", QUERY, remote=remote, digested_shards=frozenset({1})),
         World(path / "stranger", OTHER_QUERY, remote=remote, seed=2),
     )

@@ -27,6 +27,7 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
+from dedup.core.payload import digests_of
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.sharding import derive_keys
 from dedup.core.state import ShardState
@@ -53,6 +54,8 @@ class World:
     remote: bool = False
     seed: int = 1
     ids: int = 150
+    #: Which shards compare payloads.
+    digested_shards: frozenset[int] = frozenset()
     states: dict[int, ShardState] = field(default_factory=dict)
     truth: dict[str, Content] = field(default_factory=dict)
     lineages: dict[str, Lineage] = field(default_factory=dict)
@@ -138,7 +141,7 @@ class World:
             start_ms = START_MS + nth * BUCKET_MS
             # As many in each, so that nothing but content tells them apart.
             made = self.content(f"{shard}.{nth}", self.ids, start_ms)
-            segment, built = self.write(store, made, start_ms)
+            segment, built = self.write(store, made, start_ms, shard)
             self.truth[segment.name] = made
             buckets.append(Bucket(start_ms, start_ms + BUCKET_MS, nth == 0, ((segment,),)))
             filters[segment.name] = built
@@ -171,6 +174,7 @@ class World:
             accepted_losses=1,
             stray_files=(2, 3),
             run_began=7,
+            payloads=("columns",) if shard in self.digested_shards else (),
         )
         self.states[shard] = state
         write_backup(self.root, self.query_id, shard, state)
@@ -179,20 +183,27 @@ class World:
             accept_loss(self.root, self.query_id, shard, self.segment(shard, nth).name)
 
     def write(
-        self, store: ShardStore, made: Content, start_ms: int
+        self, store: ShardStore, made: Content, start_ms: int, shard: int = 0
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
+        digests = digests_of(made.hashes, 1) if shard in self.digested_shards else None
+        entries = Entries.in_order(made.keys, made.hashes, made.times_ms, digests)
         plan = SegmentPlan(start_ms, start_ms + BUCKET_MS, 0.01)
         return store.write_segment(plan, [entries])
 
     def _tail(self, shard: int) -> Tail:
         made = self.content(f"tail {shard}", 20, START_MS + 2 * BUCKET_MS)
-        return Tail(made.keys, made.times_ms, np.arange(20) % 3 == 0)
+        digests = digests_of(made.hashes, 1) if shard in self.digested_shards else None
+        return Tail(made.keys, made.times_ms, np.arange(20) % 3 == 0, digests)
 
 
 def state_content(state: ShardState) -> Mapping[str, object]:
     """All that a state says, comparable, without its filters."""
     return {
         "head": {**state.head(), "slices": None},
-        "tail": [list(state.tail.keys), state.tail.times_ms.tolist(), state.tail.clamped.tolist()],
+        "tail": [
+            list(state.tail.keys),
+            state.tail.times_ms.tolist(),
+            state.tail.clamped.tolist(),
+            None if state.tail.digests is None else state.tail.digests.tolist(),
+        ],
     }

@@ -23,7 +23,7 @@ from dedup.catalog.root import Root
 from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
-from dedup.core.sharding import derive_keys, slot_keys
+from dedup.core.sharding import derive_keys, payload_key, slot_keys
 from dedup.errors import DataError, ExecutorError
 from dedup.spark.executor import pack, wire
 from dedup.spark.executor.keycolumn import key_column, restored, without
@@ -56,7 +56,7 @@ def plan(**changes: Any) -> Plan:
 
 
 def layout() -> Layout:
-    return Layout(slot_keys(SHARDS, 2), *derive_keys("some query"))
+    return Layout(slot_keys(SHARDS, 2), *derive_keys("some query"), payload_key("some query"))
 
 
 def rows(count: int) -> pa.RecordBatch:
@@ -97,7 +97,7 @@ def packed(batches: list[pa.RecordBatch], made: Plan | None = None) -> list[dict
 
 def heads(sent: list[dict[str, Any]], column: str, *, with_sources: bool = False) -> list[int]:
     """What the heads of all blobs hold in a column, sorted."""
-    schema = wire.head_schema(with_sources=with_sources)
+    schema = wire.head_schema(with_sources=with_sources, with_payload=False)
     blobs = (wire.read_batch(row["head"], schema) for row in sent if row["rows"] != wire.CONTROL)
     return sorted(value for head in blobs for value in head[column].to_pylist())
 
@@ -227,7 +227,9 @@ def test_every_row_is_sent_once_and_comes_back() -> None:
     # Copies of an ID meet in one shard; so do equal rows without an ID.
     where: dict[str | None, set[int]] = {}
     for row, piece in zip(blobs, back, strict=True):
-        head = wire.read_batch(row["head"], wire.head_schema(with_sources=False))
+        head = wire.read_batch(
+            row["head"], wire.head_schema(with_sources=False, with_payload=False)
+        )
         flags = head["flags"].to_numpy()
         for name, flag in zip(piece["id"].to_pylist(), flags, strict=True):
             assert bool(flag & FLAG_NULL_ID) == (name is None)

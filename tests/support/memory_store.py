@@ -29,6 +29,8 @@ class MemoryStore:
 
     hash_key: bytes = HASH_KEY
     segments: dict[str, tuple[SegmentRef, dict[bytes, int]]] = field(default_factory=dict)
+    #: Of segments that have any.
+    digests: dict[str, dict[bytes, int]] = field(default_factory=dict)
     filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     accepted: set[str] = field(default_factory=set)
@@ -51,10 +53,13 @@ class MemoryStore:
 
         return may_hold(head, read_into, seg.spread(hashes))
 
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         self._check(seg)
         self.lookups += 1
         entries = self.segments[seg.name][1]
+        if digests is not None:
+            beside = self.digests.get(seg.name, {})
+            digests[:] = np.array([beside.get(key, 0) for key in keys], np.uint64)
         return np.array([entries.get(key, ABSENT_MS) for key in keys], np.int64)
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
@@ -63,7 +68,11 @@ class MemoryStore:
         held = self.segments[seg.name][1]
         keys = Keys.from_list(list(held))
         hashes = kernel.hash64(keys.data, keys.offsets, self.hash_key)
-        entries = Entries.in_order(keys, hashes, np.array(list(held.values()), np.int64))
+        times_ms = np.array(list(held.values()), np.int64)
+        digests = None
+        if beside := self.digests.get(seg.name):
+            digests = np.array([beside[key] for key in held], np.uint64)
+        entries = Entries.in_order(keys, hashes, times_ms, digests)
         return entries[hash_range(entries.hashes, hash_ranges, range_index)]
 
     def write_segment(
@@ -86,6 +95,9 @@ class MemoryStore:
         )
         self.segments[name] = (ref, held)
         self.filters[name] = made
+        if entries.digests is not None:
+            beside = zip(entries.keys, entries.digests.tolist(), strict=True)
+            self.digests[name] = dict(beside)
         return ref, made
 
     def delete(self, names: Sequence[str]) -> int:

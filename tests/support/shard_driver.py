@@ -45,13 +45,14 @@ STABLE_OR_NOT = pytest.mark.parametrize("stable", [False, True], ids=["any", "st
 class Rec:
     """A record: its ID (None: null), own timestamp (None: null), source partition.
 
-    `untimed`: no time stands in for a null timestamp.
+    `untimed`: no time stands in for a null timestamp. `payload`: what else it says.
     """
 
     id: bytes | None
     time_ms: int | None
     source: str = ""
     untimed: bool = False
+    payload: int = 0
 
 
 def is_untimed(rec: Rec) -> bool:
@@ -66,6 +67,9 @@ class Passed:
     id: bytes
     time_ms: int
     batch: int
+    payload: int = 0
+    #: By what columns it was to be compared as it was taken.
+    column_set: str | None = None
 
 
 @dataclass
@@ -179,6 +183,7 @@ class Driver:
             tie_rank=lambda index: index.copy(),
             sources=np.array([names.index(rec.source) for rec in recs], np.uint64),
             source_hashes={name: names.index(name) for name in observed},
+            payload_hashes=np.array([rec.payload << 8 for rec in recs], np.uint64),
         )
 
     def _judge(
@@ -192,6 +197,7 @@ class Driver:
             effective = np.full(len(recs), base.clocks.effective_now(self.now_ms))
             late = np.zeros(len(recs), bool)
         arrival = np.lexsort((np.arange(len(recs)), effective))
+        duplicates: list[tuple[Rec, int, Verdict]] = []
         for i in arrival:
             rec, verdict, t = recs[i], Verdict(outcome.verdicts[i]), int(effective[i])
             if rec.id is None:
@@ -207,7 +213,8 @@ class Driver:
             if verdict == Verdict.DUPLICATE and policy.guarantee == "at-most-once":
                 self.unproven += not same
                 continue
-            if verdict == Verdict.DUPLICATE:
+            if verdict in (Verdict.DUPLICATE, Verdict.CONFLICT):
+                duplicates.append((rec, t, verdict))
                 assert any(abs(p.time_ms - t) <= policy.horizon_ms for p in same), (
                     f"clause 2: {rec} at {t} has no reason to be dropped"
                 )
@@ -219,7 +226,25 @@ class Driver:
             if emitted or not policy.forgets_at_late:
                 assert not close, f"clause 1: {rec} at {t} passed although {close} did"
             if emitted:
-                self.passed.append(Passed(rec.id, t, self.batch))
+                self.passed.append(Passed(rec.id, t, self.batch, rec.payload, policy.payload))
+
+        for rec, t, verdict in duplicates:
+            self._judge_payload(rec, t, verdict)
+
+    def _judge_payload(self, rec: Rec, time_ms: int, verdict: Verdict) -> None:
+        """Check a duplicate against those that went on: lookups end with the first one found."""
+        policy = self.policy
+        near = [
+            p
+            for p in self.passed
+            if p.id == rec.id and abs(p.time_ms - time_ms) <= policy.horizon_ms
+        ]
+        alike = [p for p in near if p.column_set == policy.payload]
+        if verdict == Verdict.CONFLICT:
+            assert policy.payload is not None
+            assert any(p.payload != rec.payload for p in alike), f"{rec} differs from none"
+        elif policy.payload is not None and len(near) == len(alike):
+            assert any(p.payload == rec.payload for p in alike), f"{rec} differs from all"
 
     def _within(self, passed: Passed, time_ms: int) -> bool:
         """Whether the guarantee covers the pair: the shortest memory since then does."""

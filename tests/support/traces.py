@@ -50,7 +50,7 @@ def policies(
 
 
 @st.composite
-def batches(draw: st.DrawFn, *, nulls: bool = True) -> list[list[Rec]]:
+def batches(draw: st.DrawFn, *, nulls: bool = True, payloads: int = 0) -> list[list[Rec]]:
     """Micro-batches of disordered records round a clock that moves on, and sometimes leaps."""
     base = draw(st.integers(-50, 50))
     result = []
@@ -68,6 +68,7 @@ def batches(draw: st.DrawFn, *, nulls: bool = True) -> list[list[Rec]]:
             st.one_of(*times, st.none()) if nulls else st.one_of(*times),
             st.sampled_from(["p", "q"]),
             st.booleans(),
+            st.integers(0, payloads),
         )
         result.append(draw(st.lists(record, max_size=12)))
     return result

@@ -106,7 +106,7 @@ def test_ids_in_wrong_blocks_or_order_are_told(
 ) -> None:
     # Made by a writer with another idea of blocks; its checksums are all good.
     def of_half_as_many(
-        keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool
+        keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool, digests: None
     ) -> Iterator[tuple[bytes, bytes]]:
         return encode_blocks(keys, hashes, offsets_ms, nblocks // 2, wide_times=wide_times)
 

@@ -118,7 +118,7 @@ class Counting(MemoryStore):
         self.asked.append(("filter", seg.name))
         return super().may_hold(seg, hashes)
 
-    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64) -> I64:
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         assert len(keys) == len(hashes) > 0
         self.asked.append(("lookup", seg.name))
         return super().lookup(seg, keys, hashes)

@@ -48,6 +48,18 @@ def test_options_changed_on_restart(
         driver.feed(recs, now_ms)
 
 
+@traces(300)
+@given(policies(), batches(payloads=2), st.data())
+def test_payloads_are_compared(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+    """By one set of columns, by another, or by none, changed at restarts."""
+    driver = Driver(policy)
+    now_ms = 0
+    for recs in trace:
+        driver.retune(payload=data.draw(st.sampled_from(["a", "a", "b", None])))
+        now_ms += data.draw(st.sampled_from([10, 100, 400]))
+        driver.feed(recs, now_ms)
+
+
 @traces(200)
 @given(policies(), batches(), st.data())
 def test_guarantee_changed_on_restart(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dedup.core.state import MAGIC, VERSION, ShardState
+from dedup.core.state import MAGIC, WITH_PAYLOADS, ShardState
 from dedup.errors import StateError
 from tests.support.memory_store import KEY_ID
 from tests.support.shard_driver import Driver, Rec, drive
@@ -172,11 +172,11 @@ def test_filters_of_segments_that_the_manifest_does_not_name(state: ShardState) 
     assert filters(read(replace(state, filters=stranger).to_bytes())) == filters(state)
 
 
-@pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
+@pytest.mark.parametrize("version", [0, WITH_PAYLOADS + 1, 0xFFFF])
 def test_an_unknown_version(state: ShardState, version: int) -> None:
     data = state.to_bytes()
     header = data[:4] + struct.pack("<H", version) + data[6:20]
-    with pytest.raises(StateError, match=f"format {version};.*reads format {VERSION}"):
+    with pytest.raises(StateError, match=f"format {version};.*reads format {WITH_PAYLOADS}"):
         read(header + struct.pack("<I", zlib.crc32(header)) + data[24:])
 
 

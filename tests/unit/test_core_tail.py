@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,28 @@ def test_round_trip(content: list[Entry]) -> None:
 def test_layout() -> None:
     tail = tail_of([(b"ab", 5, False), (b"", -1, True)])
     assert tail.to_bytes() == struct.pack("<QQIIqqBB", 2, 2, 2, 0, 5, -1, 0, 1) + b"ab"
+
+
+@given(entries, entries)
+def test_digests_travel_with_their_entries(one: list[Entry], two: list[Entry]) -> None:
+    digests = np.arange(len(one)).astype(np.uint64) + np.uint64(2**63)
+    digested = replace(tail_of(one), digests=digests)
+    data = digested.to_bytes()
+    assert len(data) == digested.nbytes
+    back = Tail.from_bytes(memoryview(data), digested=True)
+    assert content_of(back) == one
+    assert back.digests is not None
+    assert back.digests.tolist() == digests.tolist()
+    if one:
+        with pytest.raises(ValueError, match="tail length"):
+            Tail.from_bytes(memoryview(data))
+    joined = digested.append(tail_of(two))
+    if one and two:
+        assert joined.digests is not None
+        assert joined.digests.tolist() == [*digests.tolist(), *[0] * len(two)]
+        some = joined.take(np.array([len(one), 0]))
+        assert some.digests is not None
+        assert some.digests.tolist() == [0, 2**63]
 
 
 @given(entries, entries)

@@ -105,6 +105,7 @@ def test_the_page_names_the_versions_that_are_written() -> None:
     rows = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \|", table, re.MULTILINE))
     assert {kind: int(version) for kind, version in rows.items()} == {
         "segment (its metadata)": segments.SEGMENT_FORMAT,
+        "segment with digests of payloads": segments.WITH_DIGESTS,
         "block in a segment": 1,
         "filter sidecar": filters._VERSION,
         "birth certificate": certificates.CERTIFICATE_FORMAT,
@@ -181,7 +182,7 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
 
 
 def later_metadata(meta: segments.SegmentMeta) -> bytes:
-    fields: dict[str, Any] = {"format": segments.SEGMENT_FORMAT + 1, "name": meta.name}
+    fields: dict[str, Any] = {"format": segments.WITH_DIGESTS + 1, "name": meta.name}
     return json.dumps(fields).encode()
 
 
@@ -191,13 +192,13 @@ def test_a_segment_of_a_later_format_is_named(
     with monkeypatch.context() as patch:
         patch.setattr(segments.SegmentMeta, "to_bytes", later_metadata)
         made, seg = written(bench.store(), 50)
-    with pytest.raises(CatalogError, match="written by another release: it has format 3") as said:
+    with pytest.raises(CatalogError, match="written by another release: it has format 4") as said:
         bench.store().lookup(seg, made.keys, made.hashes)
     assert not isinstance(said.value, SegmentDamaged)
     assert said.value.remedy == "other-version"
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
     assert [p for p in report.problems if "damaged" in p] == []
-    assert "the segment was written by another release: it has format 3" in report.problems[0]
+    assert "the segment was written by another release: it has format 4" in report.problems[0]
 
 
 def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(

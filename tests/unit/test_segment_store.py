@@ -125,6 +125,42 @@ def test_pieces_are_written_as_one_segment(open_store: OpenStore, parts: int) ->
         assert reader.may_hold(seg, whole.hashes).all()
 
 
+@pytest.mark.parametrize("some", ["all", "some", "none"])
+def test_digests_are_kept_beside_the_keys(open_store: OpenStore, some: str) -> None:
+    """Of pieces of which some have none; read whole, in part, and by key."""
+    made = varied(3000)
+    digests = np.arange(1, 3001).astype(np.uint64) << np.uint64(50)
+    whole = Entries.in_order(made.keys, made.hashes, made.times_ms, digests)
+    pieces = []
+    for nth in range(2):
+        at = np.arange(nth, len(whole), 2)
+        beside = None if some == "none" or (some == "some" and nth) else whole.digests[at]
+        columns = whole.keys.take(at), whole.hashes[at], whole.times_ms[at]
+        pieces.append(Entries(*columns, beside))
+    expected = {"all": digests.tolist(), "none": [0] * 3000}.get(some)
+    if expected is None:
+        has = set(pieces[0].keys)
+        expected = [
+            digest if key in has else 0
+            for key, digest in zip(made.keys, digests.tolist(), strict=True)
+        ]
+    seg, _ = open_store().write_segment(SegmentPlan(START_MS, END_MS, 0.01), pieces)
+    reader = open_store()
+    found = np.full(3000, 5, np.uint64)
+    times_ms = reader.lookup(seg, made.keys, made.hashes, found)
+    assert times_ms.tolist() == made.times_ms.tolist()
+    assert found.tolist() == expected
+    by_key = dict(zip(made.keys, expected, strict=True))
+    for entries in (reader.read_segment(seg), reader.read_segment(seg, 4, 2)):
+        if some == "none":
+            assert entries.digests is None
+        else:
+            assert entries.digests.tolist() == [by_key[key] for key in entries.keys]
+    strange, asked = fixed(10, prefix="other"), np.full(10, 5, np.uint64)
+    assert reader.lookup(seg, strange.keys, strange.hashes, asked).tolist() == [ABSENT_MS] * 10
+    assert not asked.any()
+
+
 @pytest.mark.parametrize("parts", [1, 2, 8])
 def test_ranges_of_hashes_make_up_the_whole_segment(open_store: OpenStore, parts: int) -> None:
     made = varied(3000)

@@ -190,11 +190,12 @@ def _read(copy: Path) -> tuple[SegmentMeta, Keys, I64, I64]:
     build_view(copy, copy.with_name("view"))
     view = open_view(copy.with_name("view"))
     with closing(view):
-        keys, times_ms = decode_all(view)
+        found = decode_all(view)
         entries = [(key, block) for key, block in view.db.items() if key != META_KEY]
         numbers = [int.from_bytes(key, "big") for key, _ in entries]
         counts = [ids_in_block(block) for _, block in entries]
-        return view.meta, keys, times_ms, np.repeat(np.array(numbers, np.int64), counts)
+        blocks = np.repeat(np.array(numbers, np.int64), counts)
+        return view.meta, found.keys, found.times_ms, blocks
 
 
 def _content_problems(

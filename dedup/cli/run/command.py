@@ -89,6 +89,14 @@ class RunFlags(TalkingFlags):
         ),
         _OUTPUT,
     ] = "exactly-once"
+    check_payload: Annotated[
+        list[str] | None,
+        option("COL", "Column in which copies may not differ: one that does is a conflict."),
+        _OUTPUT,
+    ] = None
+    conflicts: Annotated[
+        str, option("drop|emit", "Duplicates that differ in a --check-payload column."), _OUTPUT
+    ] = "drop"
     duplicates: Annotated[
         Path | None, option("DIR", "Folder of the rows that do not go on."), _OUTPUT
     ] = None
@@ -148,7 +156,7 @@ class RunFlags(TalkingFlags):
         given["file_format"] = given.pop("format")
         read = pairs(given.pop("read_option"), "--read-option")
         given["read_options"] = tuple(sorted(read.items()))
-        for name in ("id", "source_partition", "order_by"):
+        for name in ("id", "source_partition", "order_by", "check_payload"):
             given[name] = tuple(given[name] or ())
         return RunOptions.make(**given)
 

@@ -228,6 +228,7 @@ def _sink(files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileL
             late=options.late,
             null_ids=options.null_ids,
             null_timestamps=options.null_timestamps,
+            conflicts=options.conflicts,
             verdict_column=bool(options.verdict),
         ),
         aside=options.aside,

@@ -161,6 +161,7 @@ def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
         yield "--timestamp", options.timestamp
     yield from (("--source-partition", name) for name in options.source_partition)
     yield from (("--order-by", name) for name in options.order_by)
+    yield from (("--check-payload", name) for name in options.check_payload)
 
 
 def _check_column(flag: str, name: str, columns: list[str]) -> None:
@@ -211,6 +212,7 @@ def transform(
         for name in (
             "late",
             "guarantee",
+            "conflicts",
             "null_ids",
             "null_timestamps",
             "stable_timestamps",
@@ -233,6 +235,7 @@ def transform(
         timestamp=timestamp_column(options, columns.schema),
         source_partition=[named_column(name) for name in options.source_partition],
         order_by=[named_column(name) for name in options.order_by],
+        check_payload=[named_column(name) for name in options.check_payload] or False,
         verdict=VERDICT if options.duplicates is not None else options.verdict,
         shards=job.shards,
         **chosen,

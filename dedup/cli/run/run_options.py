@@ -11,7 +11,14 @@ from typing import Any
 from dedup.cli.run.folders import METRICS, check_folders, local_folder
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
-from dedup.core.policy import GUARANTEES, LATE, MIN_BUDGET_BYTES, NULL_IDS, NULL_TIMESTAMPS
+from dedup.core.policy import (
+    CONFLICTS,
+    GUARANTEES,
+    LATE,
+    MIN_BUDGET_BYTES,
+    NULL_IDS,
+    NULL_TIMESTAMPS,
+)
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
 
@@ -45,6 +52,8 @@ RULES = (
     "max_future",
     "order_by",
     "guarantee",
+    "check_payload",
+    "conflicts",
     "null_ids",
     "null_timestamps",
     "bad_records",
@@ -99,6 +108,8 @@ class RunOptions:
     idle_timeout: str | None = None
     order_by: tuple[str, ...] = ()
     guarantee: str = "exactly-once"
+    check_payload: tuple[str, ...] = ()
+    conflicts: str = "drop"
     bad_records: str = "error"
     duplicates: Path | None = None
     verdict: str | None = None
@@ -191,6 +202,12 @@ class RunOptions:
             choice("--output-format", self.output_format, OUTPUT_FORMATS)
         choice("--late", self.late, LATE)
         choice("--guarantee", self.guarantee, GUARANTEES)
+        choice("--conflicts", self.conflicts, CONFLICTS)
+        if self.conflicts != "drop" and not self.check_payload:
+            raise ConfigError(
+                f"--conflicts {self.conflicts} has no meaning without --check-payload; name the "
+                "columns to compare."
+            )
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
         choice("--new-columns", self.new_columns, ("error", "ignore", "add"))

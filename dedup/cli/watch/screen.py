@@ -149,7 +149,8 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
         "records/s",
         _rate(rates["records_in"]),
         f"unique {_rate(rates['unique'])}  duplicate {_rate(rates['duplicate'])}  "
-        f"late {_rate(rates['late'])}",
+        f"late {_rate(rates['late'])}"
+        + (f"  conflict {_rate(rates['conflict'])}" if rates["conflict"] else ""),
     )
     fpr = one.filter_fpr()
     yield _line(

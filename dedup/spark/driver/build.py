@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from dedup.catalog.definition import Definition
+from dedup.catalog.definition import Definition, name_of_columns
 from dedup.catalog.fit import Accepted
 from dedup.core.admission import GOES_ON, names_that_go_on
 from dedup.core.duration import duration_ms
@@ -147,6 +147,7 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
     for resolved in sources:
         columns.check_id_type(resolved, "source_partition")
     time = _time_source(options, resolver, ids)
+    payload = _payload(options, resolver, {time.column, *(r.column for r in (*ids, *sources))})
     spark = df.sparkSession
     partitions = int(checks.setting(spark, "spark.sql.shuffle.partitions", "200"))
     policy = options.policy()
@@ -169,16 +170,39 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         shards=options.shards if df.isStreaming else options.shards or partitions,
         verdict_column=options.verdict,
         policy=replace(
-            checks.with_retention(spark, policy), source_columns=tuple(r.name for r in sources)
+            checks.with_retention(spark, policy),
+            source_columns=tuple(r.name for r in sources),
+            payload=name_of_columns([r.definition for r in payload]) if payload else None,
         ),
         root=options.root if df.isStreaming else None,
         cache_dir=options.cache_dir,
         cache_bytes=options.cache_bytes,
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
+        conflicts=options.conflicts,
+        payload_columns=tuple(r.column for r in payload),
         bodies=who_writes_bodies(df),
         marked=df.isStreaming and options.root is not None and checks.is_mount(spark, options.root),
     )
+
+
+def _payload(
+    options: Options, resolver: columns.Columns, others: set[str | None]
+) -> list[columns.Resolved]:
+    """Return what the payload is made of, in an order that does not depend on the user's."""
+    if isinstance(options.check_payload, bool):
+        names = resolver.df.columns if options.check_payload else []
+        found = [resolver.resolve(name, "check_payload") for name in names]
+        found = [resolved for resolved in found if resolved.column not in others]
+        if options.check_payload and not found:
+            raise ConfigError(
+                "check_payload=True: the stream has no column but those of ID, timestamp and "
+                "source partition, so that there is nothing to compare."
+            )
+    else:
+        given = several(options.check_payload)
+        found = [resolver.resolve(column, "check_payload") for column in given]
+    return sorted(found, key=lambda resolved: repr(resolved.definition))
 
 
 def who_writes_bodies(df: DataFrame) -> Literal["pack", "group", "nobody"]:
@@ -201,6 +225,7 @@ def output_schema(df: DataFrame, options: Options) -> T.StructType:
             late=options.late,
             null_ids=options.null_ids,
             null_timestamps=options.null_timestamps,
+            conflicts=options.conflicts,
             verdict_column=False,
         )
         metadata = {GOES_ON: sorted(passing)}

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.location import FileSystemFactory
+from dedup.core.admission import Conflicts
 from dedup.core.policy import Guarantee
 from dedup.record_id.recipe import IdRecipe
 from dedup.spark.driver.build import Operator
@@ -35,6 +36,8 @@ def dedup_by_id(
     idle_timeout: Duration | None = "10 minutes",
     order_by: ColumnOrName | Sequence[ColumnOrName] = (),
     guarantee: Guarantee = "exactly-once",
+    check_payload: bool | ColumnOrName | Sequence[ColumnOrName] = False,
+    conflicts: Conflicts = "drop",
     shards: int | None = None,
     buckets: int = 8,
     bucket_length: Duration | None = None,
@@ -98,8 +101,8 @@ def dedup_by_id(
         tell the clocks nothing. Records that have no ID fall under `null_ids`.
     verdict : str, optional
         Name of a string column to add; then every row goes on, marked ``unique``, ``duplicate``,
-        ``late``, ``null_id`` or ``untimed`` (no timestamp, under ``null_timestamps="emit"`` or
-        ``"drop"``).
+        ``late``, ``null_id``, ``untimed`` (no timestamp, under ``null_timestamps="emit"`` or
+        ``"drop"``) or ``conflict`` (under `check_payload`).
     idle_timeout : str or timedelta, optional
         Query time after which a silent source partition no longer holds the watermark; None:
         never.
@@ -111,6 +114,12 @@ def dedup_by_id(
         probability of about `fpr`; the horizon ends at the end of a bucket. ``"at-least-once"``:
         every record goes on and none is remembered; clocks, metrics and the other options stay in
         force. It may be changed at every restart (``dedup/spark/README.md`` has the rule).
+    check_payload : bool, str, Column, or several
+        Compare the copies of a record by these columns, or by all but those of the ID, the
+        timestamp and the source partition (True). A duplicate that differs from the record that
+        went on has the verdict ``conflict``. 8 bytes more are remembered per ID.
+    conflicts : {"drop", "emit"}
+        What becomes of these, under `check_payload`.
     shards : int, optional
         Default: ``spark.sql.shuffle.partitions``. Fixed at the query's birth.
     buckets : int
@@ -187,6 +196,8 @@ def dedup_by_id(
             idle_timeout=idle_timeout,
             order_by=order_by,
             guarantee=guarantee,
+            check_payload=check_payload,
+            conflicts=conflicts,
             shards=shards,
             buckets=buckets,
             bucket_length=bucket_length,

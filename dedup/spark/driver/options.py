@@ -14,9 +14,11 @@ from pyspark.sql import Column
 from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local
+from dedup.core.admission import Conflicts
 from dedup.core.duration import duration_ms, format_ms
 from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
 from dedup.core.policy import (
+    CONFLICTS,
     GUARANTEES,
     LATE,
     MAX_BUCKETS,
@@ -66,6 +68,8 @@ class Options:
     idle_timeout: _Duration | None
     order_by: ColumnsOption
     guarantee: Guarantee
+    check_payload: bool | ColumnsOption
+    conflicts: Conflicts
     shards: int | None
     buckets: int
     bucket_length: _Duration | None
@@ -90,6 +94,7 @@ class Options:
             self._check_processing_time()
         self._check_lateness()
         self._check_guarantee()
+        self._check_payload()
         duration_ms(self.max_future, option="max_future")
         if self.cache_dir is not None:
             check_local(self.cache_dir, "cache_dir")
@@ -97,6 +102,7 @@ class Options:
 
     def _check_kinds(self) -> None:
         choice("late", self.late, LATE)
+        choice("conflicts", self.conflicts, CONFLICTS)
         choice("guarantee", self.guarantee, GUARANTEES)
         choice("null_ids", self.null_ids, NULL_IDS)
         choice("null_timestamps", self.null_timestamps, NULL_TIMESTAMPS)
@@ -137,8 +143,26 @@ class Options:
                 stacklevel=5,
             )
 
+    def _check_payload(self) -> None:
+        if self.check_payload is False:
+            if self.conflicts != "drop":
+                raise ConfigError(
+                    f"conflicts={self.conflicts!r} needs check_payload: without it nobody compares "
+                    "the copies of a record."
+                )
+        elif self.guarantee != "exactly-once":
+            raise ConfigError(
+                f'guarantee="{self.guarantee}" does not ask the catalog, in which the payloads are '
+                "remembered; leave check_payload out, or the guarantee."
+            )
+        elif self.check_payload is not True and not self.check_payload:
+            raise ConfigError("check_payload=[] names no column; True stands for all of them.")
+
     def _check_names(self) -> None:
-        for option in ("id", "source_partition", "order_by"):
+        listed = ["id", "source_partition", "order_by"]
+        if not isinstance(self.check_payload, bool):
+            listed.append("check_payload")
+        for option in listed:
             given = getattr(self, option)
             if isinstance(given, (Set, Mapping)):
                 raise ConfigError(

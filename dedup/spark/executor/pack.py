@@ -121,6 +121,9 @@ class Packer:
             sources = self._observe(batch, times_ms, flags)
             if sources is not None:
                 head.append(pa.array(sources))
+        if self.plan.policy.payload is not None:
+            payload = pa.Table.from_batches([batch.select(list(self.plan.payload_columns))])
+            head.append(pa.array(hash_rows(payload, self.layout.payload_key)))
         count = len(self.layout.slot_keys)
         hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
         shards = shards_of(hashes, count)
@@ -181,7 +184,10 @@ class Packer:
         )
 
     def _head_schema(self) -> pa.Schema:
-        return wire.head_schema(with_sources=bool(self.plan.source_columns))
+        return wire.head_schema(
+            with_sources=bool(self.plan.source_columns),
+            with_payload=self.plan.policy.payload is not None,
+        )
 
     def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:
         """Return timestamps in ms; the micro-batch's time replaces future and null ones."""

@@ -45,7 +45,10 @@ class ShardInput:
         ConfigError
             If the shard's share of the micro-batch passes the limit.
         """
-        schema = wire.head_schema(with_sources=bool(self.plan.source_columns))
+        schema = wire.head_schema(
+            with_sources=bool(self.plan.source_columns),
+            with_payload=self.plan.policy.payload is not None,
+        )
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):
             if count == wire.CONTROL:
@@ -82,6 +85,7 @@ class ShardInput:
         """Return the shard's records, in order of the blobs."""
         heads = self.heads
         sources = _column(heads, "source", np.uint64) if self.plan.source_columns else None
+        with_payload = self.plan.policy.payload is not None
         return Records(
             keys=Keys.concat(self.keys),
             times_ms=_column(heads, "time_ms", np.int64),
@@ -90,6 +94,7 @@ class ShardInput:
             sources=sources,
             source_hashes={name: number for name, (_, number) in self.observed.items()},
             tie_rank=self.tie_rank,
+            payload_hashes=_column(heads, "payload", np.uint64) if with_payload else None,
         )
 
     def tie_rank(self, index: I64) -> I64:

@@ -16,7 +16,7 @@ from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
 from dedup.catalog.repair.others import others_alike, tell_of
 from dedup.catalog.root import Root
-from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
+from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
 from dedup.errors import CatalogError, StateError
 from dedup.spark.id_encoding import ENCODING
 from dedup.spark.mount_probe import check_start
@@ -82,13 +82,14 @@ class Layout:
     ----------
     slot_keys : tuple of int
         Grouping key of each shard, chosen so that Spark spreads them evenly.
-    shard_key, filter_key : bytes
+    shard_key, filter_key, payload_key : bytes
         Independent 16-byte hash keys.
     """
 
     slot_keys: tuple[int, ...]
     shard_key: bytes
     filter_key: bytes
+    payload_key: bytes
 
 
 #: Certificates checked by this process, by root, query, run and all that they fix.
@@ -115,10 +116,10 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     StateError
         If the state is missing although the query has run before.
     """
-    shard_key, filter_key = derive_keys(task.query_id)
+    keys = *derive_keys(task.query_id), payload_key(task.query_id)
     if plan.root is None:
         shards = plan.shards or task.partitions
-        return Layout(slot_keys(shards, task.partitions), shard_key, filter_key)
+        return Layout(slot_keys(shards, task.partitions), *keys)
     certificate = _certificate(plan, task, has_state)
     born = task.epoch <= certificate.birth_batch
     if has_state is False and not born and not _just_adopted(plan.root, task):
@@ -129,7 +130,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
             "with a new one.",
             remedy="damaged-state",
         )
-    return Layout(certificate.slot_keys, shard_key, filter_key)
+    return Layout(certificate.slot_keys, *keys)
 
 
 def _just_adopted(root: Root, task: Task) -> bool:

@@ -56,11 +56,13 @@ _OWN_LENGTHS = -1
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def head_schema(*, with_sources: bool) -> pa.Schema:
-    """Return the columns of a head: timestamp (ms), flags, and hash of the source partition."""
+def head_schema(*, with_sources: bool, with_payload: bool) -> pa.Schema:
+    """Return the columns of a head: timestamp (ms), flags, hashes of source partition, payload."""
     fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
     if with_sources:
         fields.append(("source", pa.uint64()))
+    if with_payload:
+        fields.append(("payload", pa.uint64()))
     return pa.schema(fields)
 
 

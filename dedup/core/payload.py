@@ -1,0 +1,110 @@
+"""Digests of payloads: whether copies of a record carry the same columns beside their ID.
+
+A digest is 8 bytes: the highest one numbers the set of columns that it was made of, in the order in
+which the query came to use such sets, from 1 on; the others are of a keyed hash of their values. 0
+stands for none. Digests of different sets are not comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dedup.core.arrays import BOOL, I64, U64
+from dedup.core.horizon import within_horizon
+from dedup.errors import ConfigError
+
+#: Sets of columns that a query may have used.
+MAX_COLUMN_SETS = 255
+_SHIFT = np.uint64(56)
+
+
+def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
+    """Return the sets of columns used so far with the wanted one, and its number.
+
+    Raises
+    ------
+    ConfigError
+        When there are more than have a number.
+    """
+    known = tuple(column_sets)
+    if wanted not in known:
+        known = (*known, wanted)
+    if len(known) > MAX_COLUMN_SETS:
+        raise ConfigError(
+            f"check_payload= has named more than {MAX_COLUMN_SETS} different sets of columns in "
+            "the life of this query. Name one of the earlier ones, leave check_payload out, or "
+            "begin anew with another checkpoint."
+        )
+    return known, known.index(wanted) + 1
+
+
+def digests_of(hashes: U64, column_set: int) -> U64:
+    """Return the digests of keyed hashes of payloads of a set of columns, shape (n,)."""
+    digests: U64 = (hashes >> np.uint64(8)) | (np.uint64(column_set) << _SHIFT)
+    return digests
+
+
+def comparable(digests: U64, others: U64) -> BOOL:
+    """Return which pairs of digests were made of the same columns, shape (n,)."""
+    same: BOOL = ((digests >> _SHIFT) == (others >> _SHIFT)) & (digests != 0)
+    return same
+
+
+def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
+    """Return the digests of parts of so many entries, one behind another; None if none has any."""
+    if all(digests is None for _, digests in parts):
+        return None
+    return np.concatenate(
+        [np.zeros(n, np.uint64) if digests is None else digests for n, digests in parts]
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Digested:
+    """Records or entries, each with the number of its ID, its time and its payload's digest.
+
+    Parameters
+    ----------
+    groups, times_ms : int64 array, shape (n,)
+    digests : uint64 array, shape (n,)
+    """
+
+    groups: I64
+    times_ms: I64
+    digests: U64
+
+
+def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOOL, BOOL]:
+    """Return which duplicates conflict, and which nobody can tell of, each of shape (n,).
+
+    A duplicate conflicts if a record with its ID went on within the horizon whose payload is known
+    to differ, and none whose payload is the same. Of one that has no comparable record within the
+    horizon, nobody can tell.
+
+    Parameters
+    ----------
+    duplicates : Digested
+        The n records.
+    taken : Digested
+        All records with these IDs that went on, in this micro-batch or before, as far as they are
+        remembered.
+    horizon_ms : int
+    """
+    order = np.argsort(duplicates.groups, kind="stable")
+    groups = duplicates.groups[order]
+    start = np.searchsorted(groups, taken.groups, "left")
+    count = np.searchsorted(groups, taken.groups, "right") - start
+    entry = np.repeat(np.arange(len(taken.groups)), count)
+    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
+    record = order[start[entry] + within]
+    near = within_horizon(duplicates.times_ms[record], taken.times_ms[entry], horizon_ms)
+    record, entry = record[near], entry[near]
+    mine, theirs = duplicates.digests[record], taken.digests[entry]
+    same = np.zeros(len(groups), np.bool_)
+    known = np.zeros(len(groups), np.bool_)
+    same[record[(mine == theirs) & (mine != 0)]] = True
+    known[record[comparable(mine, theirs)]] = True
+    return known & ~same, ~known

@@ -1,0 +1,147 @@
+"""Copies of a record that say something else than the record which went on."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dedup.core.payload import MAX_COLUMN_SETS, digests_of, numbered
+from dedup.core.state import ShardState
+from dedup.errors import ConfigError, StateError
+from tests.support.memory_store import KEY_ID
+from tests.support.shard_driver import EVENT, PROCESSING, SEALED_OR_NOT, Driver, Rec, X, Y, drive
+
+
+def comparing(budget: int = 1 << 20, payload: str = "all") -> Driver:
+    return drive(replace(EVENT, payload=payload), state_budget_bytes=budget, lateness_ms=600)
+
+
+@SEALED_OR_NOT
+def test_a_copy_that_differs_is_a_conflict(budget: int) -> None:
+    driver = comparing(budget)
+    driver.feed([Rec(X, 0, payload=1), Rec(Y, 0, payload=1)])
+    copies = [Rec(X, 10, payload=1), Rec(X, 11, payload=2), Rec(Y, 12, payload=3)]
+    assert driver.named(copies) == ["DUPLICATE", "CONFLICT", "CONFLICT"]
+    assert (driver.count("duplicate"), driver.count("conflict")) == (1, 2)
+    assert driver.count("payload_unknown") == 0
+    # It is compared with what went on, not with other copies.
+    assert driver.named([Rec(X, 20, payload=2)]) == ["CONFLICT"]
+
+
+def test_within_a_micro_batch_as_well() -> None:
+    driver = comparing()
+    copies = [Rec(X, 0, payload=1), Rec(X, 1, payload=2), Rec(X, 2, payload=1)]
+    assert driver.named(copies) == ["UNIQUE", "CONFLICT", "DUPLICATE"]
+
+
+def test_in_processing_time() -> None:
+    driver = drive(replace(PROCESSING, payload="all"))
+    assert driver.named([Rec(X, None, payload=1)], 100) == ["UNIQUE"]
+    copies = [Rec(X, None, payload=1), Rec(X, None, payload=2)]
+    assert driver.named(copies, 120) == ["DUPLICATE", "CONFLICT"]
+
+
+@SEALED_OR_NOT
+def test_either_of_two_records_that_went_on_will_do(budget: int) -> None:
+    driver = comparing(budget)
+    driver.feed([Rec(X, 0, payload=1), Rec(X, 100, payload=2)])
+    assert driver.named([Rec(X, 50, payload=3)]) == ["CONFLICT"]
+    # Further than the horizon from the one, within it of the other.
+    assert driver.named([Rec(X, 130, payload=1)]) == ["CONFLICT"]
+    assert driver.named([Rec(X, 131, payload=2)]) == ["DUPLICATE"]
+
+
+@SEALED_OR_NOT
+def test_what_was_taken_without_or_by_other_columns_cannot_be_compared(budget: int) -> None:
+    driver = drive(EVENT, state_budget_bytes=budget, lateness_ms=600)
+    driver.feed([Rec(X, 0, payload=1)])
+    driver.retune(payload="all")
+    driver.feed([Rec(Y, 0, payload=1)])
+    copies = [Rec(X, 10, payload=2), Rec(Y, 10, payload=2)]
+    assert driver.named(copies) == ["DUPLICATE", "CONFLICT"]
+    assert driver.count("payload_unknown") == 1
+    driver.retune(payload="some")
+    assert driver.named(copies) == ["DUPLICATE", "DUPLICATE"]
+    assert driver.count("payload_unknown") == 2
+    driver.retune(payload="all")
+    assert driver.named(copies) == ["DUPLICATE", "CONFLICT"]
+
+
+def test_merges_keep_digests() -> None:
+    driver = comparing(0)
+    # A segment for each micro-batch, until a bucket is merged.
+    for number in range(200):
+        driver.feed([Rec(b"%d" % number, 0, payload=number)])
+        if driver.count("segments_merged"):
+            break
+    assert driver.count("segments_merged") > 2
+    same = [Rec(b"%d" % n, 1, payload=n) for n in range(number + 1)]
+    assert set(driver.named(same)) == {"DUPLICATE"}
+    others = [Rec(b"%d" % n, 1, payload=n + 1) for n in range(number + 1)]
+    assert set(driver.named(others)) == {"CONFLICT"}
+
+
+def test_without_a_payload_nothing_more_is_kept() -> None:
+    plain, driver = drive(state_budget_bytes=0), comparing(0)
+    for each in (plain, driver):
+        each.feed([Rec(X, 0, payload=1), Rec(Y, 1, payload=1)])
+    assert not plain.store.digests
+    digested = set(driver.store.digests)
+    assert digested
+    driver.retune(payload=None)
+    assert driver.named([Rec(X, 2, payload=9)]) == ["DUPLICATE"]
+    driver.feed([Rec(b"new", 3)])
+    assert driver.store.written > len(digested)
+    assert set(driver.store.digests) == digested
+
+
+def test_a_late_copy_is_compared_under_the_late_watermark() -> None:
+    driver = drive(replace(EVENT, payload="all"))
+    driver.feed([Rec(X, 0, payload=1), Rec(Y, 30, payload=1)])
+    driver.feed([Rec(b"on", 50)])
+    assert driver.named([Rec(X, 5, payload=2), Rec(Y, 5, payload=1)]) == ["CONFLICT", "DUPLICATE"]
+
+
+def test_a_record_that_was_dropped_as_late_is_nothing_to_compare_with() -> None:
+    driver = drive(replace(EVENT, payload="all", late="drop"))
+    driver.feed([Rec(Y, 100)])
+    assert driver.named([Rec(X, 0, payload=1), Rec(X, 1, payload=2)]) == ["LATE", "LATE"]
+    assert driver.named([Rec(X, 100, payload=2), Rec(X, 101, payload=1)]) == ["UNIQUE", "CONFLICT"]
+
+
+def test_the_state_row_holds_digests_from_the_first_on() -> None:
+    driver = comparing()
+    assert driver.state.to_bytes()[4] == 3
+    driver.feed([Rec(X, 0, payload=1)])
+    row = driver.state.to_bytes()
+    assert row[4] == 4
+    back = ShardState.from_bytes(row, hash_key_id=KEY_ID)
+    assert back.payloads == ("all",)
+    assert back.tail.digests is not None
+    assert back.tail.digests.tolist() == digests_of(np.array([256], np.uint64), 1).tolist()
+    assert back.to_bytes() == row
+    for version in (2, 3):
+        other = row[:4] + bytes([version]) + row[5:20]
+        with pytest.raises(StateError):
+            ShardState.from_bytes(
+                other + struct.pack("<I", zlib.crc32(other)) + row[24:], hash_key_id=KEY_ID
+            )
+
+
+def test_a_query_has_a_bounded_number_of_column_sets() -> None:
+    names = tuple(f"set{n}" for n in range(MAX_COLUMN_SETS))
+    assert numbered(names[:-1], names[-1]) == (names, MAX_COLUMN_SETS)
+    assert numbered(names, "set7") == (names, 8)
+    with pytest.raises(ConfigError, match="more than 255 different sets of columns"):
+        numbered(names, "one more")
+
+
+def test_digests_of_two_sets_never_meet() -> None:
+    hashes = np.array([0, 1, 2**64 - 1], np.uint64)
+    one, other = digests_of(hashes, 1), digests_of(hashes, 2)
+    assert not set(one.tolist()) & set(other.tolist())
+    assert 0 not in one.tolist()
