@@ -217,9 +217,10 @@ def test_lines_have_numbers_however_files_are_cut(spark: SparkSession, tmp_path:
 
 
 def test_lines_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Also an empty line, one at the end, and the columns of folders."""
+    """Also an empty line, one at the end, and the columns of folders; a mark alone is no line."""
     (tmp_path / "day=1").mkdir()
     (tmp_path / "day=1" / "a.txt").write_bytes(b"\n\na\n\r\nb\n\n")
+    (tmp_path / "day=1" / "marked.txt").write_bytes("\ufeff".encode())
     ours = record_id.read_lines(spark.read, str(tmp_path))
     theirs = spark.read.text(str(tmp_path))
     assert [row.value for row in ours.collect()] == [row.value for row in theirs.collect()]
