@@ -249,6 +249,8 @@ def _check_files(source: SourceFiles, columns: pa.Schema) -> None:
         try:
             with opened(source.file_format, str(path)) as file:
                 return file.misfit(columns)
+        except pa.ArrowNotImplementedError as error:
+            return f"pyarrow does not read such files: {str(error).rstrip('.')}"
         except (OSError, pa.ArrowException):
             return None
 

@@ -12,11 +12,12 @@ import pyarrow.orc as orc
 import pytest
 
 from dedup.errors import DataError
-from dedup.files import orc_input
+from dedup.files import orc_input, query
 from dedup.files.input_file import BATCH_ROWS
 from dedup.files.orc_input import OrcInput
 from dedup.files.orc_tail import OrcTail
 from dedup.files.scan import Scan
+from dedup.files.types import LeftToSpark
 from tests.unit.test_files_scan import rows, scan_of, split
 
 ZONED, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -245,6 +246,17 @@ def test_statistics_that_cannot_be_trusted(path: Path) -> None:
     assert fault(path, table) is None
     patched(path, b"\x30\x06\x82\xf4\x03", b"\x30\x00\x82\xf4\x03")
     assert misfit(path, table.schema) == "its footer does not tell how large its values are"
+
+
+def test_files_that_only_java_unpacks(path: Path) -> None:
+    table = pa.table({"n": [1]})
+    orc.write_table(table, str(path))
+    # In the postscript: no compression, in blocks of 64 KiB; it becomes Brotli.
+    patched(path, b"\x10\x00\x18\x80\x80\x04", b"\x10\x06\x18\x80\x80\x04")
+    source = query.SourceFiles(file_format="orc", place=str(path), paths=(path,))
+    why = "pyarrow does not read such files: Unknown compression codec 6"
+    with pytest.raises(LeftToSpark, match=why):
+        query._check_files(source, table.schema)
 
 
 def test_files_without_rows(path: Path) -> None:
