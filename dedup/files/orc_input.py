@@ -67,8 +67,9 @@ class OrcInput:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The stripes."""
-        return [Part(stripe.begin, stripe.rows) for stripe in self._tail.stripes]
+        """The stripes; Spark passes over rows without a column."""
+        stripes = self._tail.stripes if self.schema.names else ()
+        return [Part(stripe.begin, stripe.rows) for stripe in stripes]
 
     def misfit(self, columns: pa.Schema) -> str | None:
         """Say what only Spark reads as it means it; None where pyarrow may read the columns."""
@@ -77,6 +78,8 @@ class OrcInput:
             return "some of its columns are encrypted"
         if names and all(name.startswith("_col") for name in names):
             return "its columns have no names, as Hive once wrote them"
+        if "`" in self.schema.to_string(show_field_metadata=False, show_schema_metadata=False):
+            return "a name in it has a backtick, from which on Java's reader may drop the rest"
         repeated = repeated_name(self.schema, columns)
         if repeated is not None:
             return repeated
@@ -118,6 +121,10 @@ class OrcInput:
         for column in found:
             if column.kind in (orc_tail.CHAR, orc_tail.VARCHAR):
                 return "holds texts of a fixed or limited length"
+            keys = column.below[:1] if column.kind == orc_tail.MAP else ()
+            if any(self._tail.columns[key].has_nulls for key in keys):
+                # It would make pyarrow end the process.
+                return "holds maps with null as a key, or nothing tells that there are none"
             if column.kind == orc_tail.DATE and not _is_within(column, _FIRST_DAY, None):
                 return "holds dates of before 1582, or nothing tells that there are none"
             if column.kind in (orc_tail.TIMESTAMP, orc_tail.INSTANT) and not _is_within(
@@ -128,9 +135,8 @@ class OrcInput:
 
     def _zone_fault(self, kinds: set[int]) -> str | None:
         """Say why times cannot be read, or times of day are not those of UTC."""
-        folder = os.environ.get("TZDIR", "/usr/share/zoneinfo")
-        if kinds & {orc_tail.TIMESTAMP, orc_tail.INSTANT} and not Path(folder, "GMT").exists():
-            return f"{folder} has no time zones (tzdata), and pyarrow needs them for its times"
+        if kinds & {orc_tail.TIMESTAMP, orc_tail.INSTANT} and not _is_installed("GMT"):
+            return f"{_zones()} has no time zones (tzdata), and pyarrow needs them for its times"
         for stripe in self._tail.stripes if orc_tail.TIMESTAMP in kinds else ():
             self._source.seek(stripe.footer)
             zone = self._tail.zone(self._source.read(stripe.footer_bytes))
@@ -138,7 +144,18 @@ class OrcInput:
                 return "it does not tell in which time zone its times were written"
             if zone not in UTC_NAMES:
                 return f"its times were written in the time zone {zone}"
+            if not _is_installed(zone):
+                # Some of the names come in a package of their own (tzdata-legacy).
+                return f"{_zones()} lacks the time zone {zone}, by which its times were written"
         return None
+
+
+def _zones() -> Path:
+    return Path(os.environ.get("TZDIR", "/usr/share/zoneinfo"))
+
+
+def _is_installed(zone: str) -> bool:
+    return (_zones() / zone).exists()
 
 
 def _is_within(column: orc_tail.OrcColumn, first: int, last: int | None) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 _Message: TypeAlias = "defaultdict[int, list[int | bytes]]"
 
 #: Kinds of columns (``Type.Kind``).
-STRING, BINARY, TIMESTAMP, STRUCT, DECIMAL = 7, 8, 9, 12, 14
+STRING, BINARY, TIMESTAMP, MAP, STRUCT, DECIMAL = 7, 8, 9, 11, 12, 14
 DATE, VARCHAR, CHAR, INSTANT = 15, 16, 17, 18
 #: Bytes of a value in memory, by its kind; what is not named has offsets of 4 bytes.
 _WIDTHS = {0: 1, 1: 1, 2: 2, 4: 8, 6: 8, DECIMAL: 16, INSTANT: 8, TIMESTAMP: 8, STRUCT: 0}
@@ -40,6 +40,8 @@ class OrcColumn:
         The columns in it, by their numbers.
     values : int
         How many there are, without nulls.
+    has_nulls : bool
+        Also where the file does not tell.
     least, most : int or None
         Of dates in days, of times in milliseconds; None where the file does not tell.
     nbytes : int or None
@@ -49,6 +51,7 @@ class OrcColumn:
     kind: int
     below: tuple[int, ...]
     values: int
+    has_nulls: bool
     least: int | None
     most: int | None
     nbytes: int | None
@@ -197,7 +200,8 @@ def _column(kind: _Message, told: _Message) -> OrcColumn:
         field, total = (8, 1) if number == BINARY else (4, 3)
         texts = _message(_bytes(told, field))
         nbytes = values * width + _signed(texts, total) if total in texts else None
-    return OrcColumn(number, tuple(_packed(kind[2])), values, least, most, nbytes)
+    has_nulls = 10 not in told or bool(_number(told, 10))
+    return OrcColumn(number, tuple(_packed(kind[2])), values, has_nulls, least, most, nbytes)
 
 
 def _stripe(told: _Message) -> Stripe:

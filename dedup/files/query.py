@@ -209,13 +209,16 @@ def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructFiel
     """Return the parts of the files of each micro-batch, spread over the tasks."""
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
     reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
-    files = reader.load(source.place).where("length > 0")
+    # As Spark listed them. Its columns `length` and `modificationTime` are of when a task looks: a
+    # file that was emptied meanwhile would be passed over, and never be read again.
+    listed_size = F.col("_metadata.file_size")
+    files = reader.load(source.place).where(listed_size > 0)
     shown = [F.col("`" + f.name.replace("`", "``") + "`") for f in folders]
     splits = files.select(
         "path",
-        F.col("length").alias("size"),
-        F.unix_millis("modificationTime").alias("mtime_ms"),
-        F.ceil(F.col("length") / SPLIT_BYTES).cast("int").alias("count"),
+        listed_size.alias("size"),
+        F.unix_millis("_metadata.file_modification_time").alias("mtime_ms"),
+        F.ceil(listed_size / SPLIT_BYTES).cast("int").alias("count"),
         F.current_timestamp().alias("now"),
         *([F.struct(*shown).alias("folders")] if shown else []),
     ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
@@ -246,6 +249,8 @@ def _check_files(source: SourceFiles, columns: pa.Schema) -> None:
         try:
             with opened(source.file_format, str(path)) as file:
                 return file.misfit(columns)
+        except pa.ArrowNotImplementedError as error:
+            return f"pyarrow does not read such files: {str(error).rstrip('.')}"
         except (OSError, pa.ArrowException):
             return None
 

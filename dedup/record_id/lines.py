@@ -39,20 +39,16 @@ def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFra
     """
     files = reader.format("text").option("wholetext", True).load(path)
     folders = [name for name in files.columns if name != "value"]
+    text = F.col("value")
+    unmarked = F.when(text.startswith(_BYTE_ORDER_MARK), F.expr("substring(value, 2)"))
     lines = files.select(
         *folders,
         F.col("_metadata.file_path").alias("file"),
-        F.split("value", _LINE_END, -1).alias("lines"),
+        F.split(unmarked.otherwise(text), _LINE_END, -1).alias("lines"),
     )
     # What is behind the last line end is a line only if there is something.
     count = F.size("lines") - F.when(F.element_at("lines", -1) == "", 1).otherwise(0)
     numbered = lines.select(
         *folders, "file", F.posexplode(F.slice("lines", 1, count)).alias("line", "value")
     )
-    marked = F.when(F.col("line") == 0, F.regexp_replace("value", f"^{_BYTE_ORDER_MARK}", ""))
-    return numbered.select(
-        *folders,
-        "file",
-        (F.col("line") + 1).alias("line"),
-        marked.otherwise(F.col("value")).alias("value"),
-    )
+    return numbered.select(*folders, "file", (F.col("line") + 1).alias("line"), "value")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
+from py4j.java_gateway import get_field, set_field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -252,6 +253,65 @@ def test_orc_of_other_times_is_left_to_spark(job: Job, value: str, why: str) -> 
     assert read_by(job, schema="id STRING", output=job.output / "other", new_columns="ignore") == (
         "dedup"
     )
+
+
+def test_orc_names_that_java_reads_otherwise_are_left_to_spark(job: Job) -> None:
+    written_by_spark(job.spark.sql("SELECT 'a' AS id, 1 AS `x``y`"), job.files)
+    (path,) = job.files.folder.glob("*.orc")
+    assert read_by(job) == (
+        f"Spark, because {path}: a name in it has a backtick, from which on Java's reader may drop "
+        "the rest"
+    )
+    job()
+    assert job.rows("parquet") == job.rows("orc", job.files.folder) == [("a", 1)]
+
+
+def written_by_java(job: Job, name: str, columns: str, fill: Callable[[Any], int]) -> None:
+    """Write what Spark does not; `fill` is given the vectors, and returns the number of rows."""
+    assert job.spark._jvm is not None
+    made = job.spark._jvm.org.apache.orc
+    kind = made.TypeDescription.fromString(columns)
+    path = job.files.folder / name
+    options = made.OrcFile.writerOptions(job.spark._jsc.hadoopConfiguration()).setSchema(kind)
+    writer = made.OrcFile.createWriter(job.spark._jvm.org.apache.hadoop.fs.Path(str(path)), options)
+    batch = kind.createRowBatch()
+    set_field(batch, "size", fill(get_field(batch, "cols")))
+    writer.addRowBatch(batch)
+    writer.close()
+    job.files.stamp(path)
+
+
+def test_orc_rows_without_a_column_are_none_to_spark(job: Job) -> None:
+    job.files.table("1.orc", pa.table({"id": ["a"]}))
+    written_by_java(job, "2.orc", "struct<>", lambda _: 3)
+    assert read_by(job, schema="id STRING") == "dedup"
+    for by in ("auto", "spark"):
+        output = job.output / by
+        job(output=output, parquet=by, schema="id STRING", files_per_trigger=2)
+        assert job.rows("parquet", output) == [("a",)]
+
+
+def test_orc_with_null_as_a_key_is_left_to_spark(job: Job) -> None:
+    """It would end the process that reads it."""
+
+    def fill(columns: Any) -> int:
+        ids, maps = columns
+        ids.setVal(0, bytearray(b"a"))
+        get_field(maps, "lengths")[0] = 2
+        set_field(maps, "childCount", 2)
+        keys = get_field(maps, "keys")
+        set_field(keys, "noNulls", False)
+        get_field(keys, "isNull")[1] = True
+        return 1
+
+    written_by_java(job, "1.orc", "struct<id:string,m:map<bigint,bigint>>", fill)
+    path = job.files.folder / "1.orc"
+    assert read_by(job) == (
+        f"Spark, because {path}: its column 'm' holds maps with null as a key, or nothing tells "
+        "that there are none"
+    )
+    job(schema="id STRING", new_columns="ignore")
+    assert job.rows("parquet") == [("a",)]
 
 
 def test_orc_of_another_zone_is_left_to_spark(job: Job) -> None:

@@ -17,6 +17,7 @@ import dedup.files
 from dedup import dedup_by_id
 from dedup.errors import ConfigError
 from dedup.files import dedup_parquet
+from dedup.files.task_files import TaskFiles
 from tests.support.cli_job import FileDrop
 
 
@@ -55,6 +56,29 @@ def test_each_start_takes_the_new_files(
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "_dedup.query", "_staging", "batch=0", "batch=1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("source_format", ["parquet", "orc"])
+def test_a_file_that_is_emptied_after_it_was_listed(
+    run: Any, files: FileDrop, monkeypatch: pytest.MonkeyPatch, source_format: str
+) -> None:
+    """As by a program that writes it again in place: what it holds then would never be read."""
+    path = files.folder / f"1.{source_format}"
+    files.table(path.name, pa.table({"id": ["a"]}))
+    write, emptied = TaskFiles.write, list[Path]()
+
+    def write_of_an_emptied_one(self: TaskFiles, *given: Any) -> None:
+        path.write_bytes(b"")
+        emptied.append(path)
+        write(self, *given)
+
+    monkeypatch.setattr(TaskFiles, "write", write_of_an_emptied_one)
+    with pytest.raises(Exception, match=rf"{path} was written again while its micro-batch was"):
+        run(source_format=source_format)
+    assert emptied
+    monkeypatch.undo()
+    files.table(path.name, pa.table({"id": ["a", "b"]}))
+    assert run(source_format=source_format) == [("a",), ("b",)]
 
 
 def test_duplicates_go_to_a_folder_of_their_own(

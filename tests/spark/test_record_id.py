@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +217,10 @@ def test_lines_have_numbers_however_files_are_cut(spark: SparkSession, tmp_path:
 
 
 def test_lines_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Also an empty line, one at the end, and the columns of folders."""
+    """Also an empty line, one at the end, and the columns of folders; a mark alone is no line."""
     (tmp_path / "day=1").mkdir()
     (tmp_path / "day=1" / "a.txt").write_bytes(b"\n\na\n\r\nb\n\n")
+    (tmp_path / "day=1" / "marked.txt").write_bytes("\ufeff".encode())
     ours = record_id.read_lines(spark.read, str(tmp_path))
     theirs = spark.read.text(str(tmp_path))
     assert [row.value for row in ours.collect()] == [row.value for row in theirs.collect()]
@@ -313,7 +314,31 @@ WAYS: dict[str, Callable[[DataFrame, Any], DataFrame]] = {
         df.select(made.cast("string").alias("made"))
     ),
     "a generator": lambda df, made: df.select(F.explode(F.array(made)).alias("made")),
-}
+    "a field of elements": lambda df, made: (
+        df.select(F.explode(F.transform(F.array("n"), lambda _: F.struct(made.alias("x")))))
+        .select(F.col("col.x").cast("string").alias("made"))
+    ),
+    "a field of one of two": lambda df, made: (
+        df.select(F.when(F.col("n") > 1, F.struct(F.struct(made.alias("x")).alias("t"))).alias("s"))
+        .select(F.col("s.t.x").alias("made"))
+    ),
+    "a field that is added": lambda df, made: (
+        df.select(F.struct("id").alias("s"))
+        .select(F.col("s").withField("x", made).alias("s"))
+        .select(F.col("s.x").alias("made"))
+    ),
+    "a field of JSON": lambda df, made: (
+        df.select(F.from_json(F.to_json(F.struct(made.alias("x"))), "x string").alias("s"))
+        .select(F.col("s.x").alias("made"))
+    ),
+    "columns as rows": lambda df, made: (
+        df.select("n", F.col("id").alias("x"), made.cast("string").alias("y"))
+        .unpivot(["n"], ["x", "y"], "name", "made")
+    ),
+    "a lateral join": lambda df, made: df.select(made.alias("x")).lateralJoin(
+        df.sparkSession.range(1).select(F.col("x").outer().cast("string").alias("made"))
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -352,6 +377,48 @@ def test_it_is_followed(stream: DataFrame, tmp_path: Path, way: str) -> None:
             applied(WAYS[way](stream, made), "made", tmp_path)
 
 
+def test_it_is_followed_into_subqueries(
+    spark: SparkSession, stream: DataFrame, tmp_path: Path
+) -> None:
+    def with_one(made: Any) -> DataFrame:
+        one = spark.range(1).select(made.cast("string"))
+        return stream.select(F.concat("id", one.scalar()).alias("made"))
+
+    with refused("id='made' is made by scalarsubquery, uuid"):
+        applied(with_one(F.expr("uuid()")), "made", tmp_path)
+    with refused("id='made' is made of the current time .now"):
+        applied(with_one(F.now()), "made", tmp_path)
+    day = spark.range(1).select(F.current_date().alias("made"))
+    with refused("id='made' is made of the current time .current_date"):
+        applied(stream.lateralJoin(day), "made", tmp_path)
+    applied(with_one(F.max("id")), "made", tmp_path)
+
+
+def test_fields_that_a_python_function_draws(stream: DataFrame, tmp_path: Path) -> None:
+    draw = F.udf(lambda n: (n, n), "x long, y long").asNondeterministic()
+    drawn = stream.withColumn("s", draw("n"))
+    for frame, given in ((drawn, "s.x"), (drawn.select("s.*"), "y")):
+        with refused("is made by <lambda>"):
+            applied(frame, given, tmp_path)
+    applied(drawn.select(F.struct("id", "s").alias("t")), "t.id", tmp_path)
+
+
+def test_a_cipher_with_a_random_vector(stream: DataFrame, tmp_path: Path) -> None:
+    """Without one, or with one that is given, equal texts have equal ciphers."""
+    key, vector = F.lit("0" * 16), F.unhex(F.lit("00" * 12))
+    for mode in ("GCM", "cbc"):
+        drawn = stream.withColumn("made", F.hex(F.aes_encrypt("id", key, F.lit(mode))))
+        with refused("id='made' is made by aes_encrypt"):
+            applied(drawn, "made", tmp_path)
+    lasting = (
+        F.aes_encrypt("id", key, F.lit("ecb")),
+        F.aes_encrypt("id", key, F.lit("GCM"), F.lit("DEFAULT"), vector),
+    )
+    for made in lasting:
+        applied(stream, made, tmp_path)
+        applied(stream.withColumn("made", made), "made", tmp_path)
+
+
 def test_views_and_sql(spark: SparkSession, stream: DataFrame, tmp_path: Path) -> None:
     stream.createOrReplaceTempView("events")
     text = "WITH made AS (SELECT uuid() AS u, n FROM events) SELECT lower(u) AS made FROM made"
@@ -382,11 +449,28 @@ def test_what_lasts_is_not_refused(spark: SparkSession, stream: DataFrame, tmp_p
         F.rand() < 0.5
     )
     applied(beside, "load.id", tmp_path)
+    load, other = F.struct("id", F.expr("uuid()").alias("u")), F.struct("id", F.lit("").alias("u"))
+    for some in (
+        F.explode(F.array(load, other)),
+        F.when(F.rand() < 0.5, load).otherwise(other),
+        other.withField("u", F.expr("uuid()")),
+    ):
+        applied(stream.select(some.alias("load")), "load.id", tmp_path)
     applied(beside.withColumn("u", F.current_timestamp()), F.upper("id"), tmp_path)
     applied(stream.withColumn("f", F.input_file_name()), ["f", "n"], tmp_path)
     applied(stream.withColumn("u", F.expr("current_user()")), ["u", "id"], tmp_path)
     drawn = stream.select(F.expr("uuid()").alias("u"))
     applied(drawn.mapInArrow(lambda batches: batches, "u string"), "u", tmp_path)
+
+    @F.udtf(returnType="v string")
+    class Same:
+        def eval(self, value: str) -> Iterator[tuple[str]]:
+            yield (value,)
+
+    spark.udtf.register("same", Same)
+    stream.createOrReplaceTempView("records")
+    made = spark.sql("SELECT s.v, uuid() AS u FROM records, LATERAL same(id) AS s")
+    applied(made, F.upper("v"), tmp_path)
     batch = spark.createDataFrame([], RECORDS).withColumn("u", F.expr("uuid()"))
     applied(batch, "u", tmp_path)
 

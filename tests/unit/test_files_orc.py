@@ -12,11 +12,12 @@ import pyarrow.orc as orc
 import pytest
 
 from dedup.errors import DataError
-from dedup.files import orc_input
+from dedup.files import orc_input, query
 from dedup.files.input_file import BATCH_ROWS
 from dedup.files.orc_input import OrcInput
 from dedup.files.orc_tail import OrcTail
 from dedup.files.scan import Scan
+from dedup.files.types import LeftToSpark
 from tests.unit.test_files_scan import rows, scan_of, split
 
 ZONED, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -178,6 +179,30 @@ def test_names_that_are_left_to_spark(path: Path) -> None:
     assert misfit(path, dotted.select(["a", "c.d"]).schema) is None
 
 
+def test_names_with_backticks_are_left_to_spark(path: Path) -> None:
+    """Java's reader of ORC calls a column `a` that its writer called "a`b"."""
+    why = "a name in it has a backtick, from which on Java's reader may drop the rest"
+    assert fault(path, pa.table({"n": [1], "a`b": [2]})) == why
+    assert misfit(path, pa.schema([("a", pa.int64())])) == why
+    assert fault(path, pa.table({"n": [1], "s": [[{"`a": 2}]]})) == why
+    assert fault(path, pa.table({"n": pa.array([1]), "s": pa.array(["`"])})) is None
+
+
+def test_maps_that_may_have_null_as_a_key(path: Path) -> None:
+    """pyarrow makes the process end that reads one."""
+    table = pa.table({"m": pa.array([[("a", None)]], pa.map_(pa.string(), pa.int32())), "n": [1]})
+    table = table.select(["n", "m"])
+    assert fault(path, table) is None
+    # The statistics of the keys are the last that tell of no nulls; then they tell nothing of them.
+    for now in (b"\x18\x02\x50\x01", b"\x18\x02\x58\x00"):
+        patched(path, b"\x18\x02\x50\x00", now)
+        assert misfit(path, table.schema) == (
+            "its column 'm' holds maps with null as a key, or nothing tells that there are none"
+        )
+        assert misfit(path, table.select(["n"]).schema) is None
+        fault(path, table)
+
+
 def test_texts_of_fixed_length(path: Path) -> None:
     table = pa.table({"x": ["a"]})
     orc.write_table(table, str(path))
@@ -194,8 +219,15 @@ def test_times_of_another_zone(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert misfit(path, columns) == (
         f"{path.parent} has no time zones (tzdata), and pyarrow needs them for its times"
     )
+    (path.parent / "GMT").touch()
+    assert misfit(path, columns) is None
+    patched(path, b"GMT", b"UCT")
+    assert misfit(path, columns) == (
+        f"{path.parent} lacks the time zone UCT, by which its times were written"
+    )
     monkeypatch.undo()
-    patched(path, b"GMT", b"EST")
+    assert misfit(path, columns) is None
+    patched(path, b"UCT", b"EST")
     assert misfit(path, columns) == "its times were written in the time zone EST"
     assert misfit(path, pa.schema([("n", pa.int64())])) is None
     patched(path, b"\x1a\x03EST", b"\x22\x03EST")
@@ -214,6 +246,17 @@ def test_statistics_that_cannot_be_trusted(path: Path) -> None:
     assert fault(path, table) is None
     patched(path, b"\x30\x06\x82\xf4\x03", b"\x30\x00\x82\xf4\x03")
     assert misfit(path, table.schema) == "its footer does not tell how large its values are"
+
+
+def test_files_that_only_java_unpacks(path: Path) -> None:
+    table = pa.table({"n": [1]})
+    orc.write_table(table, str(path))
+    # In the postscript: no compression, in blocks of 64 KiB; it becomes Brotli.
+    patched(path, b"\x10\x00\x18\x80\x80\x04", b"\x10\x06\x18\x80\x80\x04")
+    source = query.SourceFiles(file_format="orc", place=str(path), paths=(path,))
+    why = "pyarrow does not read such files: Unknown compression codec 6"
+    with pytest.raises(LeftToSpark, match=why):
+        query._check_files(source, table.schema)
 
 
 def test_files_without_rows(path: Path) -> None:

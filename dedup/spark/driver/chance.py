@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
@@ -20,8 +20,11 @@ from dedup.spark.driver.planned import chance_of
 _CLOCKS = frozenset({"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"})
 #: The same as the user calls them, for Spark Connect, where the expression alone is seen.
 _CLOCK_FUNCTIONS = frozenset(
-    {"current_timestamp", "now", "localtimestamp", "current_date", "curdate", "current_time"}
-)
+    {
+        "current_timestamp", "now", "localtimestamp", "current_date", "curdate", "current_time",
+        "localtime",
+    }
+)  # fmt: skip
 _INSTEAD = (
     "Use what the record itself carries, or an ID that lasts, of dedup.record_id: "
     "from_columns(...), from_kafka(), from_file()"
@@ -85,7 +88,10 @@ def _sources(df: DataFrame, given: Column) -> tuple[str, str]:
     chance, clocks = set[str](), set[str]()
     try:
         plan = df.select(given)._jdf.queryExecution().analyzed()
-        if plan.deterministic() and not plan.containsPattern(_current_like(df)):
+        patterns = _patterns(df)
+        # Among what Spark replaces by other functions is `aes_encrypt`, deterministic to it.
+        hints = (patterns.CURRENT_LIKE(), patterns.RUNTIME_REPLACEABLE())
+        if plan.deterministic() and not any(map(plan.containsPattern, hints)):
             return "", ""
         for part in _parts(plan):
             if class_name(part) in _CLOCKS:
@@ -96,28 +102,57 @@ def _sources(df: DataFrame, given: Column) -> tuple[str, str]:
     return ", ".join(sorted(chance)), ", ".join(sorted(clocks))
 
 
-def _current_like(df: DataFrame) -> Any:
+def _patterns(df: DataFrame) -> Any:
     jvm: Any = df.sparkSession.sparkContext._jvm
-    return jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+
+
+#: Which field is taken of a struct, and the type of that struct; then which one of that field.
+_Taken: TypeAlias = "tuple[tuple[int, str], ...]"
+#: What makes the fields of a struct; the other fields of it do not count.
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "CreateNamedStruct": lambda struct: struct.valExprs(),
+    "UpdateFields": lambda struct: struct.newExprs(),
+}
 
 
 def _parts(plan: Any) -> Iterator[Any]:
     """All parts of what makes the first column of a plan, through the columns below it."""
     made_of = _definitions(plan)
-    waiting, seen = [plan.output().apply(0)], set[int]()
+    waiting: list[tuple[Any, _Taken]] = [(plan.output().apply(0), ())]
+    seen = set[tuple[int, _Taken]]()
     while waiting:
-        part = waiting.pop()
+        part, taken = waiting.pop()
         kind = class_name(part)
-        if kind == "AttributeReference":
+        if kind in ("AttributeReference", "OuterReference"):
             number = part.exprId().id()
-            if number not in seen:
-                seen.add(number)
-                waiting += made_of[number]
+            if (number, taken) not in seen:
+                seen.add((number, taken))
+                waiting += [(one, taken) for one in made_of[number]]
         elif kind == "GetStructField":
-            waiting += _field(part, made_of)
+            struct = part.child()
+            field = (part.ordinal(), struct.dataType().catalogString())
+            waiting.append((struct, (field, *taken)))
+        elif taken and kind in _FIELDS:
+            (ordinal, _), *inner = taken
+            waiting.append((_FIELDS[kind](part).apply(ordinal), tuple(inner)))
         else:
             yield part
-            waiting += each(part.children())
+            waiting += _below_part(part, taken)
+
+
+def _below_part(part: Any, taken: _Taken) -> list[tuple[Any, _Taken]]:
+    """What a part is made of; of what hands on the struct that a field is taken of, that alone."""
+    if class_name(part) == "ScalarSubquery":
+        return [(part.plan().output().apply(0), taken)]
+    children = list(each(part.children()))
+    if taken:
+        struct = taken[0][1]
+        like = (struct, f"array<{struct}>")
+        handed = [c for c in children if c.dataType().catalogString() in like]
+        if handed:
+            return [(child, taken) for child in handed]
+    return [(child, ()) for child in children]
 
 
 def _definitions(plan: Any) -> defaultdict[int, list[Any]]:
@@ -125,11 +160,14 @@ def _definitions(plan: Any) -> defaultdict[int, list[Any]]:
     made_of = defaultdict[int, list[Any]](list)
     for node in [plan, *_below(plan)]:
         kind = class_name(node)
-        if kind == "Union":
-            outputs = [list(each(child.output())) for child in each(node.children())]
-            for column, *others in zip(each(node.output()), *outputs, strict=True):
-                number = column.exprId().id()
-                made_of[number] += [one for one in others if one.exprId().id() != number]
+        if kind in ("Union", "Expand"):
+            rows = (
+                [child.output() for child in each(node.children())]
+                if kind == "Union"
+                else list(each(node.projections()))
+            )
+            for column, *makers in zip(each(node.output()), *map(each, rows), strict=True):
+                made_of[column.exprId().id()] += makers
         elif kind == "Generate":
             for column in each(node.generatorOutput()):
                 made_of[column.exprId().id()].append(node.generator())
@@ -140,25 +178,6 @@ def _definitions(plan: Any) -> defaultdict[int, list[Any]]:
 
 
 def _below(node: Any) -> Iterator[Any]:
-    for child in each(node.children()):
+    for child in [*each(node.children()), *each(node.subqueries())]:
         yield child
         yield from _below(child)
-
-
-def _field(taken: Any, made_of: defaultdict[int, list[Any]]) -> list[Any]:
-    """What makes a field that is taken of a struct, where it shows; other fields do not count."""
-    structs, seen = [taken.child()], set[int]()
-    found = []
-    while structs:
-        struct = structs.pop()
-        kind = class_name(struct)
-        if kind == "AttributeReference":
-            number = struct.exprId().id()
-            if number not in seen:
-                seen.add(number)
-                structs += made_of[number]
-        elif kind == "GetStructField":
-            structs += _field(struct, made_of)
-        elif kind == "CreateNamedStruct":
-            found.append(struct.valExprs().apply(taken.ordinal()))
-    return found

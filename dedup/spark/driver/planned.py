@@ -33,7 +33,7 @@ _UNSTABLE = frozenset(
         "input_file_block_start", "input_file_block_length",
     }
 )  # fmt: skip
-#: Draws a vector of its own for each call, and Spark calls it deterministic.
+#: May draw a vector of its own for each call, and Spark calls it deterministic.
 _SALTED = frozenset({"aes_encrypt"})
 #: Spark calls it nondeterministic, but a record that is read again is read from the same file.
 _STABLE_ALL_THE_SAME = "input_file_name"
@@ -117,26 +117,39 @@ def _unstable(selected: DataFrame, expression: Expression) -> set[str]:
     salted = expression.functions & _SALTED
     if classic is None:
         return expression.unstable | (expression.functions & _UNSTABLE) | salted
-    return set(_all_chance(classic.queryExecution().analyzed().expressions().apply(0))) | salted
+    made = classic.queryExecution().analyzed().expressions().apply(0)
+    return set(_all_chance(made, every=bool(salted)))
 
 
-def _all_chance(expression: Any) -> Iterator[str]:
-    if not expression.deterministic():
+def _all_chance(expression: Any, *, every: bool) -> Iterator[str]:
+    if every or not expression.deterministic():
         yield from chance_of(expression)
         for child in each(expression.children()):
-            yield from _all_chance(child)
+            yield from _all_chance(child, every=every)
 
 
 def chance_of(expression: Any) -> Iterator[str]:
     """Name of the function, if it is what makes an expression nondeterministic."""
+    if class_name(expression) == "AesEncrypt" and _is_salted(expression):
+        yield "aes_encrypt"
+        return
     if expression.deterministic() or not all(
         c.deterministic() for c in each(expression.children())
     ):
         return
-    python = class_name(expression) == "PythonUDF"
-    name = str(expression.name() if python else expression.prettyName())
-    if name != _STABLE_ALL_THE_SAME:
+    kind = class_name(expression)
+    name = str(expression.name() if kind == "PythonUDF" else expression.prettyName())
+    # A Python table function is called nondeterministic unless its author says otherwise.
+    if name != _STABLE_ALL_THE_SAME and kind != "PythonUDTF":
         yield name
+
+
+def _is_salted(encryption: Any) -> bool:
+    """Whether it draws its vector: it is given none, and its mode needs one."""
+    mode, _, vector, _ = list(each(encryption.children()))[2:6]
+    if mode.foldable() and str(mode.eval(None)).upper() == "ECB":
+        return False
+    return bool(vector.foldable()) and not vector.eval(None)
 
 
 def _names(plan: Any) -> Iterator[str]:

@@ -160,7 +160,10 @@ def fault(path: Path, file_format: str) -> str:
 
 
 def kind(path: Path, file_format: str) -> bytes | None:
-    """Bytes that are equal for files with the same columns; None for a file that is empty.
+    """Bytes that are equal for files with the same columns; None where Spark reads no rows.
+
+    So it is with a file that is empty, and one of ORC without columns, as old releases of Hive
+    left for no rows.
 
     Raises
     ------
@@ -169,7 +172,10 @@ def kind(path: Path, file_format: str) -> bytes | None:
     """
     if not path.stat().st_size:
         return None
-    return bytes(_schema(path, file_format).remove_metadata().serialize().to_pybytes())
+    schema = _schema(path, file_format)
+    if file_format == "orc" and not schema.names:
+        return None
+    return bytes(schema.remove_metadata().serialize().to_pybytes())
 
 
 def _schema(path: Path, file_format: str) -> pa.Schema:
