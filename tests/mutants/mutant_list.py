@@ -105,8 +105,8 @@ MUTANTS = (
                 "        return self._sidecars.may_hold(seg, hashes) | known",
             ),
             (
-                "return self._views.lookup(seg, keys, hashes)",
-                "found = self._views.lookup(seg, keys, hashes)\n"
+                "return self._views.lookup(seg, keys, hashes, digests)",
+                "found = self._views.lookup(seg, keys, hashes, digests)\n"
                 "        for i in (found == found.dtype.type(-(1 << 63))).nonzero()[0]:\n"
                 "            found[i] = SEEN.get(int(hashes[i]), found[i])\n"
                 "        return found",
@@ -197,6 +197,49 @@ MUTANTS = (
         "if False and state.clocks",
         f"{STABLE}_with_options_changed_on_restart",
     ),
+    # --- less than exactly once, and payloads
+    _mutant(
+        "at most once believes a filter at one end of its bucket alone",
+        "core/lookup.py",
+        "for nearest_to_ms in (self.distinct.first_ms[ids], self.distinct.last_ms[ids]):",
+        "for nearest_to_ms in (self.distinct.first_ms[ids],):",
+        "unit/test_core_guarantee.py",
+    ),
+    _mutant(
+        "at least once remembers what it lets pass",
+        "core/shard.py",
+        'if policy.guarantee == "at-least-once":',
+        'if policy.guarantee == "never":',
+        "unit/test_core_guarantee.py",
+    ),
+    _mutant(
+        "digests of other columns are compared",
+        "core/payload.py",
+        "same: BOOL = ((digests >> _SHIFT) == (others >> _SHIFT)) & (digests != 0)",
+        "same: BOOL = (digests != 0) & (others != 0)",
+        "unit/test_core_payload.py",
+    ),
+    _mutant(
+        "a payload is compared with records further away than the horizon",
+        "core/payload.py",
+        "record, entry = record[near], entry[near]",
+        "record, entry = record, entry",
+        "unit/test_core_payload.py",
+    ),
+    _mutant(
+        "a merge loses digests",
+        "catalog/store.py",
+        "Entries(found.keys, hashes, found.times_ms, found.digests)",
+        "Entries(found.keys, hashes, found.times_ms)",
+        "unit/test_segment_store.py",
+    ),
+    _mutant(
+        "the tail loses digests",
+        "core/tail.py",
+        "digests = None if self.digests is None else self.digests[index]",
+        "digests = None",
+        "unit/test_core_tail.py",
+    ),
     # --- clocks
     _mutant(
         "late times advance a clock",
@@ -263,8 +306,8 @@ MUTANTS = (
     _mutant(
         "an ID is settled by an entry that is near its first record alone",
         "core/lookup.py",
-        "self.distinct.last_ms[ids]",
-        "self.distinct.first_ms[ids]",
+        "within_horizon(times_ms, self.distinct.last_ms[ids]",
+        "within_horizon(times_ms, self.distinct.first_ms[ids]",
         VERDICTS,
     ),
     _mutant(
