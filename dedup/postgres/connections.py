@@ -21,18 +21,18 @@ from dedup.sinks.protocol import Aborted
 if TYPE_CHECKING:
     import psycopg
 
-#: What every session is told: a peer that is gone is found out within half a minute, by who waits
-#: for its answer.
+#: What a session is told where the user's own words say nothing: a peer that is gone is found out
+#: within half a minute, by who waits for its answer (keepalives) and by who sends to it.
 _SESSION = {
     "application_name": "dedup",
-    "client_encoding": "UTF8",
+    "connect_timeout": "10",
     "keepalives": "1",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
 }
 _RETRY_S = 0.2
-_CONNECT_S = 10
 #: Free connections that a process keeps of a server.
 _KEPT = 2
 
@@ -83,7 +83,7 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     while True:
         try:
             made: psycopg.Connection[Any] = library.connect(
-                dsn, **_SESSION | _given(dsn), prepare_threshold=None
+                dsn, **_session(dsn), client_encoding="UTF8", prepare_threshold=None
             )
             # Whoever waits for a lock must see what its holder has committed.
             made.isolation_level = library.IsolationLevel.READ_COMMITTED
@@ -224,9 +224,10 @@ def says_nothing(error: Any) -> bool:
 _PLACE = re.compile(r"COPY [^,\n]+, line \d+(?:, column [^:\n]+)?")
 
 
-def _given(dsn: str) -> dict[str, Any]:
-    """What the user's own words take the place of."""
-    return {} if "connect_timeout" in dsn else {"connect_timeout": _CONNECT_S}
+def _session(dsn: str) -> dict[str, Any]:
+    """What a session is told beside the DSN; raises ProgrammingError where that is none."""
+    given = psycopg_library().conninfo.conninfo_to_dict(dsn)
+    return {option: value for option, value in _SESSION.items() if option not in given}
 
 
 def _is_passing(error: Any) -> bool:

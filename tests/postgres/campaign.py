@@ -1,18 +1,20 @@
 """Faults against the sink over a real server, again and again, from a seed, without a Spark.
 
-    python -m tests.postgres.campaign --kills 300 --seed 1
+    python -m tests.postgres.campaign --each 30 --seed 1 --results tests/postgres/results/kills.json
 
 Workers are processes that are kept and replaced, as Spark's are; one of them does the driver's
 part. They are killed or frozen at named points (`dedup.faults`), attempts of a task run twice or at
 the same time, frozen ones go on once their successor has won, the server crashes and comes back,
 and commits are lost, cut off or late. A start of the query that fails is followed by another, with
 a run ID of its own; now and then Spark forgets that a micro-batch was committed. In the end each
-armed fault must have fired, and every row be there once, as its last micro-batch had it.
+armed fault must have fired, and every row be there once, as its last micro-batch had it. Half of
+the kills strike where fewest have struck so far.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import random
@@ -140,15 +142,35 @@ class Round:
     fired: Counter[str] = field(default_factory=Counter)
     besides: Counter[str] = field(default_factory=Counter)
     starts: int = 0
-    wrong: str = ""
+    rows: int = 0
+    lost: int = 0
+    duplicated: int = 0
 
     @property
     def kills(self) -> int:
         return sum(n for place, n in self.fired.items() if place.endswith(" kill"))
 
     @property
+    def wrong(self) -> str:
+        harm = f"{self.lost} lost, {self.duplicated} too many"
+        return harm if self.lost or self.duplicated else ""
+
+    @property
+    def mode(self) -> str:
+        key = ", key" if self.options.get("mode") == "atomic" and "key" in self.options else ""
+        aside = ", quarantine" if "quarantine" in self.options else ""
+        return self.options.get("mode", "append") + key + aside
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {
+            name: dict(sorted(getattr(self, name).items())) for name in ("armed", "fired", "besides")
+        }
+        sums = {name: getattr(self, name) for name in ("starts", "rows", "lost", "duplicated")}
+        return {"seed": self.seed, "mode": self.mode} | counts | sums
+
+    @property
     def line(self) -> str:
-        mode = "-".join(self.options.values()) or "append"
+        mode = self.mode
         left = self.armed - self.fired
         return (
             f"seed {self.seed}, {mode}: {self.kills} kills, {self.fired.total()} of "
@@ -164,8 +186,10 @@ class Round:
 class Campaign:
     """A query over a server, whose processes are killed and frozen."""
 
-    def __init__(self, server: Server, seed: int) -> None:
+    def __init__(self, server: Server, seed: int, before: Counter[str] | None = None) -> None:
         self._server, self._rng = server, random.Random(seed)
+        #: Kills by point, of earlier rounds.
+        self._before: Counter[str] = before or Counter()
         self._folder = Path(os.environ[faults.VARIABLE])
         for path in self._folder.iterdir():
             path.unlink()
@@ -209,7 +233,7 @@ class Campaign:
     def _batch(self, batch_id: int, proxy: CommitProxy, *, calm: bool = False) -> None:
         tasks, besides = self._rng.randint(1, 4), None
         if not calm:
-            self._arm(self._rng.choice(self._points()), "kill")
+            self._arm(self._place_to_kill(), "kill")
             if self._rng.random() < 0.3:
                 self._arm(self._rng.choice(self._points()), "freeze")
             if self._rng.random() < 0.25:
@@ -227,6 +251,12 @@ class Campaign:
             self._new_start()
             self._to_the_end(batch_id, tasks)
         self._wake()
+
+    def _place_to_kill(self) -> str:
+        points = self._points()
+        if self._rng.random() < 0.5:
+            return self._rng.choice(points)
+        return min(points, key=lambda p: self._before[p] + self.result.armed[f"{p} kill"])
 
     def _points(self) -> tuple[str, ...]:
         atomic = self.result.options.get("mode") == "atomic"
@@ -341,17 +371,20 @@ class Campaign:
             )
             aside = run(dsn, "SELECT (record::json->>'n')::int, record::json->>'text' FROM refused")
             found += Counter((n, text) for n, text in aside)
-        lost, more = expected - found, found - expected
-        if lost or more:
-            self.result.wrong = f"{lost.total()} lost, {more.total()} too many"
+        self.result.rows = expected.total()
+        self.result.lost = (expected - found).total()
+        self.result.duplicated = (found - expected).total()
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--kills", type=int, default=300, help="stop after so many")
+    options.add_argument("--kills", type=int, default=0, help="at least so many in all")
+    options.add_argument("--each", type=int, default=0, help="at least so many at each step")
     options.add_argument("--seed", type=int, default=1, help="of the first round")
+    options.add_argument("--results", type=Path, help="file to keep the rounds in")
     arguments = options.parse_args()
     rounds: list[Round] = []
+    kills: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="dedup-postgres-") as folder:
         Path(folder).chmod(0o755)
         server = own_server(Path(folder, "data"))
@@ -359,23 +392,56 @@ def main() -> int:
             print(server)
             return 2
         with server:
-            while sum(each.kills for each in rounds) < arguments.kills:
-                rounds.append(Campaign(server, arguments.seed + len(rounds)).run())
+            while kills.total() < arguments.kills or min(kills[p] for p in POINTS) < arguments.each:
+                rounds.append(Campaign(server, arguments.seed + len(rounds), kills).run())
+                kills += kills_of(rounds[-1])
                 print(rounds[-1].line, flush=True)
+                if arguments.results:
+                    arguments.results.parent.mkdir(exist_ok=True)
+                    told = [each.to_json() for each in rounds]
+                    arguments.results.write_text(json.dumps(told, indent=1) + "\n")
                 if not rounds[-1].fine:
                     return 1
     print(table(rounds))
     return 0
 
 
+def kills_of(found: Round) -> Counter[str]:
+    """The kills of a round by point."""
+    places = {place.removesuffix(" kill"): n for place, n in found.fired.items()}
+    return Counter({point: places[point] for point in POINTS if point in places})
+
+
 def table(rounds: list[Round]) -> str:
-    """All faults of some rounds, as a table."""
+    """All faults of some rounds, as a table of Markdown, and the sums."""
+    armed: Counter[str] = sum((each.armed for each in rounds), Counter())
     fired: Counter[str] = sum((each.fired for each in rounds), Counter())
     besides: Counter[str] = sum((each.besides for each in rounds), Counter())
-    lines = [f"{n:6} {place}" for place, n in sorted(fired.items())]
-    lines += [f"{n:6} {what}" for what, n in sorted(besides.items())]
-    starts = sum(each.starts for each in rounds)
-    return "\n".join([*lines, f"{len(rounds)} queries, {starts} starts: every row once."])
+    lines = [
+        "| where | kind | armed | fired | lost | duplicated |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for kind in ("kill", "freeze"):
+        for point in POINTS:
+            place = f"{point} {kind}"
+            if n := armed[place]:
+                struck = [each for each in rounds if place in each.armed]
+                harm = [sum(getattr(e, what) for e in struck) for what in ("lost", "duplicated")]
+                lines.append(
+                    f"| `{point}` | {kind} | {n} | {fired[place]} | {harm[0]} | {harm[1]} |"
+                )
+    sums = {
+        name: sum(getattr(each, name) for each in rounds)
+        for name in ("kills", "starts", "rows", "lost", "duplicated")
+    }
+    lines += [
+        "",
+        f"{len(rounds)} queries, {sums['starts']:,} starts, {sums['rows']:,} rows: "
+        f"{sums['kills']:,} kills, {fired.total():,} faults at named steps, all of which fired; "
+        + ", ".join(f"{what} {n}" for what, n in sorted(besides.items()))
+        + f": {sums['lost']} lost, {sums['duplicated']} duplicated.",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

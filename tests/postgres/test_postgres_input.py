@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
-from dedup.postgres.connections import forget_connections
+from dedup.postgres.connections import connected, forget_connections
 from dedup.postgres.postgres_options import postgres_options
 from dedup.postgres.postgres_work import ready
 from tests.postgres.server import Server, free_port
@@ -48,6 +48,17 @@ def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
     right = {"dsn": "host=h", "table": "rows", "checkpointLocation": "c"}
     with pytest.raises(ConfigError, match=why):
         postgres_options(right | given)
+
+
+def test_sessions_notice_a_server_that_is_gone_as_the_user_says(dsn: str) -> None:
+    """Also one that takes no more bytes, of which keepalives know nothing."""
+    default = connected(dsn, 5).info.get_parameters()
+    assert default["tcp_user_timeout"] == "30000"
+    assert default["keepalives_idle"] == "10"
+    asked = "application_name=mine keepalives_idle=99 tcp_user_timeout=7000"
+    own = connected(f"{dsn} {asked}", 5).info.get_parameters()
+    assert {f"{name}={own[name]}" for name in own} >= set(asked.split())
+    assert own["keepalives_interval"] == "5"
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,34 @@ def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_records_beyond_the_calendar_of_python(dsn: str, tmp_path: Path) -> None:
+    """And with numbers that JSON lacks, and lists of texts that are none."""
+    run(dsn, "CREATE TABLE rows (d date, t timestamptz, x double precision, a text[])")
+    columns = [("d", "date"), ("t", "timestamp"), ("x", "double"), ("a", "array<string>")]
+    given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(tmp_path)}
+    sink = Sink(dsn, tmp_path / "other")
+    sink.work = ready(postgres_options(given | {"quarantine": "refused"}), columns)
+    wrong = pa.array([b"\xffa"])
+    wrong = pa.StringArray.from_buffers(1, wrong.buffers()[1], wrong.buffers()[2])
+    texts = pa.concat_arrays([pa.array(["b"]), wrong])
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([3_000_000, 0], pa.int32()).cast(pa.date32()),
+            pa.array([-(2**58), 0]).cast(pa.timestamp("us", "UTC")),
+            pa.array([float("nan"), float("-inf")]),
+            pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), texts),
+        ],
+        names=["d", "t", "x", "a"],
+    )
+    sink.work.complete([sink.write("run1", 0, 0, iter([rows]))])
+    found = refused(dsn)
+    assert ["out of range" in reason for _, reason, *_ in found] == [True, False]
+    assert [json.loads(record) for _, _, record, *_ in found] == [
+        {"d": "10183-09-21", "t": "-7164-05-05 06:37:28.288256Z", "x": "NaN", "a": ["b"]},
+        {"d": "1970-01-01", "t": "1970-01-01T00:00:00+00:00", "x": "-Infinity", "a": ["\\xffa"]},
+    ]
+
+
 def test_a_table_that_is_something_else(dsn: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give the option quarantine another name"):
         Sink(dsn, tmp_path, quarantine="numbers")
