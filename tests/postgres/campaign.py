@@ -162,9 +162,8 @@ class Round:
         return self.options.get("mode", "append") + key + aside
 
     def to_json(self) -> dict[str, Any]:
-        counts = {
-            name: dict(sorted(getattr(self, name).items())) for name in ("armed", "fired", "besides")
-        }
+        names = ("armed", "fired", "besides")
+        counts = {name: dict(sorted(getattr(self, name).items())) for name in names}
         sums = {name: getattr(self, name) for name in ("starts", "rows", "lost", "duplicated")}
         return {"seed": self.seed, "mode": self.mode} | counts | sums
 
