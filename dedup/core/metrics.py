@@ -185,7 +185,8 @@ class BatchMetrics:
             return "at-least-once"
         if self.filter_unconfirmed:
             return "at-most-once"
-        confirmed = self.duplicate or self.filter_true_positive or self.filter_false_positive
+        # A duplicate alone may be of the tail, which at most once asks as well.
+        confirmed = self.filter_true_positive or self.filter_false_positive
         return "exactly-once" if confirmed else None
 
     @property

@@ -103,12 +103,15 @@ class _Routes:
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Let the operator run, then each sink in its turn."""
+        from pyspark.sql import functions as F  # noqa: N812
+
         kept = rows.persist()
         try:
             # To its end before any sink begins, and also where a sink reads nothing: Spark commits
             # the operator's state only then.
             kept.count()
-            verdict = kept[self.column]
+            # A name may have a dot, which would mean a field.
+            verdict = F.col("`" + self.column.replace("`", "``") + "`")
             taken: list[BatchFunction] = []
             for function in self.own.values():
                 if function not in taken:

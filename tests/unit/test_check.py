@@ -304,6 +304,26 @@ def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path, place: Path
         assert ("--late" in found["evidence"]) == (not late)
 
 
+def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> None:
+    """Also where its last micro-batch looked into no filter: duplicates are those of the tail."""
+    log = MetricsLog(tmp_path / "log")
+    shown = {"filter_false_positive": 0, "filter_unconfirmed": 9}
+    for number, fields in enumerate((shown, {"filter_false_positive": 0})):
+        made = batch(number, **fields)
+        assert made.guarantee == ("at-least-once", "at-most-once", None)[number + 1]
+        log.batch(made, 1000 * number)
+    assert batch(0).guarantee == "exactly-once"
+    (found,) = findings(place, "--log", tmp_path / "log")["guarantee"]
+    assert "at-most-once" in found["evidence"]
+
+
+def test_dedup_run_is_believed_before_its_log(tmp_path: Path) -> None:
+    output = run_output(tmp_path, guarantee="at-least-once")
+    make_log(tmp_path / "log")
+    (found,) = findings(output, "--log", tmp_path / "log")["guarantee"]
+    assert "at-least-once" in found["evidence"]
+
+
 def test_the_next_start_of_dedup_run_may_drop_what_is_late(tmp_path: Path) -> None:
     record = Record.read(run_output(tmp_path, timestamp="ts"))
     assert record is not None
@@ -341,11 +361,11 @@ def test_an_older_entry_that_is_cut_only_costs_its_size(tmp_path: Path) -> None:
 # --- the output of `dedup run`
 
 
-def run_output(tmp_path: Path, *, timestamp: str | None = None) -> Path:
+def run_output(tmp_path: Path, *, timestamp: str | None = None, **given: Any) -> Path:
     (tmp_path / "in").mkdir()
     options = RunOptions.make(
         input=tmp_path / "in", output=tmp_path / "out", id=("id",), horizon="7 days",
-        timestamp=timestamp, file_format="csv", output_format="csv",
+        timestamp=timestamp, file_format="csv", output_format="csv", **given,
     )  # fmt: skip
     options.output.mkdir()
     Record(

@@ -172,7 +172,9 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         lateness_ms=last.lateness_ms,
         # One clock for all has no name.
         by_source=any(named) if named else None,
-        guarantee=last.guarantee,
+        # Most micro-batches may not show it.
+        guarantee=facts.guarantee
+        or next((batch.guarantee for batch in reversed(batches) if batch.guarantee), None),
         event_time=True if named else None,
         records=sum(batch.records_in for batch in batches),
         late_records=sum(batch.late for batch in batches),
