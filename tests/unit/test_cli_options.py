@@ -70,6 +70,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"timestamp": "t", "idle_timeout": "soon"}, "'soon' is not a duration"),
         ({"new_columns": "drop"}, "--new-columns drop must be one of error, ignore, add"),
         ({"verdict": "batch"}, "--verdict 'batch' cannot be the name of a column"),
+        ({"check_payload": ("n",), "guarantee": "at-least-once"}, "--guarantee at-least-once and"),
         ({"verdict": "v", "duplicates": "/tmp/d"}, "--verdict lets every row go on"),
         ({"bad_records": "drop"}, "--bad-records drop is not one of error, skip"),
         ({"bad_records": "skip", "read_options": (("mode", "x"),)}, "contradict each other"),

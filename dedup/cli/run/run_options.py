@@ -208,6 +208,12 @@ class RunOptions:
                 f"--conflicts {self.conflicts} has no meaning without --check-payload; name the "
                 "columns to compare."
             )
+        if self.check_payload and self.guarantee != "exactly-once":
+            raise ConfigError(
+                f"--guarantee {self.guarantee} and --check-payload contradict each other: what "
+                "copies are compared with is in the catalog, which is not asked then. Leave one "
+                "of them out."
+            )
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
         choice("--new-columns", self.new_columns, ("error", "ignore", "add"))
