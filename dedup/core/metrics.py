@@ -174,7 +174,12 @@ class BatchMetrics:
 
     @property
     def filter_fpr(self) -> float | None:
-        """The false-positive rate that the filters really had, None if none was asked."""
+        """The false-positive rate that the filters really had.
+
+        None if none was asked, or the catalog was not: at most once nobody knows.
+        """
+        if self.filter_unconfirmed:
+            return None
         unknown = self.filter_negative + self.filter_false_positive
         return self.filter_false_positive / unknown if unknown else None
 

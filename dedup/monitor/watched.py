@@ -179,10 +179,24 @@ class Watched:
         }
 
     def filter_fpr(self) -> float | None:
-        """Return the false-positive rate that the filters had over the window."""
+        """Return the false-positive rate that the filters had over the window.
+
+        None where nobody can tell: no filter was asked, or the catalog was not, at most once.
+        """
+        if self.expected_lost() is not None:
+            return None
         wrong = sum(batch.filter_false_positive for _, batch in self.batches)
         asked = wrong + sum(batch.filter_negative for _, batch in self.batches)
         return wrong / asked if asked else None
+
+    def expected_lost(self) -> float | None:
+        """Return how many new IDs were dropped over the window, as expected at most once.
+
+        None where every hit of a filter was looked up.
+        """
+        if not any(batch.filter_unconfirmed for _, batch in self.batches):
+            return None
+        return sum(batch.expected_lost for _, batch in self.batches)
 
     def gaps(self) -> dict[str, int | None]:
         """Return the milliseconds between the clock, the newest timestamp and the watermarks.
@@ -230,6 +244,7 @@ class Watched:
             "gaps_ms": self.gaps(),
             "per_second": self.rates(),
             "filter_fpr": self.filter_fpr(),
+            "expected_lost": self.expected_lost(),
             "unreadable": self.unreadable,
         }
         if last is not None:

@@ -10,10 +10,19 @@ from pyspark.sql import SparkSession
 
 from dedup import check_query, dedup_by_id
 from dedup.checks.findings import Level
+from dedup.cli.progress import Reporter
+from dedup.cli.run.work import plan, run
 from dedup.errors import ConfigError, DedupWarning
 from tests.support.cli_job import Job
 from tests.support.small_state import query, tables, total
 from tests.support.spark_query import Run
+
+
+class Notes(Reporter):
+    """Keeps what a run says."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.note = notes.append  # type: ignore[method-assign,assignment]
 
 
 def verdicts(run: Run) -> dict[int, list[tuple[str, str]]]:
@@ -30,7 +39,7 @@ def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: 
     made = query(spark, tmp_path, [first, second])
     truth = made.run()
     assert total(truth, "segments_written") > 0, "there is something to look into"
-    assert {m.guarantee for m in truth.metrics} == {"exactly-once"}
+    assert {m.guarantee for m in truth.metrics} == {None, "exactly-once"}, "the first asked nobody"
 
     # All the same records again, three times; by the truth each is a duplicate, or late.
     made.options["guarantee"] = "at-most-once"
@@ -103,5 +112,12 @@ def test_dedup_run_takes_it(job: Job) -> None:
     outcome = job(guarantee="at-least-once")
     assert outcome.figures.counts["emitted"] == outcome.figures.counts["unchecked"] == 6
     assert sorted(row[0] for row in job.rows()) == ["a"] * 4 + ["b"] * 2
+    notes: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DedupWarning)
+        run(job.made(guarantee="at-most-once"), Notes(notes), spark=job.spark)
+        assert any("of every 100 records with a new ID" in note for note in notes)
+        told = plan(job.made(guarantee="at-most-once"), spark=job.spark)["notes"]
+    assert any("of every 100 records with a new ID" in note for note in told)
     failure = job.fails(guarantee="always")
     assert "--guarantee always must be one of exactly-once, at-most-once" in failure.message

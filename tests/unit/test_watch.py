@@ -57,6 +57,24 @@ def watched(made: list[BatchMetrics], *, ended: str | None = None) -> Watched:
     return Watched.of(QUERY, "orders", timed, now_ms=now_ms, ended=ended)
 
 
+def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
+    """Nothing of it is cut off at 80 columns."""
+
+    def shown(**fields: Any) -> str:
+        return "\n".join(line.plain for line in screen([watched(batches(**fields))]))
+
+    assert "conflicts/s" not in shown()
+    assert "expected lost" not in shown()
+    lines = shown(conflict=41_700, filter_false_positive=0, filter_unconfirmed=12,
+                  expected_lost_millionths=1_500_000)  # fmt: skip
+    assert re.search(r"conflicts/s +4,170 +copies whose payload differs$", lines, re.M)
+    lost = f"{1.5 * WINDOW:,.1f}"
+    assert re.search(rf"expected lost +{lost} +new IDs that filters took for seen$", lines, re.M)
+    assert re.search(r"false positives  - ", lines), "nobody has looked"
+    told = shown(unchecked=1000, filter_false_positive=0, filter_negative=0)
+    assert re.search(r"at least once +- +no ID is looked up, every record goes on$", told, re.M)
+
+
 def log(folder: Path, made: list[BatchMetrics]) -> MetricsLog:
     written = MetricsLog(folder)
     for one in made:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
+from dedup.errors import DedupWarning
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ def run(
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
             reporter.note(clock)
-        query = transform(session, job, columns, taken.ahead(job.files.stamps))
+        with _warnings_as_notes(reporter.note):
+            query = transform(session, job, columns, taken.ahead(job.files.stamps))
         if job.files.file_format in COLUMNAR and options.parquet == "auto":
             for told in query.left_to_spark():
                 reporter.note(told)
@@ -100,7 +103,8 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
                 notes += [clock] if clock is not None else []
                 notes += [warning(changed)] if changed else []
-                result = transform(session, job, columns, taken.ahead(job.files.stamps))
+                with _warnings_as_notes(notes.append):
+                    result = transform(session, job, columns, taken.ahead(job.files.stamps))
                 file_format, settings = writer_options(job.options, job.files)
                 return {
                     **job.options.to_json(),
@@ -120,6 +124,19 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 }
         finally:
             _remove_empty(created)
+
+
+@contextmanager
+def _warnings_as_notes(note: Note) -> Iterator[None]:
+    """Say what the operator warns of, without the line of our code that called it."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", DedupWarning)
+        yield
+    for one in found:
+        if issubclass(one.category, DedupWarning):
+            note(f"{one.message}")
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _columns(

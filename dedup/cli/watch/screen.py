@@ -149,9 +149,15 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
         "records/s",
         _rate(rates["records_in"]),
         f"unique {_rate(rates['unique'])}  duplicate {_rate(rates['duplicate'])}  "
-        f"late {_rate(rates['late'])}"
-        + (f"  conflict {_rate(rates['conflict'])}" if rates["conflict"] else ""),
+        f"late {_rate(rates['late'])}",
     )
+    if rates["conflict"]:
+        yield _line("conflicts/s", _rate(rates["conflict"]), "copies whose payload differs")
+    if any(batch.unchecked for _, batch in one.batches):
+        yield _line("at least once", None, "no ID is looked up, every record goes on")
+    lost = one.expected_lost()
+    if lost is not None:
+        yield _line("expected lost", f"{lost:,.1f}", "new IDs that filters took for seen")
     fpr = one.filter_fpr()
     yield _line(
         "false positives",
