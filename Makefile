@@ -153,8 +153,8 @@ faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a r
 	@$(PY) -m tests.kafka.campaign $(FAULTS_ARGS)
 
 .PHONY: faults-postgres
-faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 500 times over a real server (ten minutes); FAULTS_ARGS="--kills 40"
-	@$(PY) -m tests.postgres.campaign --kills 500 $(FAULTS_ARGS)
+faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at each step over a real server (fifteen minutes); FAULTS_ARGS="--each 2"
+	@$(PY) -m tests.postgres.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)

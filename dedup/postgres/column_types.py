@@ -37,6 +37,9 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _NO_ELEMENTS = frozenset(
     {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
 )
+#: Where PostgreSQL's days begin, on 24 November 4714 BC. The server refuses what is before
+#: that, but for what its integers cannot hold, and what stands for ``-infinity``.
+_EARLIEST = {"date": -2_440_588, "timestamp": -210_866_803_200_000_000}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
 
@@ -66,8 +69,9 @@ class Encoding:
         Raises
         ------
         Unsuitable
-            For a text that is no UUID.
+            For a text that is no UUID, or a day that PostgreSQL does not know.
         """
+        _check_days(values)
         if self.kind in _OWN_BYTES:
             return _OWN_BYTES[self.kind](values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
@@ -117,6 +121,20 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
 
 
 _AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
+
+
+def _check_days(values: pa.Array) -> None:
+    if pa.types.is_list(values.type):
+        values = values.flatten()
+    if pa.types.is_date(values.type):
+        earliest, numbers = _EARLIEST["date"], values.view(pa.int32())
+    elif pa.types.is_timestamp(values.type):
+        earliest, numbers = _EARLIEST["timestamp"], values.view(pa.int64())
+    else:
+        return
+    least = pc.min(numbers).as_py()
+    if least is not None and least < earliest:
+        raise Unsuitable("a record is before 24 November 4714 BC, where PostgreSQL's days begin")
 
 
 def column_type(spark: str) -> str:

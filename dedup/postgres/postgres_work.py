@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -27,6 +28,9 @@ from dedup.sinks.protocol import (
     publish_staged,
 )
 from dedup.sinks.work import Answer
+
+if TYPE_CHECKING:
+    import psycopg
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +153,14 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
             quarantine = options.quarantine
             if quarantine is not None:
                 quarantine = make_quarantine_table(connection, quarantine)
-            needed = ["INSERT", "SELECT", *(["UPDATE"] if table.key else [])]
             row = connection.execute(
-                "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user, "
-                "ARRAY(SELECT p FROM unnest(%s::text[]) p "
-                "WHERE NOT has_table_privilege(to_regclass(%s)::oid, p))",
-                (schema, needed, table.name),
+                "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user",
+                (schema,),
             ).fetchone()
+            needed = {table.name: ["INSERT", "SELECT", *(["UPDATE"] if table.key else [])]}
+            if quarantine is not None:
+                needed[quarantine] = ["INSERT"]
+            lacking = {name: _lacking(connection, name, needed[name]) for name in needed}
         assert row is not None
         if row[0] is not True:
             raise ConfigError(
@@ -163,14 +168,24 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
                 f"for each other: GRANT CREATE ON SCHEMA {schema} TO {row[1]}, or give the option "
                 "staging.schema another one."
             )
-        if row[2]:
-            lacking = ", ".join(row[2])
-            raise ConfigError(
-                f"User {row[1]} may not {lacking} on table {options.table}: "
-                f"GRANT {lacking} ON {options.table} TO {row[1]}."
-            )
+        shown = {table.name: options.table, quarantine: options.quarantine}
+        for name, privileges in lacking.items():
+            if privileges:
+                raise ConfigError(
+                    f"User {row[1]} may not {privileges} on table {shown[name]}: "
+                    f"GRANT {privileges} ON {shown[name]} TO {row[1]}."
+                )
         markers = make_marker_table(options, markers)
         settled = replace(options, markers=markers, staging_schema=schema, quarantine=quarantine)
     except Aborted as error:
         raise SinkError(f"{error}. Start the query again once the server answers.") from None
     return PostgresWork(settled, table)
+
+
+def _lacking(connection: psycopg.Connection[Any], table: str, privileges: list[str]) -> str:
+    """Return which of these privileges the user does not have on a table."""
+    found = connection.execute(
+        "SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s)::oid, p)",
+        (privileges, table),
+    )
+    return ", ".join(row[0] for row in found)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
+from dedup.postgres.column_types import column_type
 from dedup.postgres.connections import connected, forget_connections
 from dedup.postgres.postgres_options import postgres_options
 from dedup.postgres.postgres_work import ready
@@ -112,6 +113,8 @@ def dsn_of_test(server: Server) -> Iterator[str]:
         (MAKE, [("n", "int"), ("n", "int")], {}, "two columns of one name"),
         ("CREATE TABLE rows (n int, m int GENERATED ALWAYS AS (n) STORED)",
          [("n", "int"), ("m", "int")], {}, "the table computes it"),
+        ("CREATE TABLE rows (n int GENERATED ALWAYS AS IDENTITY)", [("n", "int")], {},
+         "the table computes it"),
         ("CREATE TABLE rows (n int, text text)", COLUMNS, {"mode": "upsert", "key": "n"},
          r'CREATE UNIQUE INDEX ON rows \("n"\)'),
         (MAKE, COLUMNS, {"mode": "upsert", "key": "x"}, "Option key names 'x'"),
@@ -156,9 +159,41 @@ def test_privileges_are_asked_for(dsn: str, tmp_path: Path) -> None:
         made(theirs, tmp_path, **side)
         with pytest.raises(ConfigError, match="GRANT UPDATE ON rows"):
             made(theirs, tmp_path, mode="upsert", key="n", **side)
+        run(dsn, "CREATE TABLE refused (query_id text, sink text, batch_id bigint, reason text, "
+                 "record text)")  # fmt: skip
+        with pytest.raises(ConfigError, match="GRANT INSERT ON refused TO writer"):
+            made(theirs, tmp_path, quarantine="refused", **side)
     finally:
         forget_connections()
         run(dsn, "DROP OWNED BY writer", "DROP ROLE writer")
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "type_"),
+    [
+        ("date", -(2**31), pa.date32()),
+        ("timestamp", -(2**63), pa.timestamp("us", "UTC")),
+        # PostgreSQL would take these for -infinity.
+        ("date", -(2**31) + 10_957, pa.date32()),
+        ("timestamp_ntz", -(2**63) + 946_684_800_000_000, pa.timestamp("us")),
+        ("array<date>", -(2**31) + 10_957, pa.list_(pa.date32())),
+    ],
+)
+def test_days_before_those_of_postgresql(
+    dsn: str, tmp_path: Path, kind: str, number: int, type_: pa.DataType
+) -> None:
+    inner = type_.value_type if pa.types.is_list(type_) else type_
+    day = pa.array([0, number], pa.int32() if pa.types.is_date(inner) else pa.int64()).cast(inner)
+    days = pa.ListArray.from_arrays([0, 1, 2], day) if pa.types.is_list(type_) else day
+    run(dsn, f"CREATE TABLE rows (n int, day {column_type(kind)})")
+    rows = pa.record_batch({"n": pa.array([1, 2], pa.int32()), "day": days})
+    columns = [("n", "int"), ("day", kind)]
+    with pytest.raises(DataError, match=r"rows, column 'day': a record is before 24 November 4714"):
+        write(dsn, tmp_path, columns, rows)
+    assert run(dsn, "SELECT * FROM rows") == []
+    write(dsn, tmp_path / "aside", columns, rows, quarantine="refused")
+    assert run(dsn, "SELECT n FROM rows") == [(1,), (1,)]
+    assert len(run(dsn, "SELECT * FROM refused")) == 2
 
 
 BAD = [

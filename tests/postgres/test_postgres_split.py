@@ -146,7 +146,10 @@ def test_a_function_that_reads_nothing_and_columns_that_change(
     query = SplitQuery(spark, dsn, tmp_path)
     read = query.change
     query.change = lambda rows: (
-        read(rows).withColumnRenamed("verdict", "why.`not").withColumn("m", F.col("n") + 1).drop("at")
+        read(rows)
+        .withColumnRenamed("verdict", "why.`not")
+        .withColumn("m", F.col("n") + 1)
+        .drop("at")
     )
     seen: list[tuple[int, list[str]]] = []
 

@@ -115,9 +115,10 @@ def dedup_by_id(
         every record goes on and none is remembered; clocks, metrics and the other options stay in
         force. It may be changed at every restart (``dedup/spark/README.md`` has the rule).
     check_payload : bool, str, Column, or several
-        Compare the copies of a record by these columns, or by all but those of the ID, the
-        timestamp and the source partition (True). A duplicate that differs from the record that
-        went on has the verdict ``conflict``. 8 bytes more are remembered per ID.
+        Compare the copies of a record by these columns, or by all but those that are the ID, the
+        timestamp or the source partition (True; a column that an expression makes one of these of
+        is compared). A duplicate that differs from the record that went on has the verdict
+        ``conflict``. 8 bytes more are remembered per ID.
     conflicts : {"drop", "emit"}
         What becomes of these, under `check_payload`.
     shards : int, optional
@@ -128,7 +129,7 @@ def dedup_by_id(
         In place of `buckets`; at most the horizon.
     fpr : float
         False-positive rate of all filters that a lookup probes together, from 1e-6 to below 1. A
-        false positive costs a catalog read, never a record.
+        false positive costs a catalog read, and a record under ``guarantee="at-most-once"`` alone.
     state_budget_bytes : int
         Bound of a shard's Spark state, >= 16 KiB.
     keep_expired : str or timedelta
