@@ -31,6 +31,14 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
     ConfigError
         If there are fewer than two of them, or time stands still between them.
     """
+    # At least once nobody tells new IDs from copies.
+    told = [n for n, (_, batch) in enumerate(batches, 1) if batch.unchecked]
+    if told and told[-1] > len(batches) - 2:
+        raise ConfigError(
+            f'Query {query} ran with guarantee="at-least-once", so that its metrics log does not '
+            "tell which IDs were new; give --ids-per-day."
+        )
+    batches = batches[told[-1] :] if told else batches
     if len(batches) < 2:
         raise ConfigError(
             f"The metrics log of query {query} holds {len(batches)} micro-batches; it takes two to "
@@ -40,7 +48,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
     # The first one only begins the time.
     later = [batch for _, batch in batches[1:]]
     new = sum(batch.unique + batch.late for batch in later)
-    records = new + sum(batch.duplicate for batch in later)
+    records = new + sum(batch.duplicate + batch.conflict for batch in later)
     times_ms = [batch.newest_ms for _, batch in batches if batch.newest_ms is not None]
     passed_ms = times_ms[-1] - times_ms[0] if times_ms else 0
     if passed_ms <= 0 or not records:
@@ -73,9 +81,13 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
 
 
 def _filter_errors(batches: Sequence[tuple[int, BatchMetrics]]) -> tuple[int, int] | None:
-    """Return false positives, and the unknown IDs that filters were asked for, if any."""
-    wrong = sum(batch.filter_false_positive for _, batch in batches)
-    asked = wrong + sum(batch.filter_negative for _, batch in batches)
+    """Return false positives, and the unknown IDs that filters were asked for, if any.
+
+    Without micro-batches in which nobody looked up what the filters hit, at most once.
+    """
+    looked_up = [batch for _, batch in batches if not batch.filter_unconfirmed]
+    wrong = sum(batch.filter_false_positive for batch in looked_up)
+    asked = wrong + sum(batch.filter_negative for batch in looked_up)
     return (wrong, asked) if asked else None
 
 

@@ -47,6 +47,26 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     assert found.fullest == pytest.approx(700 / (2400 / 4))
 
 
+def test_a_copy_that_conflicts_is_a_copy() -> None:
+    found = of_batches(BASE, "orders", logged(unique=90, duplicate=4, conflict=6))
+    assert found.duplicates == pytest.approx(0.1)
+
+
+def test_what_was_not_looked_up_tells_no_rate() -> None:
+    """At least once no copy is known, at most once no error of a filter."""
+    blind = {"filter_false_positive": 0, "filter_unconfirmed": 30}
+    most = logged(3, **blind)
+    assert of_batches(BASE, "orders", most).seen_fpr is None
+    assert of_batches(BASE, "orders", [*most, *logged(5)[3:]]).seen_fpr == (20, 20 + 2 * 890)
+    passed = logged(3, unchecked=1000, unique=1000, duplicate=0)
+    mixed = of_batches(BASE, "orders", [*passed, *logged(6)[3:]])
+    assert mixed.duplicates == pytest.approx(0.1)
+    assert "3 micro-batches" in mixed.origin
+    for batches in (passed, [*passed, *logged(4)[3:]]):
+        with pytest.raises(ConfigError, match="does not tell which IDs were new"):
+            of_batches(BASE, "orders", batches)
+
+
 def test_live_ids_of_a_log_tell_nothing_before_any_are_forgotten() -> None:
     def seen(count: int) -> int | None:
         made = [
