@@ -129,7 +129,7 @@ def chosen_guarantee(facts: Facts) -> Assessment | None:
     if facts.guarantee in (None, "exactly-once"):
         return None
     what = (
-        "the filters alone decide, and a new record is lost with a probability of about fpr"
+        "the filters alone decide, and a new record is lost with a probability of up to fpr"
         if facts.guarantee == "at-most-once"
         else "every record goes on, duplicates as well, and none is remembered"
     )

@@ -101,7 +101,7 @@ CASES = {
     "guarantee": [
         Case({}, None),
         Case({"guarantee": "exactly-once"}, None),
-        Case({"guarantee": "at-most-once"}, BREAKS, "of about fpr", 'guarantee="exactly-once"'),
+        Case({"guarantee": "at-most-once"}, BREAKS, "of up to fpr", 'guarantee="exactly-once"'),
         Case({"guarantee": "at-least-once"}, BREAKS, "duplicates as well",
              'guarantee="exactly-once"'),
     ],

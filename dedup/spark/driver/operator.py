@@ -111,7 +111,7 @@ def dedup_by_id(
     guarantee : {"exactly-once", "at-most-once", "at-least-once"}
         ``"exactly-once"``: what stands under Notes. ``"at-most-once"``: the filters alone decide
         and the catalog is not asked, so that no duplicate goes on, but a new record is lost with a
-        probability of about `fpr`; the horizon ends at the end of a bucket. ``"at-least-once"``:
+        probability of up to `fpr`; the horizon ends at the end of a bucket. ``"at-least-once"``:
         every record goes on and none is remembered; clocks, metrics and the other options stay in
         force. It may be changed at every restart (``dedup/spark/README.md`` has the rule).
     check_payload : bool, str, Column, or several

@@ -136,7 +136,7 @@ class Options:
         if self.guarantee == "at-most-once":
             warnings.warn(
                 'guarantee="at-most-once" lets the filters alone decide, which are sized for '
-                f"fpr={self.fpr:g}: of every {round(1 / self.fpr):,} records with a new ID about "
+                f"fpr={self.fpr:g}: of every {round(1 / self.fpr):,} records with a new ID up to "
                 "one is dropped as a duplicate though it is none. Choose a lower fpr, or "
                 '"exactly-once", which asks the catalog about each hit and drops none.',
                 DedupWarning,
