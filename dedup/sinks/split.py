@@ -10,6 +10,7 @@ from dedup.core.admission import GOES_ON
 from dedup.core.metrics import VERDICTS
 from dedup.errors import ConfigError
 from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.shared_options import located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -143,9 +144,9 @@ def _checkpoint(functions: list[BatchFunction]) -> str | None:
             f"Two sinks of the query have the name {min(twice)!r}, and would take each other's "
             "markers for their own: give each an option name, options={'name': ...}."
         )
-    checkpoints = sorted({sink.checkpoint for sink in sinks})
+    # One folder may be written in several ways.
+    checkpoints = {located(sink.checkpoint): sink.checkpoint for sink in sinks}
     if len(checkpoints) > 1:
-        raise ConfigError(
-            f"The sinks of one query have one checkpoint; these have {' and '.join(checkpoints)}."
-        )
-    return checkpoints[0] if checkpoints else None
+        several = " and ".join(sorted(checkpoints.values()))
+        raise ConfigError(f"The sinks of one query have one checkpoint; these have {several}.")
+    return next(iter(checkpoints.values()), None)

@@ -185,6 +185,17 @@ def test_sinks_that_cannot_be(
         split(query.rows(), **sinks(query))
 
 
+def test_one_checkpoint_may_be_written_in_two_ways(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    query = SplitQuery(spark, dsn, tmp_path)
+    fill(query)
+    same = postgres_sink(
+        query.dsn, "others", checkpoint=f"file://{query.checkpoint}/", options={"name": "others"}
+    )
+    split(query.rows(), unique=query.into("uniques"), duplicate=same)
+
+
 def test_streams_that_cannot_be(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     query = SplitQuery(spark, dsn, tmp_path)
     fill(query)
