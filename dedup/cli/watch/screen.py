@@ -154,7 +154,7 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
     if rates["conflict"]:
         yield _line("conflicts/s", _rate(rates["conflict"]), "copies whose payload differs")
     if any(batch.unchecked for _, batch in one.batches):
-        yield _line("at least once", None, "no ID is looked up, every record goes on")
+        yield _line("not looked up", f"{last.unchecked:,}", "in the last one, at least once")
     lost = one.expected_lost()
     if lost is not None:
         yield _line("expected lost", f"{lost:,.1f}", "new IDs that filters took for seen")
