@@ -15,7 +15,7 @@ from tests.kafka.demo.query_process import QueryProcess
 MOMENTS = ("kafka.marker.after", "kafka.commit.after", "kafka.rows.first")
 #: Until the other task of the micro-batch has published its slice, or part of it.
 _OTHERS_GO_ON_S = 0.2
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

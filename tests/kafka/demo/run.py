@@ -16,7 +16,7 @@ from tests.kafka.demo.reader import Reader, Seen
 from tests.kafka.records import Record, make_topic, read_topic
 
 _PARTITIONS = 2
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 400.0
 
 Note = Callable[[str], None]
 

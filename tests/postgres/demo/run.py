@@ -27,7 +27,7 @@ from tests.postgres.tables import run as run_sql
 #: has committed and Spark does not know; rows are written.
 MOMENTS = ("postgres.marker.after", "postgres.commit.after", "postgres.rows.sent")
 SCRIPT = Path(__file__).with_name("load_orders.py")
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 400.0
 _OTHERS_GO_ON_S = 0.2
 
 Note = Callable[[str], None]
