@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import psycopg
 
 #: What a session is told where the user's own words say nothing: a peer that is gone is found out
-#: within half a minute, by who waits for its answer (keepalives) and by who sends to it.
+#: within half a minute by who waits for its answer (keepalives), and within two by who sends to it.
+#: Not sooner: Linux counts a server that reads nothing, as while it waits for a lock, as gone too.
 _SESSION = {
     "application_name": "dedup",
     "connect_timeout": "10",
@@ -30,7 +31,7 @@ _SESSION = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
-    "tcp_user_timeout": "30000",
+    "tcp_user_timeout": "120000",
 }
 _RETRY_S = 0.2
 #: Free connections that a process keeps of a server.

@@ -54,7 +54,7 @@ def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
 def test_sessions_notice_a_server_that_is_gone_as_the_user_says(dsn: str) -> None:
     """Also one that takes no more bytes, of which keepalives know nothing."""
     default = connected(dsn, 5).info.get_parameters()
-    assert default["tcp_user_timeout"] == "30000"
+    assert default["tcp_user_timeout"] == "120000"
     assert default["keepalives_idle"] == "10"
     asked = "application_name=mine keepalives_idle=99 tcp_user_timeout=7000"
     own = connected(f"{dsn} {asked}", 5).info.get_parameters()
