@@ -137,7 +137,7 @@ class ShardState:
         return ShardState(
             epoch=integer(fields["epoch"], -1),
             bucket_ms=integer(fields["bucket_ms"], 0),
-            clocks=_clocks(fields["clocks"]),
+            clocks=clocks_of(fields["clocks"]),
             manifest=Manifest.from_json(fields["manifest"]),
             accepted_losses=integer(fields["forgotten"], 0),
             stray_files=(integer(orphans, 0), integer(foreign, 0)),
@@ -191,7 +191,7 @@ class ShardState:
         if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:
             raise StateError.damaged("the checksum of its manifest and tail is wrong")
         try:
-            head = parse_json(_decompressed(body[:head_bytes]))
+            head = parse_json(decompressed(body[:head_bytes]))
             state = ShardState.from_head(head)
             tail = Tail.from_bytes(body[head_bytes:], digested=version == WITH_PAYLOADS)
             if bool(state.payloads) != (version == WITH_PAYLOADS):
@@ -205,7 +205,8 @@ class ShardState:
         return replace(state, tail=tail, filters=filters)
 
 
-def _decompressed(data: memoryview) -> bytes:
+def decompressed(data: memoryview) -> bytes:
+    """Return the head of a state row; ValueError where it is not whole."""
     stream = zlib.decompressobj()
     head = stream.decompress(data, _MAX_HEAD_BYTES)
     if not stream.eof or stream.unused_data:
@@ -213,7 +214,8 @@ def _decompressed(data: memoryview) -> bytes:
     return head
 
 
-def _clocks(value: object) -> Clocks:
+def clocks_of(value: object) -> Clocks:
+    """Return the clocks of a head; ValueError where they are not as they were written."""
     fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
     text(fields["run_id"])
     for number in _CLOCK_NUMBERS:
