@@ -73,16 +73,17 @@ class SequenceRule:
     unnumbered: Handling = "emit"
     max_producers: int = 100_000
 
-    def of(self, verdict: SequenceVerdict) -> Handling:
-        """Return what becomes of records with a verdict."""
-        handlings: dict[SequenceVerdict, Handling] = {
-            SequenceVerdict.ACCEPT: "emit",
-            SequenceVerdict.GAP: self.gaps,
-            SequenceVerdict.FENCED: self.fenced,
-            SequenceVerdict.UNKNOWN: self.unknown,
-            SequenceVerdict.UNNUMBERED: self.unnumbered,
+    def goes_on(self, null_timestamps: str) -> frozenset[str]:
+        """Return the names of the verdicts whose rows go on, given what becomes of untimed ones."""
+        emitted = {
+            SequenceVerdict.ACCEPT: True,
+            SequenceVerdict.GAP: self.gaps == "emit",
+            SequenceVerdict.FENCED: self.fenced == "emit",
+            SequenceVerdict.UNKNOWN: self.unknown == "emit",
+            SequenceVerdict.UNNUMBERED: self.unnumbered == "emit",
+            SequenceVerdict.UNTIMED: null_timestamps == "emit",
         }
-        return handlings.get(verdict, "drop")
+        return frozenset(verdict.name.lower() for verdict, emits in emitted.items() if emits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,14 +83,15 @@ def process_sequences(
     counts["producers_expired"] = len(producers) - len(kept)
     _check_room(kept, rule)
     per_verdict = np.bincount(verdicts, minlength=len(SequenceVerdict)).tolist()
-    counts |= {
+    counted = {
+        **counts,
         "records_in": len(verdicts),
         **{verdict.name.lower(): per_verdict[verdict] for verdict in SequenceVerdict},
         "future": int(np.count_nonzero(records.flags & FLAG_FUTURE)),
         "null_timestamp": int(np.count_nonzero(records.flags & FLAG_NULL_TIME)),
     }
     after = replace(state, epoch=epoch.number, clocks=advanced, producers=kept)
-    return SequenceOutcome(verdicts, after, counts)
+    return SequenceOutcome(verdicts, after, counted)
 
 
 def _check_room(producers: Producers, rule: SequenceRule) -> None:

@@ -47,6 +47,11 @@ class SequenceState:
     clocks: Clocks = field(default_factory=Clocks)
     producers: Producers = field(default_factory=Producers.empty)
 
+    @staticmethod
+    def damaged(what: str) -> StateError:
+        """Return the error for a row that cannot be trusted."""
+        return StateError.damaged(what, with_catalog=False)
+
     def _head(self) -> bytes:
         head: dict[str, Any] = {
             "epoch": self.epoch,
@@ -74,15 +79,15 @@ class SequenceState:
         """
         view = memoryview(data)
         if len(data) < _SIZE or data[:4] != MAGIC:
-            raise _damaged("it does not begin as a state row of dedup_by_sequence")
+            raise SequenceState.damaged("it does not begin as a state row of dedup_by_sequence")
         if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
-            raise _damaged("the checksum of its header is wrong")
+            raise SequenceState.damaged("the checksum of its header is wrong")
         _, version, _, head_bytes, table_bytes, crc = _HEADER.unpack_from(data)
         if version != VERSION:
             raise StateError.unknown_version(version, VERSION)
         body = view[_SIZE:]
         if len(body) != head_bytes + table_bytes or zlib.crc32(body) != crc:
-            raise _damaged("the checksum of its producers is wrong")
+            raise SequenceState.damaged("the checksum of its producers is wrong")
         try:
             head = parse_json(decompressed(body[:head_bytes]))
             fields = mapping(head, needed=_FIELDS, allowed=_FIELDS)
@@ -95,8 +100,4 @@ class SequenceState:
                 producers=Producers.from_bytes(body[head_bytes:]),
             )
         except (ValueError, zlib.error) as exc:
-            raise _damaged(f"it contradicts itself: {exc}") from exc
-
-
-def _damaged(what: str) -> StateError:
-    return StateError.damaged(what, with_catalog=False)
+            raise SequenceState.damaged(f"it contradicts itself: {exc}") from exc
