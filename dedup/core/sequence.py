@@ -8,7 +8,8 @@ a choice here: `SequenceRule`.
 
 Sequences count from 0 to 2^31 - 1 and then from 0 again. They are judged by their **position**, a
 number that goes on counting, of which the sequence is the remainder by 2^31. A sequence is at the
-position next to the newest one that it can have: at most 2^30 ahead of it, or behind it.
+position next to the newest one that it can have: at most 2^30 ahead of it, or behind it
+(invariant 15).
 """
 
 from __future__ import annotations

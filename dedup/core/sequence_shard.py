@@ -1,8 +1,8 @@
 """One shard, one micro-batch of numbered records: verdicts, and the state that goes on.
 
 A pure function of base state and records, as `dedup.core.shard`. In a micro-batch the records of
-a producer are judged in the order of epoch and position, whatever order they come in, and of copies
-the one that ranks first counts as the original (invariant 6).
+a producer are judged in the order of epoch and position, whatever order they come in (invariant
+15), and of copies the one that ranks first counts as the original (invariant 6).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def process_sequences(
     producers, counts = state.producers, Counter[str]()
     if len(judgeable):
         times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
-        judging = _Judging.begin(producers, records, judgeable, epoch.hash_key)
+        judging = _NumberedRecords.begin(producers, records, judgeable, epoch.hash_key)
         verdicts[judgeable] = judging.run(rule, counts)
         np.maximum.at(judging.table.heard_ms, judging.rows, times_ms)
         producers = judging.table.where(judging.table.counts > 0)
@@ -107,7 +107,7 @@ def _check_room(producers: Producers, rule: SequenceRule) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Judging:
+class _NumberedRecords:
     """The records of a micro-batch, each with the row of its producer in a table that changes.
 
     The first `known` rows are those of the base state. The others are new, and those of which
@@ -123,7 +123,9 @@ class _Judging:
     judgeable: I64
 
     @staticmethod
-    def begin(producers: Producers, records: Records, judgeable: I64, hash_key: bytes) -> _Judging:
+    def begin(
+        producers: Producers, records: Records, judgeable: I64, hash_key: bytes
+    ) -> _NumberedRecords:
         """Find the producer of each record."""
         known = len(producers)
         keys = Keys.concat([producers.keys, records.keys.take(judgeable)])
@@ -133,7 +135,7 @@ class _Judging:
         found, rows = np.unique(np.concatenate([np.arange(known), first]), return_inverse=True)
         assert records.numbers is not None
         epochs, sequences = (numbers[judgeable] for numbers in records.numbers)
-        return _Judging(
+        return _NumberedRecords(
             table=producers.grown(keys.take(found)),
             known=known,
             rows=rows[known:],

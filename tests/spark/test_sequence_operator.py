@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+import dedup.spark
 from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, faults, split
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DataError, DedupError, cause
@@ -377,3 +378,28 @@ def test_copies_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:
     made.add(*(["a/0:0"] * 5), *(["a/0:1"] * 3))
     rows = made.run().rows[0]
     assert Counter(row["sequence"] for row in rows) == {0: 1, 1: 1}
+
+
+def test_the_snippets_of_the_page(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(dedup.spark.__file__).with_name("SEQUENCES.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 2
+    for _ in range(2):
+        spark.range(30).withColumnRenamed("id", "value").write.mode("append").parquet(
+            str(tmp_path / "input")
+        )
+    ticks = spark.readStream.schema("value bigint").parquet(str(tmp_path / "input"))
+    names: dict[str, Any] = {"spark": spark, "ticks": ticks}
+    for snippet in snippets:
+        exec(snippet.replace('"metrics"', repr(str(tmp_path / "metrics"))), names)
+    seen: Counter[str] = Counter()
+    writer = names["once"].writeStream.foreachBatch(
+        lambda rows, _: seen.update(row.verdict for row in rows.collect())
+    )
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
+    assert seen == {"accept": 30, "duplicate": 30}
+    assert wait_until(lambda: "0 30 0" in capsys.readouterr().out)
+    assert list((tmp_path / "metrics").iterdir())
