@@ -57,6 +57,7 @@ def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(name, file, ((old, new),), tests)
 
 
+NUMBERS = "unit/test_sequence_model.py"
 ORACLE, VERDICTS = "unit/test_core_oracle.py", "unit/test_core_verdicts.py"
 STABLE = f"{ORACLE}::test_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
@@ -526,5 +527,75 @@ MUTANTS = (
         "attempt.epoch, attempt.run_id, attempt.task_attempt_id, self._names_given",
         "attempt.epoch, attempt.run_id, 0, self._names_given",
         "unit/test_core_catalog.py",
+    ),
+    _mutant(
+        "a zombie of an earlier epoch goes on",
+        "core/sequence.py",
+        "if epoch < memory.epoch:",
+        "if False:",
+        NUMBERS,
+    ),
+    _mutant(
+        "a new epoch may begin anywhere",
+        "core/sequence.py",
+        "if first == CYCLE:",
+        "if True:",
+        NUMBERS,
+    ),
+    _mutant(
+        "what was forgotten of a producer counts as missing",
+        "core/sequence.py",
+        "elif at >= memory.floor:",
+        "elif True:",
+        NUMBERS,
+    ),
+    _mutant(
+        "a late record that is dropped is remembered",
+        "core/sequence.py",
+        'emitted = rule.gaps == "emit"',
+        "emitted = True",
+        NUMBERS,
+    ),
+    _mutant(
+        "all ranges of a producer are kept",
+        "core/sequence.py",
+        "if gone := ranges[:-RANGES]:",
+        "if gone := ranges[:-99]:",
+        NUMBERS,
+    ),
+    _mutant(
+        "numbers do not begin again behind the last",
+        "core/sequence_shard.py",
+        "ahead = (self.sequences - reference) % CYCLE",
+        "ahead = self.sequences - reference",
+        NUMBERS,
+    ),
+    _mutant(
+        "numbered records are judged in the order in which they come",
+        "core/sequence_shard.py",
+        "order = np.lexsort((positions, self.epochs, self.rows))",
+        "order = np.lexsort((self.epochs, self.rows))",
+        NUMBERS,
+    ),
+    _mutant(
+        "a copy in the same micro-batch goes on",
+        "core/sequence_shard.py",
+        "verdicts[later] = SequenceVerdict.DUPLICATE",
+        "pass",
+        NUMBERS,
+    ),
+    _mutant(
+        "a producer is forgotten as it turns as old as it may be",
+        "core/sequence_shard.py",
+        "producers.heard_ms >= advanced.gc_watermark_ms",
+        "producers.heard_ms > advanced.gc_watermark_ms",
+        NUMBERS,
+    ),
+    _mutant(
+        "a damaged table of producers is used",
+        "core/sequence_state.py",
+        "if len(body) != head_bytes + table_bytes or zlib.crc32(body) != crc:",
+        "if len(body) != head_bytes + table_bytes:",
+        "unit/test_sequence_state.py",
     ),
 )  # fmt: skip

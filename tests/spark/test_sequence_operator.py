@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -21,7 +21,7 @@ from dedup.errors import ConfigError, DataError, DedupError, cause
 from dedup.spark.driver import build
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel
-from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, run_of, told
+from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, numbered, run_of, told
 from tests.support.spark_query import Query, listening, roll_back
 from tests.support.waiting import wait_until
 
@@ -268,23 +268,33 @@ def test_each_verdict_to_a_sink_of_its_own(spark: SparkSession, tmp_path: Path) 
     [
         ({"gaps": "error"}, "a/0:5", r'1 records are out of order.*gaps="error".*producer=\'a\'.*'
          r"It is sequence 5 of epoch 0"),
-        ({"fenced": "error"}, "b/0:7", r"an epoch that a newer one.*It is sequence 7 of epoch 0"),
         ({"unknown": "error"}, "z/0:7", r"producers that are not known.*producer='z'"),
         ({"unnumbered": "error"}, "z/0:-", r'no producer, epoch or sequence.*unnumbered="error"'),
         ({}, f"a/0:{SEQUENCES}", r"1 records have a sequence above 2,147,483,647.*% 2147483648"),
     ],
 )  # fmt: skip
-def test_what_stops_the_query_takes_nothing(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], record: str, message: str
+def test_records_that_may_not_be(
+    spark: SparkSession, options: dict[str, Any], record: str, message: str
 ) -> None:
-    made = query(spark, tmp_path, **MARKED, **options)
-    made.add("a/0:0", "b/1:0").add("a/0:1", record)
-    error = error_of(made)
+    frame = spark.createDataFrame(numbered(["a/0:0", record]).to_pandas(), SEQUENCE_SCHEMA)
+    operator = dedup_by_sequence(
+        "producer", "sequence", epoch="epoch", expire_after="1 h", **options
+    )
+    with pytest.raises(PythonException) as stopped:
+        frame.transform(operator).collect()
+    error = cause(stopped.value)
     assert isinstance(error, DataError)
     assert re.search(message, str(error), re.S)
-    if options:
-        made.options = MARKED | dict.fromkeys(options, "drop")
-        assert "a/0:1 accept" in made.judged()[0]
+
+
+def test_what_stops_the_query_takes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, **MARKED, fenced="error")
+    made.add("a/0:0", "b/1:0").add("a/0:1", "b/0:7")
+    error = error_of(made)
+    assert isinstance(error, DataError)
+    assert re.search("an epoch that a newer one.*It is sequence 7 of epoch 0", str(error), re.S)
+    made.options["fenced"] = "drop"
+    assert made.judged() == [["a/0:1 accept", "b/0:7 fenced"]]
 
 
 def test_what_a_restart_may_change(spark: SparkSession, tmp_path: Path) -> None:
