@@ -5,23 +5,19 @@ Its layout is in ``dedup/core/FORMATS.md``. Damage stops the query: there is no 
 
 from __future__ import annotations
 
-import json
-import struct
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from dedup.core import state_row
 from dedup.core.clocks import Clocks
-from dedup.core.parse import array, integer, mapping, parse_json, text
+from dedup.core.parse import array, integer, mapping, text
 from dedup.core.producers import Producers
-from dedup.core.state import clocks_of, decompressed
+from dedup.core.state import clocks_of
 from dedup.errors import StateError
 
 MAGIC = b"DDSQ"
 VERSION = 1
-_HEADER = struct.Struct("<4sHHIII")
-_CRC = struct.Struct("<I")
-_SIZE = _HEADER.size + _CRC.size
 _FIELDS = frozenset(("epoch", "clocks", "shard", "made_of"))
 
 
@@ -59,14 +55,11 @@ class SequenceState:
             "shard": list(self.shard),
             "made_of": list(self.made_of),
         }
-        return zlib.compress(json.dumps(head, separators=(",", ":")).encode(), 1)
+        return state_row.compressed(head)
 
     def to_bytes(self) -> bytes:
         """Return the state row."""
-        head, table = self._head(), self.producers.to_bytes()
-        crc = zlib.crc32(table, zlib.crc32(head))
-        header = _HEADER.pack(MAGIC, VERSION, 0, len(head), len(table), crc)
-        return b"".join((header, _CRC.pack(zlib.crc32(header)), head, table))
+        return state_row.written(MAGIC, VERSION, 0, self._head(), self.producers.to_bytes())
 
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
@@ -77,19 +70,18 @@ class SequenceState:
         StateError
             If the row is damaged, of an unknown version, or not ours.
         """
-        view = memoryview(data)
-        if len(data) < _SIZE or data[:4] != MAGIC:
-            raise SequenceState.damaged("it does not begin as a state row of dedup_by_sequence")
-        if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
-            raise SequenceState.damaged("the checksum of its header is wrong")
-        _, version, _, head_bytes, table_bytes, crc = _HEADER.unpack_from(data)
-        if version != VERSION:
-            raise StateError.unknown_version(version, VERSION)
-        body = view[_SIZE:]
-        if len(body) != head_bytes + table_bytes or zlib.crc32(body) != crc:
-            raise SequenceState.damaged("the checksum of its producers is wrong")
+        row = state_row.read(
+            data,
+            MAGIC,
+            (VERSION,),
+            whose="dedup_by_sequence",
+            content="producers",
+            damaged=SequenceState.damaged,
+        )
         try:
-            head = parse_json(decompressed(body[:head_bytes]))
+            head = row.fields()
+            if row.parts or len(row.rest):
+                raise ValueError("something follows its producers")
             fields = mapping(head, needed=_FIELDS, allowed=_FIELDS)
             shard, shards = (integer(number, 0) for number in array(fields["shard"], 2))
             return SequenceState(
@@ -97,7 +89,7 @@ class SequenceState:
                 shard=(shard, shards),
                 made_of=tuple(map(text, array(fields["made_of"]))),
                 clocks=clocks_of(fields["clocks"]),
-                producers=Producers.from_bytes(body[head_bytes:]),
+                producers=Producers.from_bytes(row.body),
             )
         except (ValueError, zlib.error) as exc:
             raise SequenceState.damaged(f"it contradicts itself: {exc}") from exc

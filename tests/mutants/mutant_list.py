@@ -481,10 +481,11 @@ MUTANTS = (
     # --- damage
     _mutant(
         "a state row with a wrong checksum is used",
-        "core/state.py",
-        "if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:",
-        "if len(body) != head_bytes + tail_bytes:",
+        "core/state_row.py",
+        "if len(whole) != head_bytes + body_bytes or zlib.crc32(whole) != crc:",
+        "if len(whole) != head_bytes + body_bytes:",
         STATE,
+        "unit/test_sequence_state.py",
     ),
     _mutant(
         "a filter page with a wrong checksum is used",
@@ -590,12 +591,5 @@ MUTANTS = (
         "producers.heard_ms >= advanced.gc_watermark_ms",
         "producers.heard_ms > advanced.gc_watermark_ms",
         NUMBERS,
-    ),
-    _mutant(
-        "a damaged table of producers is used",
-        "core/sequence_state.py",
-        "if len(body) != head_bytes + table_bytes or zlib.crc32(body) != crc:",
-        "if len(body) != head_bytes + table_bytes:",
-        "unit/test_sequence_state.py",
     ),
 )  # fmt: skip

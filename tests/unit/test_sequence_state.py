@@ -61,7 +61,7 @@ def test_any_flipped_bit_and_any_cut_is_refused() -> None:
             SequenceState.from_bytes(bytes(damaged))
         with pytest.raises(StateError):
             SequenceState.from_bytes(row[:at])
-    with pytest.raises(StateError, match="checksum of its producers"):
+    with pytest.raises(StateError, match="something follows its producers"):
         SequenceState.from_bytes(row + b"\0")
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -30,6 +30,8 @@ from dedup.spark.observations import from_progress
 from dedup.spark.sequence_observations import sequences_from_progress
 
 logger = logging.getLogger("dedup")
+
+_Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
 
 
 class DedupListener(StreamingQueryListener):
@@ -123,10 +125,7 @@ class DedupListener(StreamingQueryListener):
                 "remedies lost-checkpoint)",
                 batch.query_name or batch.query_id, batch.other_queries,
             )  # fmt: skip
-        try:
-            self.on_batch(batch)
-        except Exception:
-            logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
+        _call(self.on_batch, batch)
 
     def _sequences(self, event: QueryProgressEvent) -> None:
         """Hand on the metrics of `dedup_by_sequence`, if there are any."""
@@ -139,10 +138,7 @@ class DedupListener(StreamingQueryListener):
             is_new = self._runs.sequences(batch, wall_clock_ms())
         if not is_new:  # the listener was added twice
             return
-        try:
-            self.on_sequences(batch)
-        except Exception:
-            logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
+        _call(self.on_sequences, batch)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
@@ -161,6 +157,13 @@ def _check_states(batch: BatchMetrics | SequenceMetrics) -> None:
         check_together(batch)
     except StateError as error:
         logger.error("query %s: %s", batch.query_name or batch.query_id, error)
+
+
+def _call(callback: Callable[[_Metrics], Any], batch: _Metrics) -> None:
+    try:
+        callback(batch)
+    except Exception:
+        logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
 
 
 @contextmanager
