@@ -140,8 +140,8 @@ MUTANTS = (
     _mutant(
         "the watermark of this micro-batch is applied to it",
         "core/shard.py",
-        "times = _times(records, clocks, policy, epoch)",
-        "times = _times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
+        "times = effective_times(records, clocks, policy, epoch)",
+        "times = effective_times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
         "run_id=epoch.run_id, policy=policy), policy, epoch)",
         VERDICTS,
     ),
@@ -178,8 +178,8 @@ MUTANTS = (
     _mutant(
         "late records keep their own time",
         "core/shard.py",
-        "_Times(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)",
-        "_Times(records.times_ms, late)",
+        "EffectiveTimes(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)",
+        "EffectiveTimes(records.times_ms, late)",
         VERDICTS,
     ),
     _mutant(
