@@ -53,12 +53,6 @@ class Producers:
     def __len__(self) -> int:
         return len(self.epochs)
 
-    @property
-    def newest(self) -> I64:
-        """The newest position of each."""
-        found: I64 = self.lasts[np.arange(len(self)), self.counts.astype(np.int64) - 1]
-        return found
-
     def memory(self, row: int) -> ProducerMemory | None:
         """Return what is remembered of one; None where it has no ranges yet."""
         count = int(self.counts[row])

@@ -149,17 +149,6 @@ class Judged:
     recovered: int = 0
 
 
-def position_of(sequence: int, reference: int) -> int:
-    """Return the position of a sequence: at most 2^30 ahead of a position, else behind it."""
-    ahead = (sequence - reference) % CYCLE
-    return reference + (ahead if ahead <= HALF_CYCLE else ahead - CYCLE)
-
-
-def reference_of(memory: ProducerMemory | None, epoch: int) -> int:
-    """Return the position that an epoch's sequences lie around: its newest, or that before 0."""
-    return memory.last if memory is not None and memory.epoch == epoch else CYCLE - 1
-
-
 def judge_run(
     memory: ProducerMemory | None, epoch: int, first: int, last: int, rule: SequenceRule
 ) -> Judged:

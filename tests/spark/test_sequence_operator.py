@@ -221,7 +221,12 @@ def test_a_batch_has_the_same_answer_as_one_micro_batch(spark: SparkSession) -> 
     ]
     frame = spark.createDataFrame(rows, "device string, line string, n int").repartition(3)
     operator = dedup_by_sequence(
-        "device", F.col("n") % SEQUENCES, partition="line", expire_after="1 day", verdict="v"
+        "device",
+        F.col("n") % SEQUENCES,
+        partition="line",
+        expire_after="1 day",
+        verdict="v",
+        max_producers=1,  # of a stream alone
     )
     found = sorted(tuple(row) for row in frame.transform(operator).collect())
     assert found == [

@@ -100,7 +100,7 @@ def dedup_by_sequence(
         Name of a string column to add; then every row goes on, marked ``accept``, ``duplicate``,
         ``gap``, ``fenced``, ``unknown``, ``unnumbered`` or ``untimed``.
     max_producers : int
-        Producers (of a partition each) that a shard may remember; more stop the query.
+        Producers (of a partition each) that a stream's shard may remember; more stop the query.
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str

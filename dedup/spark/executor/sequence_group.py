@@ -103,7 +103,7 @@ def _process(
     shard: int,
     now_ms: int,
 ) -> SequenceOutcome:
-    numbering = _numbering(plan)
+    rule = _numbering(plan).rule
     epoch = Epoch(
         number=task.epoch if plan.streaming else 0,
         run_id=task.run_id,
@@ -113,10 +113,12 @@ def _process(
         hash_key=lay.filter_key,
     )
     records = shard_input.records()
-    outcome = process_sequences(state, records, numbering.rule, plan.policy, epoch)
+    if not plan.streaming:  # nothing is kept
+        rule = replace(rule, max_producers=1 << 62)
+    outcome = process_sequences(state, records, rule, plan.policy, epoch)
     for verdict, (option, what) in _REFUSED.items():
         bad = np.flatnonzero(outcome.verdicts == verdict)
-        if len(bad) and getattr(numbering.rule, option) == "error":
+        if len(bad) and getattr(rule, option) == "error":
             raise _refusal(plan, shard_input, records, bad, option, what)
     return outcome
 
