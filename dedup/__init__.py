@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dedup.spark.driver.check_query import check_query
     from dedup.spark.driver.listener import DedupListener
     from dedup.spark.driver.operator import dedup_by_id
+    from dedup.spark.driver.sequence_operator import dedup_by_sequence
     from dedup.spark.idtime import time_from_id
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "DedupListener",
     "check_query",
     "dedup_by_id",
+    "dedup_by_sequence",
     "record_id",
     "register",
     "split",
@@ -33,6 +35,7 @@ _HOMES = {
     "DedupListener": "dedup.spark.driver.listener",
     "check_query": "dedup.spark.driver.check_query",
     "dedup_by_id": "dedup.spark.driver.operator",
+    "dedup_by_sequence": "dedup.spark.driver.sequence_operator",
     "register": "dedup.formats",
     "split": "dedup.sinks.split",
     "time_from_id": "dedup.spark.idtime",

@@ -42,13 +42,13 @@ _WORKER = ("failed to map segment", "MemoryError", "Cannot allocate memory")
 #: What Spark refuses as a query starts, where the operator cannot see it before.
 _REFUSED_BY_SPARK = {
     "Multiple applyInPandasWithStates are not supported": (
-        "This query has two dedup_by_id, or another applyInPandasWithState beside one, such as "
-        "behind both sides of a union; Spark runs one of them per query. Unite the inputs first "
+        "This query has two operators of dedup, or another applyInPandasWithState beside one, such "
+        "as behind both sides of a union; Spark runs one of them per query. Unite the inputs first "
         "and de-duplicate them together, or write one result to a table or topic and read it with "
         "a second query."
     ),
     "applyInPandasWithState in append mode is not supported with Update output mode": (
-        "dedup_by_id lets each record go on once and never takes it back, so Spark runs it in "
+        "The operator lets each record go on once and never takes it back, so Spark runs it in "
         "append mode only: start the query without outputMode('update')."
     ),
 }

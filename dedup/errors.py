@@ -77,11 +77,12 @@ class StateError(DedupError):
     """A Spark state row is damaged, or was written by a version that this one cannot read."""
 
     @classmethod
-    def damaged(cls, what: str) -> StateError:
+    def damaged(cls, what: str, *, with_catalog: bool = True) -> StateError:
         """Return the error for a row whose bytes cannot be trusted."""
+        together = " (with its catalog)" if with_catalog else ""
         return cls(
             f"A state row in the checkpoint is damaged: {what}. Nothing was emitted or lost. "
-            "Restore the checkpoint from a copy (with its catalog), or roll it back to an "
+            f"Restore the checkpoint from a copy{together}, or roll it back to an "
             "earlier micro-batch.",
             remedy="damaged-state",
         )

@@ -86,6 +86,8 @@ def goes_on(
 
 #: Key of a verdict column's metadata: the verdicts whose rows would go on without the column.
 GOES_ON = "dedup.goes_on"
+#: And all that there are.
+EVERY_VERDICT = "dedup.verdicts"
 
 
 def names_that_go_on(

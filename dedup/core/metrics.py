@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from types import UnionType
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import BANDS
@@ -230,7 +230,19 @@ class BatchMetrics:
         return BatchMetrics(**read)
 
 
-def check_together(batch: BatchMetrics) -> None:
+class OfShards(Protocol):
+    """Metrics of any operator, as far as they tell of the shards' states."""
+
+    @property
+    def batch_id(self) -> int:
+        """Number of the micro-batch."""
+
+    @property
+    def epochs_apart(self) -> int:
+        """As in `BatchMetrics`."""
+
+
+def check_together(batch: OfShards) -> None:
     """Refuse to go on behind a micro-batch in which a shard's state was older than that of others.
 
     Every shard takes part in every micro-batch, so Spark's own files tell of different ones: one
@@ -246,24 +258,25 @@ def check_together(batch: BatchMetrics) -> None:
         raise StateError(
             f"In micro-batch {batch.batch_id} the state of a shard was {batch.epochs_apart} "
             "micro-batches older than that of others: Spark's state files in the checkpoint are "
-            "not those that it wrote last. IDs of that shard are forgotten, and duplicates of them "
+            "not those that it wrote last. What that shard knew is forgotten, and duplicates of it "
             "may have passed. Restore the state, and take back that micro-batch.",
             remedy="damaged-state",
         )
 
 
-def _of_kind(kind: str) -> tuple[str, ...]:
-    hints = get_type_hints(BatchMetrics, include_extras=True)
+def of_kind(metrics: type, kind: str) -> tuple[str, ...]:
+    """Return the fields of a class of metrics whose type says that they are of a kind."""
+    hints = get_type_hints(metrics, include_extras=True)
     return tuple(name for name in hints if kind in getattr(hints[name], "__metadata__", ()))
 
 
-RECORDS = _of_kind("records")
-COUNTED = (*RECORDS, *_of_kind("count"))
-HELD = _of_kind("level")
-GREATEST = _of_kind("greatest")
-TIMES = (*_of_kind("latest"), "gc_watermark_ms")
-MAXIMA = (*GREATEST, *_of_kind("latest"))
-SETTINGS = _of_kind("setting")
+RECORDS = of_kind(BatchMetrics, "records")
+COUNTED = (*RECORDS, *of_kind(BatchMetrics, "count"))
+HELD = of_kind(BatchMetrics, "level")
+GREATEST = of_kind(BatchMetrics, "greatest")
+TIMES = (*of_kind(BatchMetrics, "latest"), "gc_watermark_ms")
+MAXIMA = (*GREATEST, *of_kind(BatchMetrics, "latest"))
+SETTINGS = of_kind(BatchMetrics, "setting")
 #: What leaves while the GC watermark advances by each eighth of the horizon, summed over shards.
 EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
 STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)

@@ -31,6 +31,9 @@ class Records:
         The hashes used in `sources`.
     payload_hashes : uint64 array, shape (n,), or None
         Keyed hash of each record's payload, where the policy names one.
+    numbers : tuple of two int64 arrays, shape (n,), or None
+        Epoch and sequence of each record, for `dedup.core.sequence_shard`; anything where
+        FLAG_NULL_ID is set.
     tie_rank : callable
         Ranks of the given records by order columns, then row hash.
     """
@@ -43,6 +46,7 @@ class Records:
     sources: U64 | None = None
     source_hashes: Mapping[str, int] | None = None
     payload_hashes: U64 | None = None
+    numbers: tuple[I64, I64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

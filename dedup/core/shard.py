@@ -57,7 +57,7 @@ class _Judging:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Times:
+class EffectiveTimes:
     """Effective timestamps of the records, and which are behind the late watermark."""
 
     effective_ms: I64
@@ -103,7 +103,7 @@ def process(
     state = _on_grid(state, judging)
     state, digests = _digests(state, records, policy)
 
-    times = _times(records, clocks, policy, epoch)
+    times = effective_times(records, clocks, policy, epoch)
     verdicts = np.full(len(records.flags), Verdict.UNTIMED, np.uint8)
     verdicts[(records.flags & FLAG_NULL_ID) != 0] = Verdict.NULL_ID
     judgeable = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
@@ -148,13 +148,16 @@ def _on_grid(state: ShardState, judging: _Judging) -> ShardState:
     return replace(state, bucket_ms=bucket_ms)
 
 
-def _times(records: Records, clocks: Clocks, policy: Policy, epoch: Epoch) -> _Times:
+def effective_times(
+    records: Records, clocks: Clocks, policy: Policy, epoch: Epoch
+) -> EffectiveTimes:
+    """Return the times that records are judged by."""
     n = len(records.flags)
     if not policy.event_time:
         now_ms = np.full(n, clocks.effective_now(epoch.now_ms), np.int64)
-        return _Times(now_ms, np.zeros(n, np.bool_))
+        return EffectiveTimes(now_ms, np.zeros(n, np.bool_))
     late = records.times_ms < clocks.late_watermark_ms
-    return _Times(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)
+    return EffectiveTimes(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)
 
 
 def _unchecked(late: BOOL) -> U8:
@@ -174,7 +177,7 @@ def _judged(
     state: ShardState,
     records: Records,
     judgeable: I64,
-    times: _Times,
+    times: EffectiveTimes,
     judging: _Judging,
     digests: U64 | None,
 ) -> tuple[U8, Tail, list[SegmentRef]]:

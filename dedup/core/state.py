@@ -9,7 +9,6 @@ manifest says of its segment is left out.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping
@@ -20,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from dedup.core import state_row
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
-from dedup.core.parse import array, integer, mapping, parse_json, text
+from dedup.core.parse import array, integer, mapping, text
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
@@ -33,11 +33,7 @@ WITH_PAYLOADS = 4
 VERSION = 3
 #: Without the fields `run_began` and `branches`.
 _BEFORE = 2
-_HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
-_SIZE = _HEADER.size + _CRC.size
-#: What a head may decompress to: a hundred times what a shard of 10,000 segments takes.
-_MAX_HEAD_BYTES = 1 << 28
 
 _LATER_FIELDS = frozenset(("run_began", "branches", "payloads"))
 _FIELDS = _LATER_FIELDS | {
@@ -102,7 +98,7 @@ class ShardState:
 
     def head_bytes_without_filters(self) -> int:
         """Return how many bytes the row has apart from the tail, the filters and their names."""
-        return _SIZE + len(replace(self, filters={})._head())
+        return state_row.HEADER_BYTES + len(replace(self, filters={})._head())
 
     def head(self) -> dict[str, Any]:
         """Return everything but the tail and the filters' bytes, as JSON can hold it."""
@@ -137,7 +133,7 @@ class ShardState:
         return ShardState(
             epoch=integer(fields["epoch"], -1),
             bucket_ms=integer(fields["bucket_ms"], 0),
-            clocks=_clocks(fields["clocks"]),
+            clocks=clocks_of(fields["clocks"]),
             manifest=Manifest.from_json(fields["manifest"]),
             accepted_losses=integer(fields["forgotten"], 0),
             stray_files=(integer(orphans, 0), integer(foreign, 0)),
@@ -149,17 +145,14 @@ class ShardState:
         )
 
     def _head(self) -> bytes:
-        return zlib.compress(json.dumps(self.head(), separators=(",", ":")).encode(), 1)
+        return state_row.compressed(self.head())
 
     def to_bytes(self) -> bytes:
         """Return the state row, as ``dedup/core/FORMATS.md`` describes it."""
         version = WITH_PAYLOADS if self.payloads else VERSION
         head, tail = self._head(), self._digested_tail().to_bytes()
         filters = [built.to_bytes() for built in self.filters.values()]
-        header = _HEADER.pack(
-            MAGIC, version, len(filters), len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
-        )
-        parts = [header, _CRC.pack(zlib.crc32(header)), head, tail]
+        parts = [state_row.written(MAGIC, version, len(filters), head, tail)]
         for data in filters:
             parts += (_CRC.pack(len(data)), data)
         return b"".join(parts)
@@ -179,41 +172,31 @@ class ShardState:
         StateError
             If the row is damaged, of an unknown version, or not ours.
         """
-        view = memoryview(data)
-        if len(data) < _SIZE or data[:4] != MAGIC:
-            raise StateError.damaged("it does not begin as a state row of this library")
-        if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
-            raise StateError.damaged("the checksum of its header is wrong")
-        _, version, count, head_bytes, tail_bytes, crc = _HEADER.unpack_from(data)
-        if version not in (_BEFORE, VERSION, WITH_PAYLOADS):
-            raise StateError.unknown_version(version, WITH_PAYLOADS)
-        body = view[_SIZE : _SIZE + head_bytes + tail_bytes]
-        if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:
-            raise StateError.damaged("the checksum of its manifest and tail is wrong")
+        row = state_row.read(
+            data,
+            MAGIC,
+            (_BEFORE, VERSION, WITH_PAYLOADS),
+            whose="this library",
+            content="manifest and tail",
+        )
+        with_payloads = row.version == WITH_PAYLOADS
         try:
-            head = parse_json(_decompressed(body[:head_bytes]))
+            head = row.fields()
             state = ShardState.from_head(head)
-            tail = Tail.from_bytes(body[head_bytes:], digested=version == WITH_PAYLOADS)
-            if bool(state.payloads) != (version == WITH_PAYLOADS):
+            tail = Tail.from_bytes(row.body, digested=with_payloads)
+            if bool(state.payloads) != with_payloads:
                 raise ValueError("its version and its sets of columns do not go together")
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
         except (ValueError, zlib.error) as exc:
             raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
         names: list[str] = head["slices"]
-        filters = _filters(view[_SIZE + len(body) :], names[:count], state.manifest, hash_key_id)
+        filters = _filters(row.rest, names[: row.parts], state.manifest, hash_key_id)
         return replace(state, tail=tail, filters=filters)
 
 
-def _decompressed(data: memoryview) -> bytes:
-    stream = zlib.decompressobj()
-    head = stream.decompress(data, _MAX_HEAD_BYTES)
-    if not stream.eof or stream.unused_data:
-        raise ValueError("its manifest is cut short, too long, or followed by something else")
-    return head
-
-
-def _clocks(value: object) -> Clocks:
+def clocks_of(value: object) -> Clocks:
+    """Return the clocks of a head; ValueError where they are not as they were written."""
     fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
     text(fields["run_id"])
     for number in _CLOCK_NUMBERS:

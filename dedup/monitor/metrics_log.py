@@ -3,14 +3,15 @@
 Every line is an object with ``format``, ``event``, ``at_ms`` (milliseconds since the epoch, by the
 writer's clock), ``query_id``, ``run_id`` and ``name``:
 
-======= ==========================================================================
-event   what happened
-======= ==========================================================================
-started a run began; of a query's first one this is written with its first micro-batch
-batch   a micro-batch is done; ``batch`` holds the fields of `BatchMetrics`
-idle    the query lives and has nothing to do; now and then
-ended   the run is over; ``error`` holds what ended it in one line, or null
-======= ==========================================================================
+========= ==========================================================================
+event     what happened
+========= ==========================================================================
+started   a run began; of a query's first one this is written with its first micro-batch
+batch     a micro-batch is done; ``batch`` holds the fields of `BatchMetrics`
+sequences one of `dedup_by_sequence` is; ``sequences`` holds those of `SequenceMetrics`
+idle      the query lives and has nothing to do; now and then
+ended     the run is over; ``error`` holds what ended it in one line, or null
+========= ==========================================================================
 
 A line that was cut short by a crash is passed over. A file that is taken away while its query runs
 is made anew, and begins with ``started``.
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError
 
 FORMAT = 1
@@ -120,6 +122,13 @@ class MetricsLog:
         """Note a micro-batch."""
         self._writer(metrics.query_id).query_name = metrics.query_name
         self._write(metrics.query_id, metrics.run_id, "batch", at_ms, batch=metrics.to_json())
+
+    def sequences(self, metrics: SequenceMetrics, at_ms: int) -> None:
+        """Note a micro-batch of numbered records."""
+        self._writer(metrics.query_id).query_name = metrics.query_name
+        self._write(
+            metrics.query_id, metrics.run_id, "sequences", at_ms, sequences=metrics.to_json()
+        )
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
         """Note that a run began."""

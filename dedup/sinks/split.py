@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from dedup.core.admission import GOES_ON
-from dedup.core.metrics import VERDICTS
+from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.errors import ConfigError
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.shared_options import located
@@ -29,12 +28,17 @@ def split(
     null_id: BatchFunction | None = None,
     untimed: BatchFunction | None = None,
     conflict: BatchFunction | None = None,
+    gap: BatchFunction | None = None,
+    fenced: BatchFunction | None = None,
+    unknown: BatchFunction | None = None,
+    unnumbered: BatchFunction | None = None,
 ) -> DataStreamWriter:
     """Return the writer of a query that sends the rows of each verdict to a sink of their own.
 
     ``split(marked, unique=orders, duplicate=copies).start()``, where `marked` is a stream behind
-    ``dedup_by_id(..., verdict="verdict")`` and `orders` and `copies` are such as `kafka_sink` and
-    `postgres_sink` return. The operator runs once for a micro-batch, whatever the number of sinks.
+    ``dedup_by_id(..., verdict="verdict")``, or `dedup_by_sequence` so, and `orders` and `copies`
+    are such as `kafka_sink` and `postgres_sink` return. The operator runs once for a micro-batch,
+    whatever the number of sinks.
 
     Parameters
     ----------
@@ -42,9 +46,10 @@ def split(
         A stream with the verdict column, which other columns may have been added to or dropped
         beside.
     unique : callable of (DataFrame, int)
-        Takes the rows that `dedup_by_id` would let pass without a verdict column, but for those
+        Takes the rows that the operator would let pass without a verdict column, but for those
         that have a function of their own here; without the verdict column.
     duplicate, late, null_id, untimed, conflict : callable of (DataFrame, int), optional
+    gap, fenced, unknown, unnumbered : the same, of `dedup_by_sequence`
         Takes the rows of that verdict, with the verdict column. Without it they go to `unique` if
         the operator's options say that they go on, and nowhere if not. One function may be given
         for several verdicts, and is called once then; so may that of `unique`.
@@ -58,8 +63,8 @@ def split(
     Raises
     ------
     ConfigError
-        If `df` has no verdict column or is no stream, or if two sinks of this package have one
-        name or several checkpoints.
+        If `df` has no verdict column, or its operator no such verdict, or if it is no stream, or if
+        two sinks of this package have one name or several checkpoints.
 
     Notes
     -----
@@ -73,6 +78,10 @@ def split(
         "null_id": null_id,
         "untimed": untimed,
         "conflict": conflict,
+        "gap": gap,
+        "fenced": fenced,
+        "unknown": unknown,
+        "unnumbered": unnumbered,
     }
     for option, function in {"unique": unique, **given}.items():
         if function is not None and not callable(function):
@@ -82,10 +91,15 @@ def split(
             )
     if not df.isStreaming:
         raise ConfigError("split sends the micro-batches of a stream; this DataFrame is a batch.")
-    column, goes_on = _verdict_column(df)
+    column, goes_on, every = _verdict_column(df)
+    if strange := [name for name, function in given.items() if function and name not in every]:
+        raise ConfigError(
+            f"{strange[0]}=: the operator of this stream gives no such verdict. Its verdicts are "
+            f"{', '.join(every)}."
+        )
     default = dict.fromkeys(goes_on, unique)
     functions = default | {name: f for name, f in given.items() if f is not None}
-    passing = tuple(name for name in VERDICTS if functions.get(name) == unique)
+    passing = tuple(name for name in every if functions.get(name) == unique)
     own = {name: function for name, function in functions.items() if function != unique}
     routes = _Routes(column, passing, own, unique)
     writer = df.writeStream.foreachBatch(routes)
@@ -124,16 +138,17 @@ class _Routes:
             kept.unpersist()
 
 
-def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str]]:
-    """Return the verdict column's name, and the verdicts whose rows go on."""
+def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str], list[str]]:
+    """Return the verdict column's name, the verdicts whose rows go on, and all that there are."""
     found = [field for field in df.schema.fields if GOES_ON in field.metadata]
     if len(found) != 1:
         raise ConfigError(
-            f"The stream has {'several' if found else 'no'} columns that dedup_by_id made for "
-            "verdicts: give it the option verdict, such as verdict='verdict', and let split follow "
-            "it; columns may be added and dropped between them, this one only renamed."
+            f"The stream has {'several' if found else 'no'} columns that an operator made "
+            "for verdicts: give it the option verdict, such as verdict='verdict', and let split "
+            "follow it; columns may be added and dropped between them, this one only renamed."
         )
-    return found[0].name, frozenset(found[0].metadata[GOES_ON])
+    told = found[0].metadata
+    return found[0].name, frozenset(told[GOES_ON]), list(told[EVERY_VERDICT])
 
 
 def _checkpoint(functions: list[BatchFunction]) -> str | None:

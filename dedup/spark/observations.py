@@ -49,7 +49,7 @@ DDL = ", ".join(
 def observations() -> list[Column]:
     """Aggregates for `DataFrame.observe` over the group function's output."""
     # Where there is no row, as in a micro-batch without input, a sum is null.
-    done = [_total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
+    done = [total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
     held = [f"sum({name}) AS {name}" for name in (*HELD, *EXPIRING)]
     maxima = [f"max({name}) AS {name}" for name in (*MAXIMA, *SETTINGS, "fpr_ppb")]
     texts = ", ".join(TEXTS)
@@ -74,7 +74,7 @@ def observations() -> list[Column]:
 
 def pack_observation() -> Column:
     """Aggregate for `DataFrame.observe` over pack's output."""
-    return F.expr(_total("pack_us"))
+    return F.expr(total("pack_us"))
 
 
 def _of_shards(names: str) -> str:
@@ -82,7 +82,8 @@ def _of_shards(names: str) -> str:
     return f"CASE WHEN shard_index IS NOT NULL THEN struct({names}) END"
 
 
-def _total(name: str) -> str:
+def total(name: str) -> str:
+    """Text of a sum that is 0 where there is no row."""
     return f"coalesce(sum({name}), 0) AS {name}"
 
 
@@ -119,11 +120,14 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
     name : str
         The operator's `metrics` option.
     """
+    about, observed = about_and_observed(progress, name)
+    return None if observed is None else _typed(about, observed)
+
+
+def about_and_observed(progress: Any, name: str) -> tuple[Mapping[str, Any], dict[str, Any] | None]:
+    """What a query's progress says of the micro-batch, and what was observed under a name."""
     if isinstance(progress, Mapping):
-        return _from_mapping(progress, name)
-    observed = _with_pack(progress.observedMetrics, name)
-    if observed is None:
-        return None
+        return progress, _with_pack(progress.get("observedMetrics", {}), name)
     about = {
         "id": str(progress.id),
         "runId": str(progress.runId),
@@ -131,12 +135,7 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
         "batchId": progress.batchId,
         "batchDuration": progress.batchDuration,
     }
-    return _typed(about, observed)
-
-
-def _from_mapping(progress: Mapping[str, Any], name: str) -> BatchMetrics | None:
-    observed = _with_pack(progress.get("observedMetrics", {}), name)
-    return None if observed is None else _typed(progress, observed)
+    return about, _with_pack(progress.observedMetrics, name)
 
 
 def _with_pack(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:

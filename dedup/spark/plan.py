@@ -13,10 +13,38 @@ from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
 from dedup.core.admission import Conflicts, NullIds, NullTimestamps, goes_on
 from dedup.core.arrival import Verdict
+from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
+from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 
 #: Names of the columns that the operator adds for itself, and that never leave it.
 HELPER_PREFIX = "__dedup_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbering:
+    """What `dedup_by_sequence` adds to a plan, whose ID is producer and partition.
+
+    Parameters
+    ----------
+    producer_columns : tuple of str
+        Columns in pack's input; a record without a value in one of them has no producer.
+    sequence_column : str
+    epoch_column : str or None
+        None: there is one epoch.
+    rule : SequenceRule
+    made_of : tuple of str
+        What producer, partition, epoch, sequence and timestamp are made of.
+    stateful : bool
+        Whether this is a stream.
+    """
+
+    producer_columns: tuple[str, ...]
+    sequence_column: str
+    epoch_column: str | None
+    rule: SequenceRule
+    made_of: tuple[str, ...]
+    stateful: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +84,7 @@ class Plan:
     verdict_column : str or None
     policy : Policy
     root : Root or None
-        None for batch DataFrames.
+        None for batch DataFrames, and where state alone is needed.
     cache_dir : str or None
     cache_bytes : int
     max_shard_batch_bytes : int
@@ -70,6 +98,8 @@ class Plan:
     conflicts : what becomes of duplicates whose payload differs
     payload_columns : tuple of str
         What the payload is made of, where the policy names it.
+    numbering : Numbering or None
+        Of records that are judged by their numbers.
     """
 
     id_columns: tuple[tuple[str, str, str], ...]
@@ -99,10 +129,15 @@ class Plan:
     marked: bool = False
     conflicts: Conflicts = "drop"
     payload_columns: tuple[str, ...] = ()
+    numbering: Numbering | None = None
 
     @property
     def goes_on(self) -> npt.NDArray[np.bool_]:
         """For each verdict code, whether such rows leave the operator."""
+        if self.numbering is not None:
+            every = self.verdict_column is not None
+            names = self.numbering.rule.goes_on(self.null_timestamps)
+            return np.array([every or name in names for name in SEQUENCE_VERDICTS])
         emitted = goes_on(
             late=self.policy.late,
             null_ids=self.null_ids,
@@ -113,6 +148,11 @@ class Plan:
         return np.array([verdict in emitted for verdict in Verdict])
 
     @property
+    def verdicts(self) -> tuple[str, ...]:
+        """The name of each verdict code."""
+        return VERDICTS if self.numbering is None else SEQUENCE_VERDICTS
+
+    @property
     def streaming(self) -> bool:
-        """Whether there is a catalog and state, or one pass over a batch."""
-        return self.root is not None
+        """Whether there is state, or one pass over a batch."""
+        return self.root is not None or (self.numbering is not None and self.numbering.stateful)

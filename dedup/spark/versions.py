@@ -78,7 +78,7 @@ def check_executor() -> None:
     found = problem(pyspark.__version__, pa.__version__)
     if found:
         raise ExecutorError(
-            f"The executor on {socket.gethostname()} cannot run dedup_by_id: {found}. Its Python "
+            f"The executor on {socket.gethostname()} cannot run the operator: {found}. Its Python "
             f"is {sys.executable}.",
             remedy="executor-package",
         )

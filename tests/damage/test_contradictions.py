@@ -13,7 +13,7 @@ import pytest
 
 from dedup.catalog.layout import shard_path
 from dedup.catalog.repair.backup import read_adopted
-from dedup.core import state
+from dedup.core import state_row
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, StateError
 from tests.damage.world import World
@@ -93,7 +93,7 @@ def test_a_head_that_would_fill_the_memory(world: World, monkeypatch: pytest.Mon
     head = zlib.compress(b" " * (1 << 20) + b"{}", 9)
     with pytest.raises(StateError, match="lacks"):
         read(world, row(world, head))
-    monkeypatch.setattr(state, "_MAX_HEAD_BYTES", 1 << 20)
+    monkeypatch.setattr(state_row, "_MAX_HEAD_BYTES", 1 << 20)
     with pytest.raises(StateError, match="too long"):
         read(world, row(world, head))
 

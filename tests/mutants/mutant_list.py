@@ -57,6 +57,7 @@ def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(name, file, ((old, new),), tests)
 
 
+NUMBERS = "unit/test_sequence_model.py"
 ORACLE, VERDICTS = "unit/test_core_oracle.py", "unit/test_core_verdicts.py"
 STABLE = f"{ORACLE}::test_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
@@ -139,8 +140,8 @@ MUTANTS = (
     _mutant(
         "the watermark of this micro-batch is applied to it",
         "core/shard.py",
-        "times = _times(records, clocks, policy, epoch)",
-        "times = _times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
+        "times = effective_times(records, clocks, policy, epoch)",
+        "times = effective_times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
         "run_id=epoch.run_id, policy=policy), policy, epoch)",
         VERDICTS,
     ),
@@ -177,8 +178,8 @@ MUTANTS = (
     _mutant(
         "late records keep their own time",
         "core/shard.py",
-        "_Times(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)",
-        "_Times(records.times_ms, late)",
+        "EffectiveTimes(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)",
+        "EffectiveTimes(records.times_ms, late)",
         VERDICTS,
     ),
     _mutant(
@@ -480,10 +481,11 @@ MUTANTS = (
     # --- damage
     _mutant(
         "a state row with a wrong checksum is used",
-        "core/state.py",
-        "if len(body) != head_bytes + tail_bytes or zlib.crc32(body) != crc:",
-        "if len(body) != head_bytes + tail_bytes:",
+        "core/state_row.py",
+        "if len(whole) != head_bytes + body_bytes or zlib.crc32(whole) != crc:",
+        "if len(whole) != head_bytes + body_bytes:",
         STATE,
+        "unit/test_sequence_state.py",
     ),
     _mutant(
         "a filter page with a wrong checksum is used",
@@ -526,5 +528,68 @@ MUTANTS = (
         "attempt.epoch, attempt.run_id, attempt.task_attempt_id, self._names_given",
         "attempt.epoch, attempt.run_id, 0, self._names_given",
         "unit/test_core_catalog.py",
+    ),
+    _mutant(
+        "a zombie of an earlier epoch goes on",
+        "core/sequence.py",
+        "if epoch < memory.epoch:",
+        "if False:",
+        NUMBERS,
+    ),
+    _mutant(
+        "a new epoch may begin anywhere",
+        "core/sequence.py",
+        "if first == CYCLE:",
+        "if True:",
+        NUMBERS,
+    ),
+    _mutant(
+        "what was forgotten of a producer counts as missing",
+        "core/sequence.py",
+        "elif at >= memory.floor:",
+        "elif True:",
+        NUMBERS,
+    ),
+    _mutant(
+        "a late record that is dropped is remembered",
+        "core/sequence.py",
+        'emitted = rule.gaps == "emit"',
+        "emitted = True",
+        NUMBERS,
+    ),
+    _mutant(
+        "all ranges of a producer are kept",
+        "core/sequence.py",
+        "if gone := ranges[:-RANGES]:",
+        "if gone := ranges[:-99]:",
+        NUMBERS,
+    ),
+    _mutant(
+        "numbers do not begin again behind the last",
+        "core/sequence_shard.py",
+        "ahead = (self.sequences - reference) % CYCLE",
+        "ahead = self.sequences - reference",
+        NUMBERS,
+    ),
+    _mutant(
+        "numbered records are judged in the order in which they come",
+        "core/sequence_shard.py",
+        "order = np.lexsort((positions, self.epochs, self.rows))",
+        "order = np.lexsort((self.epochs, self.rows))",
+        NUMBERS,
+    ),
+    _mutant(
+        "a copy in the same micro-batch goes on",
+        "core/sequence_shard.py",
+        "verdicts[later] = SequenceVerdict.DUPLICATE",
+        "pass",
+        NUMBERS,
+    ),
+    _mutant(
+        "a producer is forgotten as it turns as old as it may be",
+        "core/sequence_shard.py",
+        "producers.heard_ms >= advanced.gc_watermark_ms",
+        "producers.heard_ms > advanced.gc_watermark_ms",
+        NUMBERS,
     ),
 )  # fmt: skip

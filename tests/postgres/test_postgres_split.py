@@ -202,5 +202,5 @@ def test_streams_that_cannot_be(spark: SparkSession, dsn: str, tmp_path: Path) -
     take = query.into("uniques")
     with pytest.raises(ConfigError, match="this DataFrame is a batch"):
         split(spark.range(3), unique=take)
-    with pytest.raises(ConfigError, match="no columns that dedup_by_id made for verdicts"):
+    with pytest.raises(ConfigError, match="no columns that an operator made for verdicts"):
         split(query.rows().drop("verdict"), unique=take)

@@ -17,7 +17,7 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-from dedup import DedupListener, dedup_by_id, record_id
+from dedup import DedupListener, dedup_by_id, dedup_by_sequence, record_id
 from dedup.errors import ConfigError, cause
 from dedup.spark.observations import from_progress
 from tests.spark.definitions import NESTED, differences, mistaken
@@ -70,6 +70,10 @@ told["made"] = source.select(recipe.of(source)).distinct().count()
 for given in ("id", F.col("id"), ["id"], F.lower("id"), recipe):
     kept = source.transform(dedup_by_id(given, horizon="1 hour", timestamp="ts"))
     told.setdefault("batch", []).append(kept.count())
+numbered = dedup_by_sequence(F.lit("p"), F.col("n"), expire_after="1 hour", verdict="v")
+told["numbers"] = source.select("n").distinct().count()
+twice = source.union(source).transform(numbered).groupBy("v").count()
+told["numbered"] = {row["v"]: row["count"] for row in twice.collect()}
 dotted = source.withColumnRenamed("id", "user.id")
 told["dotted"] = dotted.transform(dedup_by_id("user.id", horizon="1 hour")).count()
 told["columns"] = dotted.transform(dedup_by_id("user.id", horizon="1 hour")).columns
@@ -152,6 +156,10 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
     }
     assert told["batch"] == [told["distinct"]] * 5
     assert told["made"] == told["distinct"]
+    assert told["numbered"] == {
+        "accept": told["numbers"],
+        "duplicate": 2 * told["rows"] - told["numbers"],
+    }
     assert told["dotted"] == told["distinct"]
     assert told["definitions"] == [], "as in a classic session"
     assert told["columns"] == ["user.id", "at", "ts", "src", "n"]

@@ -138,7 +138,7 @@ def test_options_in_the_page_exist() -> None:
     """Also those that stand alone."""
     from inspect import signature
 
-    from dedup import dedup_by_id
+    from dedup import dedup_by_id, dedup_by_sequence
     from dedup.core.metrics import BatchMetrics
 
     command: Any = get_command(app)
@@ -147,6 +147,7 @@ def test_options_in_the_page_exist() -> None:
     flags |= {flag for parameter in command.params for flag in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", PAGE)) <= flags
     known = {*signature(dedup_by_id).parameters, *BatchMetrics.__dataclass_fields__, "dedup_by_id"}
+    known |= {*signature(dedup_by_sequence).parameters, "dedup_by_sequence"}
     known |= {"check_query", "record_id", "monotonically_increasing_id"}
     known |= {*dedup.files.__all__, *dedup.kafka.__all__, *dedup.record_id.__all__}
     known |= set(signature(dedup.kafka.kafka_records).parameters)

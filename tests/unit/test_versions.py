@@ -57,7 +57,7 @@ def test_driver_and_executor_refuse(unfit: None) -> None:
     with pytest.raises(ConfigError, match=r"4\.1\.3 does not work with pyarrow 26\.0\.1") as here:
         check_driver()
     assert explain(here.value).exit_code == USAGE
-    with pytest.raises(ExecutorError, match=r"cannot run dedup_by_id: PySpark 4\.1\.3") as there:
+    with pytest.raises(ExecutorError, match=r"cannot run the operator: PySpark 4\.1\.3") as there:
         check_executor()
     assert f"The executor on {socket.gethostname()} " in str(there.value)
     assert f"Its Python is {sys.executable}." in str(there.value)

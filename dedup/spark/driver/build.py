@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup.catalog.definition import Definition, name_of_columns
 from dedup.catalog.fit import Accepted
-from dedup.core.admission import GOES_ON, names_that_go_on
+from dedup.core.admission import EVERY_VERDICT, GOES_ON, names_that_go_on
 from dedup.core.duration import duration_ms
+from dedup.core.metrics import VERDICTS
 from dedup.errors import ConfigError
 from dedup.spark import versions
 from dedup.spark.driver import checks, columns
-from dedup.spark.driver.options import Options, several
+from dedup.spark.driver.options import ColumnOrName, Options, several
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.executor import wire
 from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
@@ -63,12 +64,12 @@ class Operator:
 
 def plan_of(df: DataFrame, options: Options) -> Plan:
     """Return the plan for the tasks, without a look at the catalog; errors as `Operator`."""
-    return _plan(df, options, _columns(df, options))
+    return _plan(df, options, user_columns(df, options.verdict))
 
 
 def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
     """Return pack's input and the plan for the tasks, after all checks; errors as `Operator`."""
-    resolver = _columns(df, options)
+    resolver = user_columns(df, options.verdict)
     checks.check_arrow(df.sparkSession)
     if df.isStreaming:
         _check_stream(df, options, resolver)
@@ -78,11 +79,12 @@ def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
     return resolver.input(), plan
 
 
-def _columns(df: DataFrame, options: Options) -> columns.Columns:
+def user_columns(df: DataFrame, verdict: str | None) -> columns.Columns:
+    """Return the columns that options are resolved against; ConfigError for those that cannot."""
     case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
     columns.check_carried(df.schema, case_sensitive=case_sensitive)
-    if options.verdict is not None and options.verdict.lower() in map(str.lower, df.columns):
-        raise ConfigError(f"verdict={options.verdict!r} is already a column; choose another name.")
+    if verdict is not None and verdict.lower() in map(str.lower, df.columns):
+        raise ConfigError(f"verdict={verdict!r} is already a column; choose another name.")
     zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")
     ansi = checks.setting(df.sparkSession, "spark.sql.ansi.enabled", "true")
     return columns.Columns(df, case_sensitive, zone, ansi.lower())
@@ -99,16 +101,25 @@ def a_stream_needs_a_catalog() -> ConfigError:
 def _check_stream(df: DataFrame, options: Options, resolver: columns.Columns) -> None:
     if options.root is None:
         raise a_stream_needs_a_catalog()
-    spark = df.sparkSession
+    check_session(df, resolver, "dedup_by_id")
+    checks.check_root(df.sparkSession, options.root, shared_local=options.shared_local)
+
+
+def check_session(df: DataFrame, resolver: columns.Columns, operator: str) -> None:
+    """Refuse a stream, or a session, in which an operator of this name would not work."""
     versions.check_driver()
-    checks.check_settings(spark)
-    checks.check_upstream(df, resolver.steps)
-    checks.check_root(spark, options.root, shared_local=options.shared_local)
-    checks.check_partitions(spark)
+    checks.check_settings(df.sparkSession)
+    checks.check_upstream(df, resolver.steps, operator)
+    checks.check_partitions(df.sparkSession)
+
+
+def shuffle_partitions(spark: SparkSession) -> int:
+    """Return how many partitions a shuffle has, and state at a query's first start."""
+    return int(checks.setting(spark, "spark.sql.shuffle.partitions", "200"))
 
 
 @dataclass(frozen=True, slots=True)
-class _TimeSource:
+class TimeSource:
     """Where timestamps come from, and what makes them; as the fields of `Plan` say."""
 
     text: str
@@ -117,20 +128,27 @@ class _TimeSource:
     id_time: Literal["uuid7"] | None = None
 
 
-def _time_source(
-    options: Options, resolver: columns.Columns, ids: list[columns.Resolved]
-) -> _TimeSource:
-    if options.timestamp is None:
-        return _TimeSource("processing time")
-    if isinstance(options.timestamp, IdTime):
+def time_source(
+    given: ColumnOrName | IdTime | None, resolver: columns.Columns, ids: list[columns.Resolved]
+) -> TimeSource:
+    """Return what the option `timestamp` stands for.
+
+    Raises
+    ------
+    ConfigError
+        If it is no timestamp.
+    """
+    if given is None:
+        return TimeSource("processing time")
+    if isinstance(given, IdTime):
         if len(ids) != 1 or not isinstance(ids[0].kind, T.StringType):
             raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
-        scheme = options.timestamp.scheme
-        return _TimeSource(f"{scheme} in the record ID", id_time=scheme)
-    resolved = resolver.resolve(options.timestamp, "timestamp")
+        scheme = given.scheme
+        return TimeSource(f"{scheme} in the record ID", id_time=scheme)
+    resolved = resolver.resolve(given, "timestamp")
     columns.check_time_type(resolved)
     text = f"column {resolved.name} {resolved.kind.simpleString()}"
-    return _TimeSource(text, resolved.column, resolved.definition)
+    return TimeSource(text, resolved.column, resolved.definition)
 
 
 def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
@@ -146,10 +164,9 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         columns.check_id_type(resolved)
     for resolved in sources:
         columns.check_id_type(resolved, "source_partition")
-    time = _time_source(options, resolver, ids)
+    time = time_source(options.timestamp, resolver, ids)
     payload = _payload(options, resolver, {time.column, *(r.column for r in (*ids, *sources))})
     spark = df.sparkSession
-    partitions = int(checks.setting(spark, "spark.sql.shuffle.partitions", "200"))
     policy = options.policy()
     return Plan(
         id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
@@ -167,7 +184,7 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         null_ids=options.null_ids,
         null_timestamps=options.null_timestamps,
         max_future_ms=duration_ms(options.max_future, option="max_future"),
-        shards=options.shards if df.isStreaming else options.shards or partitions,
+        shards=options.shards if df.isStreaming else options.shards or shuffle_partitions(spark),
         verdict_column=options.verdict,
         policy=replace(
             checks.with_retention(spark, policy),
@@ -219,18 +236,49 @@ def who_writes_bodies(df: DataFrame) -> Literal["pack", "group", "nobody"]:
 
 def output_schema(df: DataFrame, options: Options) -> T.StructType:
     """Return the columns of the rows that leave the operator."""
+    passing = names_that_go_on(
+        late=options.late,
+        null_ids=options.null_ids,
+        null_timestamps=options.null_timestamps,
+        conflicts=options.conflicts,
+        verdict_column=False,
+    )
+    return with_verdict(df, options.verdict, passing, VERDICTS)
+
+
+def with_verdict(
+    df: DataFrame, name: str | None, goes_on: Iterable[str], verdicts: Iterable[str]
+) -> T.StructType:
+    """Return the columns with that of the verdicts, if it has a name."""
     fields = list(df.schema.fields)
-    if options.verdict is not None:
-        passing = names_that_go_on(
-            late=options.late,
-            null_ids=options.null_ids,
-            null_timestamps=options.null_timestamps,
-            conflicts=options.conflicts,
-            verdict_column=False,
-        )
-        metadata = {GOES_ON: sorted(passing)}
-        fields.append(T.StructField(options.verdict, T.StringType(), False, metadata))
+    if name is not None:
+        metadata = {GOES_ON: sorted(goes_on), EVERY_VERDICT: list(verdicts)}
+        fields.append(T.StructField(name, T.StringType(), False, metadata))
     return T.StructType(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPass:
+    """The second pass: what is called once for each shard, on a stream and on a batch.
+
+    Parameters
+    ----------
+    stream, batch : callable
+        The first of (Plan, key, frames, state), the second of (Plan, key, frame).
+    output, state : str
+        Schemas as DDL.
+    observations : callable
+        Gives the aggregates over the output.
+    """
+
+    stream: Callable[..., Iterator[pd.DataFrame]]
+    batch: Callable[..., pd.DataFrame]
+    output: str
+    state: str
+    observations: Callable[[], list[Column]]
+
+
+_BY_ID = GroupPass(dedup_stream, dedup_batch, OUTPUT_SCHEMA, STATE_SCHEMA, observations)
 
 
 def assemble(
@@ -241,6 +289,7 @@ def assemble(
     output: T.StructType | str,
     first: MapPass,
     last: MapPass,
+    group: GroupPass = _BY_ID,
 ) -> DataFrame:
     """Return the DataFrame behind the three passes.
 
@@ -255,9 +304,11 @@ def assemble(
         What the last pass gives.
     first, last : callable of (Plan, iterator of record batches)
         What packs rows, and what unpacks them. Pickled here.
+    group : GroupPass
+        What judges them in between.
     """
     load_plan, load_first, load_last = shipped(plan), shipped(first), shipped(last)
-    load_stream, load_batch = shipped(dedup_stream), shipped(dedup_batch)
+    load_stream, load_batch = shipped(group.stream), shipped(group.batch)
 
     # Spark pickles these by value; what they named of this package would be looked up before
     # anything of ours runs.
@@ -278,8 +329,8 @@ def assemble(
     shards = packed.groupBy("shard")
     if plan.streaming:
         judged = shards.applyInPandasWithState(
-            on_stream, OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
+            on_stream, group.output, group.state, "append", GroupStateTimeout.NoTimeout
         )
     else:
-        judged = shards.applyInPandas(on_batch, OUTPUT_SCHEMA)
-    return judged.observe(metrics, *observations()).mapInArrow(unpack_rows, output)
+        judged = shards.applyInPandas(on_batch, group.output)
+    return judged.observe(metrics, *group.observations()).mapInArrow(unpack_rows, output)

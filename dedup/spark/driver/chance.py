@@ -76,10 +76,27 @@ def why_time_does_not_last(df: DataFrame, given: Column, expression: Expression)
     )
 
 
+def why_number_does_not_last(df: DataFrame, given: Column, expression: Expression) -> str | None:
+    """Return why records of a stream have another number or producer when they come again."""
+    chance, clocks = _sources(df, given)
+    clocks = clocks or ", ".join(sorted(expression.functions & _CLOCK_FUNCTIONS))
+    if not chance and not clocks:
+        return None
+    return (
+        f"{expression.text!r} is made by {chance or clocks}, which gives a record another value "
+        "when it comes again, so that it would be no duplicate. Use what the producer itself has "
+        "written."
+    )
+
+
 #: By the option that is looked at.
 WHY_NOT: dict[str, Callable[[DataFrame, Column, Expression], str | None]] = {
     "id": why_id_does_not_last,
     "timestamp": why_time_does_not_last,
+    "producer": why_number_does_not_last,
+    "partition": why_number_does_not_last,
+    "epoch": why_number_does_not_last,
+    "sequence": why_number_does_not_last,
 }
 
 

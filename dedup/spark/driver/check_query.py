@@ -61,7 +61,8 @@ def check_query(
     Raises
     ------
     ConfigError
-        If `kafka_retention` cannot be read, or the query does not fit its checkpoint.
+        If `kafka_retention` cannot be read, the operator is another one, or the query does not fit
+        its checkpoint.
     CatalogError
         If the checkpoint has a memory whose catalog is missing or damaged.
 
@@ -69,6 +70,11 @@ def check_query(
     -----
     On Spark Connect the sources' options are unknown, and findings say so.
     """
+    if not isinstance(operator, Operator):
+        raise ConfigError(
+            "check_query knows the rules of dedup_by_id alone; dedup_by_sequence makes its checks "
+            "when it is applied."
+        )
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = _Settings(spark)

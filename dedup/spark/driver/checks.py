@@ -138,7 +138,7 @@ def check_partitions(spark: SparkSession) -> None:
     )
 
 
-def check_upstream(df: DataFrame, found: Counter[str]) -> None:
+def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
     """Refuse a stream on which the operator would not work or would break something.
 
     Parameters
@@ -146,6 +146,8 @@ def check_upstream(df: DataFrame, found: Counter[str]) -> None:
     df : DataFrame
     found : Counter of str
         The steps of its plan.
+    operator : str
+        What is to be applied to it, as the user calls it.
 
     Raises
     ------
@@ -156,13 +158,13 @@ def check_upstream(df: DataFrame, found: Counter[str]) -> None:
         marked = (f.name for f in df.schema.fields if "spark.watermarkDelayMs" in f.metadata)
         column = repr(next(marked, "..."))
         raise ConfigError(
-            f"withWatermark({column}, ...) is declared before dedup_by_id, which would lose it. "
-            f"Declare it after: events.transform(dedup_by_id(...)).withWatermark({column}, ...). "
+            f"withWatermark({column}, ...) is declared before {operator}, which would lose it. "
+            f"Declare it after: events.transform({operator}(...)).withWatermark({column}, ...). "
             "De-duplication has clocks of its own (`timestamp`, `lateness`)."
         )
     if "FlatMapGroupsInPandasWithState" in found:
         raise ConfigError(
-            "This query already has a dedup_by_id or another applyInPandasWithState; Spark runs "
+            f"This query already has a {operator} or another applyInPandasWithState; Spark runs "
             "one of them per query. Give one composite ID, or write the first result to a table "
             "or topic and read it with a second query."
         )

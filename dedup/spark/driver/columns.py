@@ -250,6 +250,21 @@ def check_id_type(resolved: Resolved, what: str = "ID") -> None:
     raise ConfigError(f"{what} column {resolved.name!r} is {text}: {reason}.")
 
 
+def check_whole(resolved: Resolved, option: str) -> None:
+    """Refuse a column that does not count in whole numbers."""
+    kinds = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+    if not isinstance(resolved.kind, kinds):
+        raise ConfigError(
+            f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}; an integer is "
+            f"needed, such as F.col({resolved.name!r}).cast('bigint')."
+        )
+    if option == "sequence" and resolved.is_constant:
+        raise ConfigError(
+            f"sequence={resolved.definition.expression} reads no column of the record, so all "
+            "records of a producer would be copies of one. F.col('name') is a column."
+        )
+
+
 def check_time_type(resolved: Resolved) -> None:
     """Refuse a timestamp column of another type."""
     if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -20,14 +20,18 @@ from pyspark.sql.streaming.listener import (
 from dedup.catalog.uri import scheme_of
 from dedup.causes import cause_of
 from dedup.core.metrics import BatchMetrics, check_together
+from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, StateError
 from dedup.machine import wall_clock_ms
 from dedup.monitor.live_runs import Runs
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.monitor.watched import Watched
 from dedup.spark.observations import from_progress
+from dedup.spark.sequence_observations import sequences_from_progress
 
 logger = logging.getLogger("dedup")
+
+_Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
 
 
 class DedupListener(StreamingQueryListener):
@@ -41,7 +45,11 @@ class DedupListener(StreamingQueryListener):
         Takes a BatchMetrics; called on Spark's listener thread, so keep it short. An exception
         in it is logged and goes no further. Default: log a line to the ``dedup`` logger.
     metrics : str
-        The operator's `metrics` option.
+        The option `metrics` of `dedup_by_id`.
+    on_sequences : callable, optional
+        As `on_batch`, of the `SequenceMetrics` of `dedup_by_sequence`.
+    sequence_metrics : str
+        The option `metrics` of `dedup_by_sequence`.
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.monitor.metrics_log`), which
         ``dedup watch`` reads; ``~`` is the home folder. It is rotated and never grows beyond
@@ -64,11 +72,15 @@ class DedupListener(StreamingQueryListener):
         on_batch: Callable[[BatchMetrics], Any] | None = None,
         *,
         metrics: str = "dedup",
+        on_sequences: Callable[[SequenceMetrics], Any] | None = None,
+        sequence_metrics: str = "dedup_sequence",
         log: str | Path | None = None,
         prometheus_port: int | None = None,
     ) -> None:
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
+        self.on_sequences = on_sequences or log_sequences
+        self.sequence_metrics = sequence_metrics
         if prometheus_port is not None:
             _check_port(prometheus_port)
         written = None if log is None else MetricsLog(_local_folder(log))
@@ -97,11 +109,9 @@ class DedupListener(StreamingQueryListener):
         """Hand on the micro-batch's metrics."""
         batch = from_progress(event.progress, self.metrics)
         if batch is None:
+            self._sequences(event)
             return
-        try:
-            check_together(batch)
-        except StateError as error:
-            logger.error("query %s: %s", batch.query_name or batch.query_id, error)
+        _check_states(batch)
         is_new = True
         with _harmless(f"micro-batch {batch.batch_id}"):
             is_new = self._runs.batch(batch, wall_clock_ms())
@@ -115,10 +125,20 @@ class DedupListener(StreamingQueryListener):
                 "remedies lost-checkpoint)",
                 batch.query_name or batch.query_id, batch.other_queries,
             )  # fmt: skip
-        try:
-            self.on_batch(batch)
-        except Exception:
-            logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
+        _call(self.on_batch, batch)
+
+    def _sequences(self, event: QueryProgressEvent) -> None:
+        """Hand on the metrics of `dedup_by_sequence`, if there are any."""
+        batch = sequences_from_progress(event.progress, self.sequence_metrics)
+        if batch is None:
+            return
+        _check_states(batch)
+        is_new = True
+        with _harmless(f"micro-batch {batch.batch_id}"):
+            is_new = self._runs.sequences(batch, wall_clock_ms())
+        if not is_new:  # the listener was added twice
+            return
+        _call(self.on_sequences, batch)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
@@ -130,6 +150,20 @@ class DedupListener(StreamingQueryListener):
         cause = cause_of(event.exception) if event.exception else None
         with _harmless("an end"):
             self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
+
+
+def _check_states(batch: BatchMetrics | SequenceMetrics) -> None:
+    try:
+        check_together(batch)
+    except StateError as error:
+        logger.error("query %s: %s", batch.query_name or batch.query_id, error)
+
+
+def _call(callback: Callable[[_Metrics], Any], batch: _Metrics) -> None:
+    try:
+        callback(batch)
+    except Exception:
+        logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
 
 
 @contextmanager
@@ -170,5 +204,20 @@ def log_batch(batch: BatchMetrics) -> None:
         batch.duplicate,
         batch.late,
         batch.gc_lag_newest_ms,
+        extra={"dedup": batch},
+    )
+
+
+def log_sequences(batch: SequenceMetrics) -> None:
+    """One line per micro-batch at INFO, with the numbers as `extra`."""
+    logger.info(
+        "batch %d: %d in, %d accepted, %d duplicate, %d out of order, %d missing, %d producers",
+        batch.batch_id,
+        batch.records_in,
+        batch.accept,
+        batch.duplicate,
+        batch.gap,
+        batch.missing,
+        batch.producers,
         extra={"dedup": batch},
     )

@@ -172,14 +172,8 @@ class Options:
             object.__setattr__(self, option, tuple(several(given)))
         if not self.id:
             raise ConfigError("id=[] names no column.")
-        for option in ("verdict", "accept_changed_id", "accept_changed_timestamp"):
-            value = getattr(self, option)
-            if value is not None and not (isinstance(value, str) and value):
-                raise ConfigError(f"{option}={value!r} must be text that is not empty, or None.")
-        if not (isinstance(self.metrics, str) and self.metrics):
-            raise ConfigError(
-                f"metrics={self.metrics!r} must be a name; the query's figures are found under it."
-            )
+        texts = ("verdict", "accept_changed_id", "accept_changed_timestamp")
+        check_texts({option: getattr(self, option) for option in texts}, self.metrics)
 
     def _check_processing_time(self) -> None:
         for option in ("lateness", "source_partition", "stable_timestamps"):
@@ -237,6 +231,17 @@ class Options:
                 f"horizon ({format_ms(horizon_ms)}); every lookup probes them all. Make it longer."
             )
         return bucket_ms
+
+
+def check_texts(texts: Mapping[str, object], metrics: object) -> None:
+    """Refuse what is no text, by the option's name, and a name for the figures that is none."""
+    for option, value in texts.items():
+        if value is not None and not (isinstance(value, str) and value):
+            raise ConfigError(f"{option}={value!r} must be text that is not empty, or None.")
+    if not (isinstance(metrics, str) and metrics):
+        raise ConfigError(
+            f"metrics={metrics!r} must be a name; the query's figures are found under it."
+        )
 
 
 def several(given: _One | Sequence[_One]) -> Iterator[_One]:

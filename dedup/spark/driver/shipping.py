@@ -69,7 +69,7 @@ def shipped(value: T) -> Callable[[], T]:
                 "ExecutorError", (ImportError,), {"__module__": "dedup.errors"}
             )
             return error(
-                f"The executor on {socket.gethostname()} cannot run dedup_by_id: {what}. Its "
+                f"The executor on {socket.gethostname()} cannot run the operator: {what}. Its "
                 f"Python is {sys.executable}; the driver has rolling-dedup {wanted}. {remedy}, or "
                 "ship an environment that has it with spark.archives, and let PYSPARK_PYTHON "
                 "(spark.pyspark.python) name its Python.\n"

@@ -23,7 +23,7 @@ def null_ids(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
     names = ", ".join(name for _, name, _ in plan.id_columns)
     return DataError(
         f'{int(bad.sum())} records have a null ID ({names}) and null_ids="error" is set. '
-        f"{_first(plan, batch, bad)} "
+        f"{first_of(plan, batch, bad)} "
         'Mend the records, or choose null_ids="emit" or "drop".',
         remedy="bad-records",
     )
@@ -33,14 +33,14 @@ def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
     """Return the error for the marked records, which have an ID and no timestamp."""
     return DataError(
         f"{int(bad.sum())} records have no timestamp ({plan.time_source}) and "
-        f'null_timestamps="error" is set. {_first(plan, batch, bad)} '
+        f'null_timestamps="error" is set. {first_of(plan, batch, bad)} '
         'Mend the records, or choose null_timestamps="now" to take the time of the micro-batch, '
         '"emit" to let them go on without de-duplication, or "drop".',
         remedy="bad-records",
     )
 
 
-def _first(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
+def first_of(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
     """Return a sentence that tells the first marked record from all others, as far as it can."""
     row = int(np.flatnonzero(bad)[0])
     parts: list[str] = []
@@ -73,6 +73,8 @@ def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Arra
     for name in (*(name for name in _ORIGIN if name in user), *user):
         named.setdefault(name, name)
     for column, name in named.items():
+        if column not in batch.schema.names:  # what is made of an expression ends in the shuffle
+            continue
         values = batch.column(column)
         if not name.startswith(HELPER_PREFIX) and not pa.types.is_nested(values.type):
             yield name, values

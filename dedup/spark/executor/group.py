@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dedup import faults
@@ -33,15 +32,15 @@ from dedup.core.shard import Outcome, process
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.machine import wall_clock_ms
-from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
+from dedup.spark.executor.judged import SCHEMA, judged_rows, with_counters
 from dedup.spark.executor.shard_input import ShardInput
-from dedup.spark.executor.task import Layout, Task, layout, warn_of_others
+from dedup.spark.executor.task import Task, layout, warn_of_others
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.observations import DDL, Stopwatch
 from dedup.spark.plan import Plan
 
-OUTPUT_SCHEMA = f"rows int, keys binary, body binary, verdicts binary, {DDL}"
+OUTPUT_SCHEMA = f"{SCHEMA}, {DDL}"
 STATE_SCHEMA = "shard_state binary"
 
 
@@ -67,7 +66,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     files = ShardFiles(plan.root, cache, task.query_id, shard)
     store = ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
     watch = Stopwatch()
-    shard_input = _shard_input(plan, lay, frames)
+    shard_input = ShardInput.of(plan, lay.shard_key, frames)
     base, others = _base_state(plan.root, task, shard, state)
     watch.lap("read")
     faults.point("group.read")
@@ -123,7 +122,7 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     lay = layout(plan, task)
     shard = lay.slot_keys.index(int(key[0]))
     watch = Stopwatch()
-    shard_input = _shard_input(plan, lay, [frame])
+    shard_input = ShardInput.of(plan, lay.shard_key, [frame])
     now_ms = wall_clock_ms()
     epoch = Epoch(
         number=0, run_id=task.run_id, now_ms=now_ms, worker_now_ms=now_ms, shard=shard,
@@ -134,13 +133,6 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     nothing: SegmentStore = None  # type: ignore[assignment]  # no segment is ever named or sealed
     outcome = process(ShardState(), shard_input.records(), policy, nothing, epoch, watch.lap)
     return _output(plan, shard_input, outcome, shard, dict(outcome.counts), watch)
-
-
-def _shard_input(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> ShardInput:
-    shard_input = ShardInput(plan, lay.shard_key)
-    for frame in frames:
-        shard_input.add(frame)
-    return shard_input
 
 
 def _output(
@@ -156,46 +148,13 @@ def _output(
 
     Their bodies are put into a file, if one is given.
     """
-    goes_on = plan.goes_on
-    keys: list[bytes | None] = [None]
-    bodies: list[bytes | None] = [shard_input.schema_bytes]
-    rows = [wire.CONTROL]
-    verdicts: list[bytes | None] = [None]
-    needs_keys = shard_input.unpack_needs_keys
-    first = emitted = 0
-    for head, key_blob, body in zip(
-        shard_input.heads, shard_input.key_blobs, shard_input.blobs, strict=True
-    ):
-        judged = outcome.verdicts[first : first + head.num_rows]
-        first += head.num_rows
-        kept = int(goes_on[judged].sum())
-        emitted += kept
-        if kept:
-            rows.append(head.num_rows)
-            keys.append(key_blob if needs_keys else None)
-            if body_file is not None:
-                body = body_file.append(np.frombuffer(body, np.uint8))
-            bodies.append(body)
-            verdicts.append(judged.tobytes())
-    if body_file is not None:
-        body_file.close()
+    columns, emitted = judged_rows(plan, shard_input, outcome.verdicts, body_file)
     watch.lap("write")
     control = _counters(plan, outcome, shard, counts, watch) | {"emitted": emitted}
     if plan.verdict_column is not None:
         control["emitted"] = counts["records_in"]
-    blank = [None] * (len(rows) - 1)
-    columns: dict[str, Any] = {
-        "rows": pd.array(rows, dtype="int32"),
-        "keys": pd.Series(keys, dtype=object),
-        "body": pd.Series(bodies, dtype=object),
-        "verdicts": pd.Series(verdicts, dtype=object),
-    }
-    for name in COLUMNS:
-        columns[name] = pd.array([control.get(name, 0), *blank], dtype="Int64")
-    columns["shard_index"] = pd.array([shard, *blank], dtype="Int32")
-    for name, text in _texts(plan, outcome.state).items():
-        columns[name] = pd.Series([text, *blank], dtype=object)
-    return pd.DataFrame(columns)
+    numbers = {name: control.get(name, 0) for name in COLUMNS}
+    return with_counters(columns, shard, numbers, _texts(plan, outcome.state))
 
 
 def _texts(plan: Plan, state: ShardState) -> dict[str, str | None]:

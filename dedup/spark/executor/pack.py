@@ -19,6 +19,7 @@ from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import null_ids, null_timestamps
 from dedup.spark.executor.bodies import BodyWriter, InlineBodies, body_writer, drop_earlier
 from dedup.spark.executor.keycolumn import key_column
+from dedup.spark.executor.numbers import read_numbers
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.sources import ObservedSources, add_observed, name_sources
 from dedup.spark.executor.task import Layout, Task, layout
@@ -115,6 +116,10 @@ class Packer:
             if self.plan.null_ids == "error":
                 raise null_ids(self.plan, batch, ids.null)
             flags[ids.null] |= FLAG_NULL_ID
+        numbers = None
+        if self.plan.numbering is not None:
+            numbers = read_numbers(self.plan, self.plan.numbering, batch)
+            flags[numbers.missing] |= FLAG_NULL_ID
         times_ms = self._times(batch, ids.keys, flags)
         head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
         if self.plan.policy.event_time:
@@ -124,6 +129,8 @@ class Packer:
         if self.plan.policy.payload is not None:
             payload = pa.Table.from_batches([batch.select(list(self.plan.payload_columns))])
             head.append(pa.array(hash_rows(payload, self.layout.payload_key)))
+        if numbers is not None:
+            head += [pa.array(numbers.epochs), pa.array(numbers.sequences)]
         count = len(self.layout.slot_keys)
         hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
         shards = shards_of(hashes, count)
@@ -187,6 +194,7 @@ class Packer:
         return wire.head_schema(
             with_sources=bool(self.plan.source_columns),
             with_payload=self.plan.policy.payload is not None,
+            with_numbers=self.plan.numbering is not None,
         )
 
     def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:

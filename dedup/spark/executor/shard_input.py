@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,14 @@ class ShardInput:
     schema_bytes: bytes | None = None
     nbytes: int = 0
 
+    @staticmethod
+    def of(plan: Plan, row_key: bytes, frames: Iterable[pd.DataFrame]) -> ShardInput:
+        """Return what a shard was given; errors as `add`."""
+        shard_input = ShardInput(plan, row_key)
+        for frame in frames:
+            shard_input.add(frame)
+        return shard_input
+
     def add(self, rows: pd.DataFrame) -> None:
         """Take in packed rows.
 
@@ -48,6 +57,7 @@ class ShardInput:
         schema = wire.head_schema(
             with_sources=bool(self.plan.source_columns),
             with_payload=self.plan.policy.payload is not None,
+            with_numbers=self.plan.numbering is not None,
         )
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):
@@ -95,11 +105,12 @@ class ShardInput:
             source_hashes={name: number for name, (_, number) in self.observed.items()},
             tie_rank=self.tie_rank,
             payload_hashes=_column(heads, "payload", np.uint64) if with_payload else None,
+            numbers=None if self.plan.numbering is None else _numbers(heads),
         )
 
     def tie_rank(self, index: I64) -> I64:
         """Return the ranks of records by order columns, then by keyed row hash."""
-        rows = self._rows(index)
+        rows = self.rows(index)
         user = rows.select(range(self.plan.user_columns))
         columns = {f"o{i}": rows.column(name) for i, name in enumerate(self.plan.order_columns)}
         columns["hash"] = pa.chunked_array([pa.array(hash_rows(user, self.row_key))])
@@ -110,7 +121,7 @@ class ShardInput:
         rank[order.to_numpy()] = np.arange(len(index))
         return rank
 
-    def _rows(self, index: I64) -> pa.Table:
+    def rows(self, index: I64) -> pa.Table:
         """Return the user rows of the given records, in that order."""
         assert self.schema_bytes is not None
         schema = wire.read_schema(self.schema_bytes)
@@ -128,6 +139,10 @@ class ShardInput:
         restore = np.empty(len(index), np.int64)
         restore[by_blob] = np.arange(len(index))
         return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(restore))
+
+
+def _numbers(heads: list[pa.RecordBatch]) -> tuple[I64, I64]:
+    return _column(heads, "epoch", np.int64), _column(heads, "sequence", np.int64)
 
 
 def _column(heads: list[pa.RecordBatch], name: str, dtype: type) -> npt.NDArray[Any]:

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import faults
-from dedup.core.metrics import VERDICTS
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.keycolumn import key_column, restored, without
@@ -32,7 +31,7 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     goes_on = plan.goes_on
     schema: pa.Schema | None = None
-    names = pa.array(VERDICTS, pa.string())
+    names = pa.array(plan.verdicts, pa.string())
     for batch in batches:
         rows, keys, bodies, verdicts = (
             batch.column(name) for name in ("rows", "keys", "body", "verdicts")

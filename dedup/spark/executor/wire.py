@@ -56,13 +56,18 @@ _OWN_LENGTHS = -1
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def head_schema(*, with_sources: bool, with_payload: bool) -> pa.Schema:
-    """Return the columns of a head: timestamp (ms), flags, hashes of source partition, payload."""
+def head_schema(*, with_sources: bool, with_payload: bool, with_numbers: bool = False) -> pa.Schema:
+    """Return the columns of a head: timestamp (ms), flags, and what else there is of a record.
+
+    These are the hashes of its source partition and of its payload, its epoch and its sequence.
+    """
     fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
     if with_sources:
         fields.append(("source", pa.uint64()))
     if with_payload:
         fields.append(("payload", pa.uint64()))
+    if with_numbers:
+        fields += [("epoch", pa.int64()), ("sequence", pa.int64())]
     return pa.schema(fields)
 
 

@@ -1,0 +1,165 @@
+"""What a shard remembers of its producers, as columns, and their bytes in the state row."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from dedup.core.arrays import BOOL, I64, U8
+from dedup.core.clocks import NEVER_MS
+from dedup.core.keys import Keys
+from dedup.core.sequence import RANGES, ProducerMemory
+
+_HEADER = struct.Struct("<QQQ")
+#: Bytes of a producer beside its key and its ranges: length, epoch, time, floor, number of ranges.
+_PRODUCER_BYTES = 4 + 8 + 8 + 8 + 1
+_RANGE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Producers:
+    """The producers of a shard, in the order in which they were first heard.
+
+    Parameters
+    ----------
+    keys : Keys, length n
+        Producer and partition.
+    epochs, floors : int64 array, shape (n,)
+        As in `ProducerMemory`.
+    heard_ms : int64 array, shape (n,)
+        Newest effective timestamp of their records.
+    counts : uint8 array, shape (n,)
+        Number of ranges, 1 to `RANGES`; 0 in a row of `grown` that nothing is remembered in.
+    firsts, lasts : int64 array, shape (n, RANGES)
+        The ranges, the lowest first; 0 behind them.
+    """
+
+    keys: Keys
+    epochs: I64
+    heard_ms: I64
+    floors: I64
+    counts: U8
+    firsts: I64
+    lasts: I64
+
+    @staticmethod
+    def empty() -> Producers:
+        """Return none."""
+        none, ranges = np.zeros(0, np.int64), np.zeros((0, RANGES), np.int64)
+        return Producers(Keys.empty(), none, none, none, np.zeros(0, np.uint8), ranges, ranges)
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def memory(self, row: int) -> ProducerMemory | None:
+        """Return what is remembered of one; None where it has no ranges yet."""
+        count = int(self.counts[row])
+        if not count:
+            return None
+        firsts, lasts = self.firsts[row, :count].tolist(), self.lasts[row, :count].tolist()
+        ranges = tuple(zip(firsts, lasts, strict=True))
+        return ProducerMemory(int(self.epochs[row]), int(self.floors[row]), ranges)
+
+    def grown(self, keys: Keys) -> Producers:
+        """Return a copy that may be changed, with rows for the keys that follow these."""
+        new = len(keys) - len(self)
+        none, ranges = np.zeros(new, np.int64), np.zeros((new, RANGES), np.int64)
+        return Producers(
+            keys,
+            np.concatenate([self.epochs, none]),
+            np.concatenate([self.heard_ms, np.full(new, NEVER_MS, np.int64)]),
+            np.concatenate([self.floors, none]),
+            np.concatenate([self.counts, np.zeros(new, np.uint8)]),
+            np.concatenate([self.firsts, ranges]),
+            np.concatenate([self.lasts, ranges]),
+        )
+
+    def remember(self, row: int, memory: ProducerMemory) -> None:
+        """Change a row of a copy that `grown` made."""
+        self.epochs[row], self.floors[row] = memory.epoch, memory.floor
+        self.counts[row] = len(memory.ranges)
+        self.firsts[row] = self.lasts[row] = 0
+        for column, (first, last) in enumerate(memory.ranges):
+            self.firsts[row, column], self.lasts[row, column] = first, last
+
+    def where(self, mask: BOOL) -> Producers:
+        """Return those where the mask is set."""
+        if bool(mask.all()):
+            return self
+        return Producers(
+            self.keys.take(np.flatnonzero(mask)),
+            self.epochs[mask],
+            self.heard_ms[mask],
+            self.floors[mask],
+            self.counts[mask],
+            self.firsts[mask],
+            self.lasts[mask],
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that ``dedup/core/FORMATS.md`` describes."""
+        used = np.arange(RANGES) < self.counts[:, None]
+        return b"".join(
+            (
+                _HEADER.pack(len(self), int(self.counts.sum()), len(self.keys.data)),
+                self.keys.lengths.astype("<u4").tobytes(),
+                self.epochs.astype("<i8").tobytes(),
+                self.heard_ms.astype("<i8").tobytes(),
+                self.floors.astype("<i8").tobytes(),
+                self.counts.tobytes(),
+                self.firsts[used].astype("<i8").tobytes(),
+                self.lasts[used].astype("<i8").tobytes(),
+                self.keys.data.tobytes(),
+            )
+        )
+
+    @staticmethod
+    def from_bytes(data: memoryview) -> Producers:
+        """Return the producers; ValueError if the bytes do not add up."""
+        if len(data) < _HEADER.size:
+            raise ValueError("the table of producers is shorter than its header")
+        count, ranges, key_bytes = _HEADER.unpack_from(data)
+        size = _HEADER.size + count * _PRODUCER_BYTES + ranges * _RANGE_BYTES + key_bytes
+        if len(data) != size:
+            raise ValueError("the length of the table of producers does not match its header")
+        at = _HEADER.size
+        columns = []
+        for kind, length in (
+            ("<u4", count), ("<i8", count), ("<i8", count), ("<i8", count), ("u1", count),
+            ("<i8", ranges), ("<i8", ranges), ("u1", key_bytes),
+        ):  # fmt: skip
+            columns.append(np.frombuffer(data, kind, length, at))
+            at += columns[-1].nbytes
+        lengths, epochs, heard_ms, floors, counts, firsts, lasts, keys = columns
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if int(offsets[-1]) != key_bytes or int(counts.sum()) != ranges:
+            raise ValueError("lengths of keys, or numbers of ranges, do not add up")
+        if count and not 1 <= int(counts.min()) <= int(counts.max()) <= RANGES:
+            raise ValueError(f"a producer has no range, or more than {RANGES}")
+        used = np.arange(RANGES) < counts[:, None]
+        tables = []
+        for values in (firsts, lasts):
+            table = np.zeros((count, RANGES), np.int64)
+            table[used] = values
+            tables.append(table)
+        _check_order(counts, *tables)
+        return Producers(
+            Keys(keys, offsets),
+            epochs.astype(np.int64),
+            heard_ms.astype(np.int64),
+            floors.astype(np.int64),
+            counts.copy(),
+            *tables,
+        )
+
+
+def _check_order(counts: U8, firsts: I64, lasts: I64) -> None:
+    """Refuse ranges that fall, overlap or adjoin."""
+    used = np.arange(RANGES) < counts[:, None]
+    if bool((firsts > lasts)[used].any()):
+        raise ValueError("a range of sequences ends before it begins")
+    if bool((firsts[:, 1:] <= lasts[:, :-1] + 1)[used[:, 1:]].any()):
+        raise ValueError("ranges of sequences overlap or are out of order")

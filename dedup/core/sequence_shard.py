@@ -1,0 +1,291 @@
+"""One shard, one micro-batch of numbered records: verdicts, and the state that goes on.
+
+A pure function of base state and records, as `dedup.core.shard`. In a micro-batch the records of
+a producer are judged in the order of epoch and position, whatever order they come in (invariant
+15), and of copies the one that ranks first counts as the original (invariant 6).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dedup import kernel
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.arrays import BOOL, I64, U8
+from dedup.core.keys import Keys
+from dedup.core.policy import Policy
+from dedup.core.producers import Producers
+from dedup.core.records import Epoch, Records
+from dedup.core.sequence import CYCLE, HALF_CYCLE, SequenceRule, SequenceVerdict, judge_run
+from dedup.core.sequence_state import SequenceState
+from dedup.core.shard import effective_times
+from dedup.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceOutcome:
+    """Verdict of each record (uint8, shape (n,)), the state that goes on, and counts."""
+
+    verdicts: U8
+    state: SequenceState
+    counts: Mapping[str, int]
+
+
+def process_sequences(
+    state: SequenceState, records: Records, rule: SequenceRule, policy: Policy, epoch: Epoch
+) -> SequenceOutcome:
+    """Judge a shard's records, and remember what their producers have sent.
+
+    Parameters
+    ----------
+    state : SequenceState
+        Base state of the micro-batch.
+    records : Records
+        With their numbers.
+    rule : SequenceRule
+        Under ``"error"`` nothing is remembered, as under ``"drop"``; to refuse is the caller's.
+    policy : Policy
+        Of its fields those of the clocks count; a producer is forgotten once it is silent for
+        longer than the horizon.
+    epoch : Epoch
+
+    Raises
+    ------
+    ClockError
+        If the processing time cannot be right (invariant 11).
+    ConfigError
+        If there are more producers than the rule allows.
+    """
+    clocks = state.clocks
+    clocks.check_jump(
+        now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
+    )
+    assert records.numbers is not None, "their columns are needed"
+    verdicts = np.full(len(records.flags), SequenceVerdict.UNTIMED, np.uint8)
+    verdicts[(records.flags & FLAG_NULL_ID) != 0] = SequenceVerdict.UNNUMBERED
+    judgeable = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
+    producers, counts = state.producers, Counter[str]()
+    if len(judgeable):
+        times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
+        judging = _NumberedRecords.begin(producers, records, judgeable, epoch.hash_key)
+        verdicts[judgeable] = judging.run(rule, counts)
+        np.maximum.at(judging.table.heard_ms, judging.rows, times_ms)
+        producers = judging.table.where(judging.table.counts > 0)
+    counts["producers_new"] = max(0, len(producers) - len(state.producers))
+    advanced = clocks.advance(
+        records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
+    )
+    kept = producers.where(producers.heard_ms >= advanced.gc_watermark_ms)
+    counts["producers_expired"] = len(producers) - len(kept)
+    _check_room(kept, rule)
+    per_verdict = np.bincount(verdicts, minlength=len(SequenceVerdict)).tolist()
+    counted = {
+        **counts,
+        "records_in": len(verdicts),
+        **{verdict.name.lower(): per_verdict[verdict] for verdict in SequenceVerdict},
+        "future": int(np.count_nonzero(records.flags & FLAG_FUTURE)),
+        "null_timestamp": int(np.count_nonzero(records.flags & FLAG_NULL_TIME)),
+    }
+    after = replace(state, epoch=epoch.number, clocks=advanced, producers=kept)
+    return SequenceOutcome(verdicts, after, counted)
+
+
+def _check_room(producers: Producers, rule: SequenceRule) -> None:
+    if len(producers) > rule.max_producers:
+        raise ConfigError(
+            f"A shard would have to remember {len(producers):,} producers, and max_producers is "
+            f"{rule.max_producers:,}. If a producer takes a new name at every start, let it keep "
+            "its name and raise its epoch; else choose a shorter expire_after, or a higher "
+            "max_producers, which costs each micro-batch about 25 ms a MB of state. Nothing was "
+            "emitted or lost.",
+            remedy="many-producers",
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _NumberedRecords:
+    """The records of a micro-batch, each with the row of its producer in a table that changes.
+
+    The first `known` rows are those of the base state. The others are new, and those of which
+    nothing is remembered in the end have no ranges.
+    """
+
+    table: Producers
+    known: int
+    rows: I64
+    epochs: I64
+    sequences: I64
+    records: Records
+    judgeable: I64
+
+    @staticmethod
+    def begin(
+        producers: Producers, records: Records, judgeable: I64, hash_key: bytes
+    ) -> _NumberedRecords:
+        """Find the producer of each record."""
+        known = len(producers)
+        keys = Keys.concat([producers.keys, records.keys.take(judgeable)])
+        hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
+        first = kernel.first_occurrence(keys.data, keys.offsets, hashes)[known:]
+        # The first records of new producers come behind the rows of the known ones.
+        found, rows = np.unique(np.concatenate([np.arange(known), first]), return_inverse=True)
+        assert records.numbers is not None
+        epochs, sequences = (numbers[judgeable] for numbers in records.numbers)
+        return _NumberedRecords(
+            table=producers.grown(keys.take(found)),
+            known=known,
+            rows=rows[known:],
+            epochs=epochs,
+            sequences=sequences,
+            records=records,
+            judgeable=judgeable,
+        )
+
+    def run(self, rule: SequenceRule, counts: Counter[str]) -> U8:
+        """Return the verdict of each record, and change the columns accordingly."""
+        positions = self._positions()
+        order = np.lexsort((positions, self.epochs, self.rows))
+        rows, epochs, at = self.rows[order], self.epochs[order], positions[order]
+        same = (rows[1:] == rows[:-1]) & (epochs[1:] == epochs[:-1])
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = ~(same & (at[1:] == at[:-1]))
+        distinct = np.flatnonzero(is_first)
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = ~(same & (at[1:] <= at[:-1] + 1))
+        starts = np.flatnonzero(begins[distinct])
+        runs = _Runs(
+            rows=rows[distinct[starts]],
+            epochs=epochs[distinct[starts]],
+            firsts=at[distinct[starts]],
+            lasts=at[distinct[np.append(starts[1:], len(distinct)) - 1]],
+            starts=starts,
+        )
+        judged = np.full(len(distinct), SequenceVerdict.ACCEPT, np.uint8)
+        remembered = np.ones(len(distinct), np.bool_)
+        slow = self._settle(runs, judged, remembered)
+        self._judge(runs, slow, rule, judged, remembered, counts)
+        return self._of_records(order, is_first, judged, remembered)
+
+    def _positions(self) -> I64:
+        """Return the position of each record; see `dedup.core.sequence`."""
+        rows, epochs = self.rows, self.epochs
+        is_known = rows < self.known
+        goes_on = is_known & (epochs == self.table.epochs[rows])
+        newest = self.table.lasts[rows, np.maximum(self.table.counts[rows].astype(np.int64), 1) - 1]
+        reference = np.where(goes_on, newest, np.int64(CYCLE - 1))
+        ahead = (self.sequences - reference) % CYCLE
+        positions = reference + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
+        lowest = np.full(len(self.table.epochs), np.iinfo(np.int64).max)
+        np.minimum.at(lowest, rows, epochs)
+        unknown = np.flatnonzero(~is_known & (epochs == lowest[rows]))
+        if len(unknown):
+            positions[unknown] = _from_the_widest_hole(rows[unknown], self.sequences[unknown])
+        return positions
+
+    def _settle(self, runs: _Runs, judged: U8, remembered: BOOL) -> I64:
+        """Judge the plain runs all at once; return the indexes of the others.
+
+        Plain is the only run of its producer where it follows the newest position, begins a
+        producer at 0, or lies within the newest range.
+        """
+        rows = runs.rows
+        only = np.bincount(rows, minlength=len(self.table.epochs))[rows] == 1
+        begun = self.table.counts[rows] > 0
+        column = np.maximum(self.table.counts[rows].astype(np.int64), 1) - 1
+        goes_on = only & begun & (runs.epochs == self.table.epochs[rows])
+        newest = self.table.lasts[rows, column]
+        follows = goes_on & (runs.firsts == newest + 1)
+        self.table.lasts[rows[follows], column[follows]] = runs.lasts[follows]
+        new = only & ~begun & (runs.firsts % CYCLE == 0)
+        self.table.epochs[rows[new]] = runs.epochs[new]
+        self.table.floors[rows[new]] = self.table.firsts[rows[new], 0] = runs.firsts[new]
+        self.table.lasts[rows[new], 0] = runs.lasts[new]
+        self.table.counts[rows[new]] = 1
+        again = goes_on & (runs.firsts >= self.table.firsts[rows, column]) & (runs.lasts <= newest)
+        repeated = np.repeat(again, runs.lengths(len(judged)))
+        judged[repeated], remembered[repeated] = SequenceVerdict.DUPLICATE, False
+        return np.flatnonzero(~(follows | new | again))
+
+    def _judge(
+        self,
+        runs: _Runs,
+        slow: I64,
+        rule: SequenceRule,
+        judged: U8,
+        remembered: BOOL,
+        counts: Counter[str],
+    ) -> None:
+        """Judge the runs of these indexes one after another."""
+        for index in slow.tolist():
+            row, first = int(runs.rows[index]), int(runs.firsts[index])
+            found = judge_run(
+                self.table.memory(row), int(runs.epochs[index]), first, int(runs.lasts[index]), rule
+            )
+            start = int(runs.starts[index])
+            for piece in found.pieces:
+                part = slice(start + piece.first - first, start + piece.last - first + 1)
+                judged[part], remembered[part] = piece.verdict, piece.remembered
+            counts["missing"] += found.missing
+            counts["recovered"] += found.recovered
+            if found.memory is not None:
+                self.table.remember(row, found.memory)
+
+    def _of_records(self, order: I64, is_first: BOOL, judged: U8, remembered: BOOL) -> U8:
+        """Return the verdicts of records, in their own order, from those of distinct positions."""
+        number = np.cumsum(is_first) - 1
+        verdicts = judged[number]
+        if not is_first.all():
+            # Of several that could go on, the one that ranks first does.
+            copied = remembered & (np.bincount(number) > 1)
+            tied = np.flatnonzero(copied[number])
+            if len(tied):
+                rank = self.records.tie_rank(self.judgeable[order[tied]])
+                tied = tied[np.lexsort((rank, number[tied]))]
+                later = tied[1:][number[tied[1:]] == number[tied[:-1]]]
+                verdicts[later] = SequenceVerdict.DUPLICATE
+        found = np.empty(len(order), np.uint8)
+        found[order] = verdicts
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Unbroken runs of distinct positions, of one producer and epoch each, in order.
+
+    `starts` holds where each begins among all distinct positions.
+    """
+
+    rows: I64
+    epochs: I64
+    firsts: I64
+    lasts: I64
+    starts: I64
+
+    def lengths(self, distinct: int) -> I64:
+        """Return how many positions each has, of so many in all."""
+        return np.diff(np.append(self.starts, distinct))
+
+
+def _from_the_widest_hole(rows: I64, sequences: I64) -> I64:
+    """Return positions of records whose producers nothing is known of.
+
+    Their first sequence is that behind the widest hole in the circle of sequences, and in the
+    second cycle, so that there is room for earlier ones.
+    """
+    order = np.lexsort((sequences, rows))
+    row, sequence = rows[order], sequences[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = row[1:] != row[:-1]
+    starts = np.flatnonzero(begins)
+    ends = np.append(starts[1:], len(order)) - 1
+    hole = np.diff(sequence, prepend=0)
+    hole[starts] = sequence[starts] - sequence[ends] + CYCLE
+    widest = np.lexsort((sequence, -hole, row))[starts]
+    start = np.repeat(sequence[widest], np.diff(np.append(starts, len(order))))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = CYCLE + start + (sequence - start) % CYCLE
+    return positions

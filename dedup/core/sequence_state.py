@@ -1,0 +1,95 @@
+"""The state row of one shard of `dedup_by_sequence`: the one BINARY value that Spark keeps for it.
+
+Its layout is in ``dedup/core/FORMATS.md``. Damage stops the query: there is no other copy.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from dedup.core import state_row
+from dedup.core.clocks import Clocks
+from dedup.core.parse import array, integer, mapping, text
+from dedup.core.producers import Producers
+from dedup.core.state import clocks_of
+from dedup.errors import StateError
+
+MAGIC = b"DDSQ"
+VERSION = 1
+_FIELDS = frozenset(("epoch", "clocks", "shard", "made_of"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceState:
+    """Everything that a shard remembers.
+
+    Parameters
+    ----------
+    epoch : int
+        Micro-batch that wrote it, -1 at birth.
+    shard : tuple of two int
+        Index of the shard, and how many there are; (0, 0) at birth.
+    made_of : tuple of str
+        What producer, partition, epoch, sequence and timestamp are made of.
+    clocks : Clocks
+    producers : Producers
+    """
+
+    epoch: int = -1
+    shard: tuple[int, int] = (0, 0)
+    made_of: tuple[str, ...] = ()
+    clocks: Clocks = field(default_factory=Clocks)
+    producers: Producers = field(default_factory=Producers.empty)
+
+    @staticmethod
+    def damaged(what: str) -> StateError:
+        """Return the error for a row that cannot be trusted."""
+        return StateError.damaged(what, with_catalog=False)
+
+    def _head(self) -> bytes:
+        head: dict[str, Any] = {
+            "epoch": self.epoch,
+            "clocks": self.clocks.to_json(),
+            "shard": list(self.shard),
+            "made_of": list(self.made_of),
+        }
+        return state_row.compressed(head)
+
+    def to_bytes(self) -> bytes:
+        """Return the state row."""
+        return state_row.written(MAGIC, VERSION, 0, self._head(), self.producers.to_bytes())
+
+    @staticmethod
+    def from_bytes(data: bytes) -> SequenceState:
+        """Return the state.
+
+        Raises
+        ------
+        StateError
+            If the row is damaged, of an unknown version, or not ours.
+        """
+        row = state_row.read(
+            data,
+            MAGIC,
+            (VERSION,),
+            whose="dedup_by_sequence",
+            content="producers",
+            damaged=SequenceState.damaged,
+        )
+        try:
+            head = row.fields()
+            if row.parts or len(row.rest):
+                raise ValueError("something follows its producers")
+            fields = mapping(head, needed=_FIELDS, allowed=_FIELDS)
+            shard, shards = (integer(number, 0) for number in array(fields["shard"], 2))
+            return SequenceState(
+                epoch=integer(fields["epoch"], -1),
+                shard=(shard, shards),
+                made_of=tuple(map(text, array(fields["made_of"]))),
+                clocks=clocks_of(fields["clocks"]),
+                producers=Producers.from_bytes(row.body),
+            )
+        except (ValueError, zlib.error) as exc:
+            raise SequenceState.damaged(f"it contradicts itself: {exc}") from exc

@@ -1,0 +1,93 @@
+"""The frame of a state row: magic, format, a compressed head of JSON, a body, and checksums."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dedup.core.parse import parse_json
+from dedup.errors import StateError
+
+_HEADER = struct.Struct("<4sHHIII")
+_CRC = struct.Struct("<I")
+#: Bytes before the head.
+HEADER_BYTES = _HEADER.size + _CRC.size
+#: What a head may decompress to: a hundred times what a shard of 10,000 segments takes.
+_MAX_HEAD_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """A row whose checksums are right: format, number of further parts, head, body, and these."""
+
+    version: int
+    parts: int
+    head: memoryview
+    body: memoryview
+    rest: memoryview
+
+    def fields(self) -> Any:
+        """Return what the head holds; ValueError or zlib.error where it is not whole."""
+        stream = zlib.decompressobj()
+        text = stream.decompress(self.head, _MAX_HEAD_BYTES)
+        if not stream.eof or stream.unused_data:
+            raise ValueError("its head is cut short, too long, or followed by something else")
+        return parse_json(text)
+
+
+def compressed(head: dict[str, Any]) -> bytes:
+    """Return the bytes of a head."""
+    return zlib.compress(json.dumps(head, separators=(",", ":")).encode(), 1)
+
+
+def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) -> bytes:
+    """Return the row up to its further parts."""
+    crc = zlib.crc32(body, zlib.crc32(head))
+    header = _HEADER.pack(magic, version, parts, len(head), len(body), crc)
+    return b"".join((header, _CRC.pack(zlib.crc32(header)), head, body))
+
+
+def read(
+    data: bytes,
+    magic: bytes,
+    versions: tuple[int, ...],
+    *,
+    whose: str,
+    content: str,
+    damaged: Callable[[str], StateError] = StateError.damaged,
+) -> StateRow:
+    """Return the parts of a row.
+
+    Parameters
+    ----------
+    data : bytes
+    magic : bytes
+    versions : tuple of int
+        Formats that are read, the newest last.
+    whose, content : str
+        Who writes such rows, and what head and body are, for the errors.
+    damaged : callable
+        Makes the error for a row that cannot be trusted.
+
+    Raises
+    ------
+    StateError
+        If the row is damaged, of an unknown version, or not ours.
+    """
+    view = memoryview(data)
+    if len(data) < HEADER_BYTES or data[:4] != magic:
+        raise damaged(f"it does not begin as a state row of {whose}")
+    if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
+        raise damaged("the checksum of its header is wrong")
+    _, version, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
+    if version not in versions:
+        raise StateError.unknown_version(version, versions[-1])
+    whole = view[HEADER_BYTES : HEADER_BYTES + head_bytes + body_bytes]
+    if len(whole) != head_bytes + body_bytes or zlib.crc32(whole) != crc:
+        raise damaged(f"the checksum of its {content} is wrong")
+    rest = view[HEADER_BYTES + len(whole) :]
+    return StateRow(version, parts, whole[:head_bytes], whole[head_bytes:], rest)

@@ -1,0 +1,423 @@
+"""Numbered records on real streams: verdicts over restarts, replays, kills, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import dedup.spark
+from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, faults, split
+from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.errors import ConfigError, DataError, DedupError, cause
+from dedup.spark.driver import build
+from tests.support.quick_spark import FAULTS
+from tests.support.sequence_model import SEQUENCES, SequenceModel
+from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, numbered, run_of, told
+from tests.support.spark_query import Query, listening, roll_back
+from tests.support.waiting import wait_until
+
+MARKED = {"verdict": "verdict"}
+
+
+def query(spark: SparkSession, folder: Path, **options: Any) -> SequenceQuery:
+    return SequenceQuery(spark, folder, options, schema=SEQUENCE_SCHEMA)
+
+
+def error_of(made: SequenceQuery) -> DedupError | None:
+    with pytest.raises(StreamingQueryException) as stopped:
+        made.run()
+    return cause(stopped.value)
+
+
+def test_what_a_producer_sends_and_its_zombies(spark: SparkSession, tmp_path: Path) -> None:
+    """Over a restart in the midst of it, past the last number, with other handling behind it."""
+    made = query(spark, tmp_path, **MARKED)
+    end = SEQUENCES - 1
+    made.add(*run_of("a", 0, 0, 2), *run_of("b", 0, end - 1, end), "-/0:1", "a/0:-", "a/0:-1")
+    made.add(*run_of("a", 0, 1, 3), "a/0:6", "b/0:0", "b/1:0", "b/0:1", "c/2:5")
+    assert made.judged() == [
+        ["None/0:1 unnumbered", "a/0:-1 unnumbered", "a/0:0 accept", "a/0:1 accept",
+         "a/0:2 accept", "a/0:None unnumbered", f"b/0:{end - 1} unknown", f"b/0:{end} accept"],
+        ["a/0:1 duplicate", "a/0:2 duplicate", "a/0:3 accept", "a/0:6 gap", "b/0:0 accept",
+         "b/0:1 accept", "b/1:0 accept", "c/2:5 unknown"],
+    ]  # fmt: skip
+    made.add("a/0:5", "a/0:6", "b/0:2", "b/2:1", "c/2:3", "c/2:5")
+    assert made.judged() == [
+        ["a/0:5 gap", "a/0:6 duplicate", "b/0:2 fenced", "b/2:1 gap", "c/2:3 unknown",
+         "c/2:5 duplicate"]
+    ]  # fmt: skip
+    made.options = {"gaps": "drop", "unknown": "drop", "fenced": "emit", "unnumbered": "drop"}
+    made.add("a/0:7", "a/0:9", "b/1:7", "b/2:2", "c/2:2", "d/0:3", "-/0:1")
+    assert made.judged() == [["a/0:7", "b/1:7", "b/2:2"]]
+    made.add("a/0:8", "a/0:9", "a/0:7")
+    assert made.judged() == [["a/0:8", "a/0:9"]]
+
+
+def seeded(folder: Path, spark: SparkSession, **options: Any) -> tuple[SequenceQuery, list[Any]]:
+    """Micro-batches of four files each, of producers that repeat, leave out and begin anew."""
+    rng = Random(7)
+    made = query(spark, folder, **MARKED, **options)
+    made.files_per_batch = 4
+    following = dict.fromkeys("abcdefgh", (0, 0))
+    batches = []
+    for _ in range(4):
+        records = []
+        for producer, (epoch, first) in following.items():
+            if rng.random() < 0.15:
+                epoch, first = epoch + 1, rng.choice([0, 0, 2])
+            sent = list(range(max(0, first - 20), first + 120))
+            left_out = rng.sample(sent, 9)
+            records += [(producer, epoch, s) for s in sent if s not in left_out]
+            records += [(producer, epoch - 1, 500)] if epoch else []
+            following[producer] = epoch, first + 120
+        rng.shuffle(records)
+        for part in range(4):
+            made.add(*(f"{p}/{e}:{s}" for p, e, s in records[part::4]))
+        batches.append(records)
+    return made, batches
+
+
+def expected(batches: list[Any]) -> list[list[str]]:
+    model = SequenceModel()
+    return [
+        sorted(
+            f"{producer}/{epoch}:{sequence} {verdict}"
+            for (producer, epoch, sequence, verdict), n in model.batch(records).items()
+            for _ in range(n)
+        )
+        for records in batches
+    ]
+
+
+@pytest.fixture(scope="module")
+def done(
+    _session: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[SequenceQuery, list[Any]]:
+    """Micro-batches at their end; tests go on from copies."""
+    made, batches = seeded(tmp_path_factory.mktemp("done"), _session.newSession())
+    assert made.judged() == expected(batches)
+    return made, batches
+
+
+def copied(made: SequenceQuery, folder: Path) -> SequenceQuery:
+    found = Query.copy(made, folder)
+    again = SequenceQuery(made.spark, folder, made.options, schema=made.schema, files_per_batch=4)
+    again.input, again.added, again.numbered = found.input, found.added, found.numbered
+    return again
+
+
+def test_a_replay_in_other_tasks_and_another_order(
+    done: tuple[SequenceQuery, list[Any]], tmp_path: Path
+) -> None:
+    finished, batches = done
+    again = copied(finished, tmp_path)
+    roll_back(again.checkpoint, 1)
+    again.before = lambda df: df.repartition(5, "n")
+    rows = again.run().rows
+    assert sorted(rows) == [1, 2, 3]
+    assert told(rows) == expected(batches)[1:]
+    # Of two copies the same row is the original, whatever reaches its shard first.
+    third = copied(finished, tmp_path / "third")
+    roll_back(third.checkpoint, 1)
+    third.before = lambda df: df.repartition(2, F.col("n") % 7)
+    assert [sorted(map(repr, batch)) for batch in third.run().rows.values()] == [
+        sorted(map(repr, batch)) for batch in rows.values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "points"),
+    [
+        ("pack", ("group.update.before", "group.update.after", "group.end", "unpack.end")),
+        ("group", ("pack.end", "group.begin", "group.judged")),
+    ],
+)
+def test_workers_die_at_each_step(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bodies: str,
+    points: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(build, "who_writes_bodies", lambda _: bodies)
+    for path in FAULTS.iterdir():
+        path.unlink()
+    made, batches = seeded(tmp_path, spark)
+    for place, point in enumerate(points):
+        # Two visits a micro-batch, so that each fault meets another one.
+        for number in range(2 * place):
+            faults.arm(FAULTS, point, "skip", number)
+        faults.arm(FAULTS, point, "kill", 2 * place)
+    assert made.judged() == expected(batches)
+    assert {(name, kind) for name, kind, _ in faults.fired(FAULTS)} == {(p, "kill") for p in points}
+
+
+def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path)
+    heard: list[SequenceMetrics] = []
+    made.add(*run_of("a", 0, 0, 9), "b/0:3", "a/0:3", "-/0:1", "a/0:15")
+    made.add("a/0:11", "a/0:11", "b/1:0", "b/0:4")
+    made.add("b/0:5")
+    with listening(spark, DedupListener(on_sequences=heard.append, log=tmp_path / "log")):
+        measured = made.measured()
+        assert wait_until(lambda: len(heard) == 3)
+    assert heard == measured
+    first, second, third = measured
+    assert (first.records_in, first.accept, first.duplicate, first.gap) == (14, 10, 1, 1)
+    assert (first.unknown, first.unnumbered, first.emitted, first.missing) == (1, 1, 13, 5)
+    assert (first.begins, first.shards, first.producers, first.producers_new) == (True, 2, 2, 2)
+    assert (second.gap, second.duplicate, second.recovered, second.missing) == (1, 1, 1, 0)
+    assert (second.accept, second.fenced, second.epochs_apart) == (2, 0, 0)
+    assert (third.fenced, third.emitted, third.producers_new) == (1, 0, 0)
+    for one in measured:
+        verdicts = ("accept", "duplicate", "gap", "fenced", "unknown", "unnumbered", "untimed")
+        assert one.records_in == sum(getattr(one, name) for name in verdicts)
+        assert one.state_bytes > 100
+        assert min(one.stage_us.values()) > 0
+    (log,) = (tmp_path / "log").iterdir()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["event"] for line in lines].count("sequences") == 3
+    assert [line["sequences"] for line in lines if "sequences" in line] == [
+        one.to_json() for one in heard
+    ]
+
+
+def test_a_silent_producer_is_forgotten_by_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, timestamp="ts", expire_after="60 seconds", **MARKED)
+    made.add("a/0:0@0", "b/0:0@0")
+    made.add("b/0:1@60")
+    made.add("a/0:0@60", "b/0:2@121")
+    # The watermark is at 121 by now: 61 seconds behind it is too long ago, 60 was not.
+    made.add("a/0:1@121", "b/0:2@121", "-/0:7")
+    run = made.run()
+    assert told(run.rows) == [
+        ["a/0:0 accept", "b/0:0 accept"],
+        ["b/0:1 accept"],
+        ["a/0:0 duplicate", "b/0:2 accept"],
+        ["None/0:7 unnumbered", "a/0:1 unknown", "b/0:2 duplicate"],
+    ]
+    made.options |= {"null_timestamps": "drop"}
+    made.add("b/0:3", "b/0:4@121")
+    assert made.judged() == [["b/0:3 untimed", "b/0:4 gap"]]
+
+
+def test_a_batch_has_the_same_answer_as_one_micro_batch(spark: SparkSession) -> None:
+    rows = [
+        ("a", "x", 0),
+        ("a", "y", 0),
+        ("a", "x", 1),
+        ("a", "x", 1),
+        ("a", "x", 4),
+        ("b", "x", 9),
+    ]
+    frame = spark.createDataFrame(rows, "device string, line string, n int").repartition(3)
+    operator = dedup_by_sequence(
+        "device",
+        F.col("n") % SEQUENCES,
+        partition="line",
+        expire_after="1 day",
+        verdict="v",
+        max_producers=1,  # of a stream alone
+    )
+    found = sorted(tuple(row) for row in frame.transform(operator).collect())
+    assert found == [
+        ("a", "x", 0, "accept"), ("a", "x", 1, "accept"), ("a", "x", 1, "duplicate"),
+        ("a", "x", 4, "gap"), ("a", "y", 0, "accept"), ("b", "x", 9, "unknown"),
+    ]  # fmt: skip
+    # One text column as the producer: it travels as the keys alone, null included.
+    plain = dedup_by_sequence("device", "n", expire_after="1 day")
+    more = frame.unionByName(spark.createDataFrame([(None, "z", 1)], frame.schema))
+    kept = more.transform(plain).collect()
+    assert sorted((row.device or "-", row.n) for row in kept) == [
+        ("-", 1), ("a", 0), ("a", 1), ("a", 4), ("b", 9),
+    ]  # fmt: skip
+
+
+def test_each_verdict_to_a_sink_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, **MARKED)
+    made.add("a/0:0", "a/0:0", "a/0:2", "b/1:0", "c/0:5", "-/0:0").add("b/0:3")
+    taken: dict[str, list[str]] = {}
+
+    def into(name: str) -> Any:
+        def take(rows: DataFrame, batch: int) -> None:
+            shown = [f"{r.producer}/{r.epoch}:{r.sequence}" for r in rows.collect()]
+            taken.setdefault(name, []).extend(sorted(shown))
+
+        return take
+
+    writer = split(
+        made.result(), unique=into("on"), duplicate=into("again"), gap=into("gap"),
+        fenced=into("fenced"),
+    )  # fmt: skip
+    started = writer.trigger(availableNow=True).option("checkpointLocation", str(made.checkpoint))
+    assert started.start().awaitTermination(240)
+    assert taken == {
+        "on": ["None/0:0", "a/0:0", "b/1:0", "c/0:5"], "again": ["a/0:0"], "gap": ["a/0:2"],
+        "fenced": ["b/0:3"],
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="late=: the operator of this stream gives no such verd"):
+        split(made.result(), unique=into("on"), late=into("late"))
+
+
+@pytest.mark.parametrize(
+    ("options", "record", "message"),
+    [
+        ({"gaps": "error"}, "a/0:5", r'1 records are out of order.*gaps="error".*producer=\'a\'.*'
+         r"It is sequence 5 of epoch 0"),
+        ({"unknown": "error"}, "z/0:7", r"producers that are not known.*producer='z'"),
+        ({"unnumbered": "error"}, "z/0:-", r'no producer, epoch or sequence.*unnumbered="error"'),
+        ({}, f"a/0:{SEQUENCES}", r"1 records have a sequence above 2,147,483,647.*% 2147483648"),
+    ],
+)  # fmt: skip
+def test_records_that_may_not_be(
+    spark: SparkSession, options: dict[str, Any], record: str, message: str
+) -> None:
+    frame = spark.createDataFrame(numbered(["a/0:0", record]).to_pylist(), SEQUENCE_SCHEMA)
+    operator = dedup_by_sequence(
+        "producer", "sequence", epoch="epoch", expire_after="1 h", **options
+    )
+    with pytest.raises(PythonException) as stopped:
+        frame.transform(operator).collect()
+    error = cause(stopped.value)
+    assert isinstance(error, DataError)
+    assert re.search(message, str(error), re.S)
+
+
+def test_what_stops_the_query_takes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, **MARKED, fenced="error")
+    made.add("a/0:0", "b/1:0").add("a/0:1", "b/0:7")
+    error = error_of(made)
+    assert isinstance(error, DataError)
+    assert re.search("an epoch that a newer one.*It is sequence 7 of epoch 0", str(error), re.S)
+    made.options["fenced"] = "drop"
+    assert made.judged() == [["a/0:1 accept", "b/0:7 fenced"]]
+
+
+def test_what_a_restart_may_change(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path, **MARKED)
+    made.add("a/0:0", "b/0:0")
+    made.judged()
+    made.add("a/0:0", "c/0:0", "d/0:0", "e/0:0")
+    made.options = MARKED | {"epoch": F.col("epoch").cast("bigint")}
+    error = error_of(made)
+    assert isinstance(error, ConfigError)
+    assert re.search(r"begun with epoch=epoch, and is started with epoch=cast\(epoch", str(error))
+    made.options = MARKED | {"max_producers": 1}
+    assert "max_producers is 1" in str(error_of(made))
+    made.options = MARKED | {"max_producers": 10, "expire_after": "2 hours", "gaps": "drop"}
+    made.before = lambda df: df.withColumn("more", F.lit(1)).withColumn(
+        "sequence", F.col("sequence").cast("int")
+    )
+    made.spark.conf.set("spark.sql.shuffle.partitions", 3)
+    assert made.judged() == [["a/0:0 duplicate", "c/0:0 accept", "d/0:0 accept", "e/0:0 accept"]]
+
+
+def test_the_state_of_another_partition_is_told(
+    done: tuple[SequenceQuery, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can know before: Spark asks it for the shard, and it has none."""
+    made, _ = done
+    again = copied(made, tmp_path)
+    roll_back(again.checkpoint, 3)
+    one, other = (again.checkpoint / "state" / "0" / partition for partition in "01")
+    # With its checksums, which some releases of Spark look at.
+    taken = [path for path in other.iterdir() if "3.delta" in path.name]
+    assert taken
+    for path in taken:
+        shutil.copy(path, one / path.name)
+    heard: list[SequenceMetrics] = []
+    with listening(again.spark, DedupListener(on_sequences=heard.append)):
+        again.run()
+        assert wait_until(lambda: heard)
+    assert heard[0].epochs_apart > 0
+    assert "micro-batches older than that of others" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence": "sequnce"}, "sequence='sequnce': there is no such column. Did you mean 'seq"),
+        ({"sequence": "producer"}, "sequence column 'producer' is string; an integer is needed"),
+        ({"sequence": lambda: F.lit(1)}, "reads no column of the record"),
+        ({"sequence": lambda: F.monotonically_increasing_id()}, "is not the same when Spark comp"),
+        ({"sequence": lambda: F.unix_timestamp()}, "sequence='unix_timestamp.*another value"),
+        ({"epoch": "ts"}, "epoch column 'ts' is timestamp; an integer is needed"),
+        ({"producer": []}, r"producer=\[\] names no column"),
+        ({"producer": {"a", "b"}}, "has no order that lasts"),
+        ({"producer": lambda: F.uuid()}, "producer='uuid"),
+        ({"producer": lambda: F.array("n")}, "producer column .* is array<bigint>: it is nested"),
+        ({"gaps": "wait"}, "gaps='wait' must be one of 'emit', 'drop', 'error'"),
+        ({"expire_after": "0 s"}, "expire_after='0 s' must be at least a millisecond"),
+        ({"max_producers": 0}, "max_producers=0 must be at least 1"),
+        ({"max_producers": True}, "max_producers=True must be a whole number"),
+        ({"accept_clock_jump": 1}, "accept_clock_jump=1 must be True or False"),
+        ({"source_partition": "n"}, r"source_partition=\['n'\] needs a timestamp"),
+        ({"timestamp": "n"}, "timestamp column 'n' is bigint"),
+        ({"verdict": "N"}, "verdict='N' is already a column"),
+        ({"verdict": ""}, "verdict='' must be text that is not empty"),
+        ({"metrics": ""}, "metrics='' must be a name"),
+    ],
+)
+def test_what_cannot_work_is_refused_on_the_driver(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    made = query(spark, tmp_path)
+    made.options = {name: value() if callable(value) else value for name, value in options.items()}
+    with pytest.raises(ConfigError, match=re.compile(message, re.S)):
+        made.result()
+
+
+def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path)
+    by_id = dedup_by_id("n", horizon="1 day", catalog=str(tmp_path / "catalog"))
+    with pytest.raises(ConfigError, match="This query already has a dedup_by_id or another"):
+        made.result().transform(by_id)
+    made.before = lambda df: df.withWatermark("ts", "1 minute")
+    with pytest.raises(ConfigError, match="is declared before dedup_by_sequence"):
+        made.result()
+    made.before = lambda df: df
+    with pytest.raises(ConfigError, match="check_query knows the rules of dedup_by_id alone"):
+        check_query(made.source(), dedup_by_sequence("producer", "n", expire_after="1 day"))  # type: ignore[arg-type]
+
+
+def test_copies_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Copies that differ: the one that goes on does not depend on the order of the rows."""
+    made = query(spark, tmp_path)
+    made.add(*(["a/0:0"] * 5), *(["a/0:1"] * 3))
+    rows = made.run().rows[0]
+    assert Counter(row["sequence"] for row in rows) == {0: 1, 1: 1}
+
+
+def test_the_snippets_of_the_page(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(dedup.spark.__file__).with_name("SEQUENCES.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 2
+    for _ in range(2):
+        spark.range(30).withColumnRenamed("id", "value").write.mode("append").parquet(
+            str(tmp_path / "input")
+        )
+    ticks = spark.readStream.schema("value bigint").parquet(str(tmp_path / "input"))
+    names: dict[str, Any] = {"spark": spark, "ticks": ticks}
+    for snippet in snippets:
+        exec(snippet.replace('"metrics"', repr(str(tmp_path / "metrics"))), names)
+    seen: Counter[str] = Counter()
+    writer = names["once"].writeStream.foreachBatch(
+        lambda rows, _: seen.update(row.verdict for row in rows.collect())
+    )
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
+    assert seen == {"accept": 30, "duplicate": 30}
+    assert wait_until(lambda: "0 30 0" in capsys.readouterr().out)
+    assert list((tmp_path / "metrics").iterdir())

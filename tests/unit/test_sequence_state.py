@@ -1,0 +1,199 @@
+"""The state row of numbered records: what it holds, how large it is, and that damage is refused."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from dedup.core.clocks import NEVER_MS, Clocks, SourceClock
+from dedup.core.keys import Keys
+from dedup.core.policy import Policy
+from dedup.core.producers import Producers
+from dedup.core.sequence import CYCLE, RANGES, ProducerMemory, SequenceRule, judge_run
+from dedup.core.sequence_state import SequenceState
+from dedup.core.state import ShardState
+from dedup.errors import ClockError, ConfigError, StateError
+from tests.support.sequence_driver import SequenceShard
+
+
+def state(producers: int = 3) -> SequenceState:
+    memories = [
+        ProducerMemory(
+            n,
+            CYCLE,
+            tuple((first, first + n) for first in range(CYCLE, CYCLE + 1 + n % 5 * 20, 20)),
+        )
+        for n in range(producers)
+    ]
+    table = Producers.empty().grown(Keys.from_list([b"p%d" % n for n in range(producers)]))
+    for row, memory in enumerate(memories):
+        table.remember(row, memory)
+    table.heard_ms[:] = np.arange(producers)
+    clocks = Clocks(run_id="run", now_ms=7, sources={"": SourceClock(1, 2, 3)})
+    return SequenceState(5, (1, 2), ("producer=p (string)",), clocks, table)
+
+
+def test_a_row_reads_back() -> None:
+    before = state(12)
+    after = SequenceState.from_bytes(before.to_bytes())
+    assert (after.epoch, after.shard, after.made_of) == (5, (1, 2), before.made_of)
+    assert after.clocks == before.clocks
+    assert list(after.producers.keys) == list(before.producers.keys)
+    assert [after.producers.memory(n) for n in range(12)] == [
+        before.producers.memory(n) for n in range(12)
+    ]
+    assert after.producers.heard_ms.tolist() == list(range(12))
+    assert after.to_bytes() == before.to_bytes()
+    assert len(SequenceState.from_bytes(SequenceState().to_bytes()).producers) == 0
+
+
+def test_any_flipped_bit_and_any_cut_is_refused() -> None:
+    row = state().to_bytes()
+    for at in range(len(row)):
+        damaged = bytearray(row)
+        damaged[at] ^= 1 << at % 8
+        with pytest.raises(StateError):
+            SequenceState.from_bytes(bytes(damaged))
+        with pytest.raises(StateError):
+            SequenceState.from_bytes(row[:at])
+    with pytest.raises(StateError, match="something follows its producers"):
+        SequenceState.from_bytes(row + b"\0")
+
+
+def test_other_rows_are_refused_by_what_they_are() -> None:
+    with pytest.raises(StateError, match="does not begin as a state row of dedup_by_sequence"):
+        SequenceState.from_bytes(ShardState().to_bytes())
+    with pytest.raises(StateError, match="does not begin as a state row of this library"):
+        ShardState.from_bytes(state().to_bytes(), hash_key_id=0)
+    row = bytearray(state().to_bytes())
+    row[4:6] = struct.pack("<H", 2)
+    row[20:24] = struct.pack("<I", zlib.crc32(row[:20]))
+    with pytest.raises(StateError, match="has format 2; this release of rolling-dedup reads form"):
+        SequenceState.from_bytes(bytes(row))
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value", "message"),
+    [
+        ("counts", 0, 0, "a producer has no range, or more than 5"),
+        ("firsts", (1, 0), CYCLE + 99, "ends before it begins"),
+        ("firsts", (1, 1), CYCLE + 2, "overlap or are out of order"),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused(
+    column: str, row: object, value: int, message: str
+) -> None:
+    made = state()
+    getattr(made.producers, column)[row] = value
+    with pytest.raises(StateError, match=message):
+        SequenceState.from_bytes(made.to_bytes())
+
+
+def test_bytes_of_a_producer() -> None:
+    """As the page says: 29 and its key, and 16 for each range."""
+    empty = len(Producers.empty().to_bytes())
+    for ranges in range(1, RANGES + 1):
+        table = Producers.empty().grown(Keys.from_list([b"0123456789"]))
+        table.remember(0, ProducerMemory(0, 0, tuple((10 * n, 10 * n + 1) for n in range(ranges))))
+        assert len(table.to_bytes()) - empty == 29 + 10 + 16 * ranges
+
+
+def test_what_is_remembered_does_not_grow_with_the_records() -> None:
+    shard = SequenceShard()
+    shard.batch([("p", 0, n) for n in range(10)])
+    small = len(shard.row or b"")
+    for first in range(10, 5000, 499):
+        shard.batch([("p", 0, n) for n in range(first, first + 499)])
+    assert len(shard.row or b"") <= small + 4
+    # Every copy of all that came in order is known, however old.
+    assert set(shard.batch([("p", 0, n) for n in range(4000)])) == {"duplicate"}
+
+
+def test_the_newest_five_ranges_are_remembered() -> None:
+    shard = SequenceShard()
+    shard.batch([("p", 0, n) for n in (0, 1, 10, 11, 20, 30, 40)])
+    assert shard.batch([("p", 0, n) for n in (0, 11, 5, 15)]) == [
+        "duplicate", "duplicate", "gap", "gap",
+    ]  # fmt: skip
+    # Two more ranges, for which the two lowest give way.
+    assert shard.batch([("p", 0, n) for n in (0, 5, 6, 10, 15)]) == [
+        "unknown", "unknown", "gap", "duplicate", "duplicate",
+    ]  # fmt: skip
+
+
+def test_the_state_given_is_never_changed() -> None:
+    """A task that runs again begins with it."""
+    shard = SequenceShard()
+    shard.batch([("p", 0, 0), ("q", 0, 4)])
+    before = shard.row
+    base = shard.state
+    shard.judge([("p", 0, 1), ("q", 1, 0), ("r", 0, 0), ("p", 0, 7)])
+    assert base.to_bytes() == before == shard.row
+
+
+def test_more_producers_than_allowed_are_an_error() -> None:
+    shard = SequenceShard(SequenceRule(max_producers=2))
+    shard.batch([("a", 0, 0), ("b", 0, 0)])
+    with pytest.raises(ConfigError, match="remember 3 producers, and max_producers is 2"):
+        shard.batch([("c", 0, 0)])
+    # Those that expire make room in the same micro-batch.
+    assert shard.batch([("c", 0, 0)], now_ms=1001) == ["accept"]
+    assert len(shard.state.producers) == 1
+
+
+def test_a_clock_that_cannot_be_right_is_refused() -> None:
+    shard = SequenceShard()
+    shard.batch([("a", 0, 0)], now_ms=200_000)
+    with pytest.raises(ClockError):
+        shard.batch([("a", 0, 1)], now_ms=100_000)
+    assert not shard.batch([], now_ms=200_001)
+
+
+def test_event_time_expires_by_the_watermark_of_the_micro_batch_before() -> None:
+    event = Policy(horizon_ms=1000, bucket_ms=1000, event_time=True)
+    shard = SequenceShard(policy=event)
+    shard.batch([("a", 0, 0), ("b", 0, 0)], times_ms=[0, 0], now_ms=9000)
+    shard.batch([("b", 0, 1)], times_ms=[1000], now_ms=9000)
+    verdicts = shard.batch([("a", 0, 0), ("b", 0, 2)], times_ms=[0, 1900], now_ms=9000)
+    assert verdicts == ["duplicate", "accept"]
+    # A late record counts as of the watermark: it keeps its producer as long as any other.
+    assert shard.state.producers.heard_ms.tolist() == [1000, 1900]
+    shard.batch([("b", 0, 3)], times_ms=[2001], now_ms=9000)
+    assert shard.state.producers.heard_ms.tolist() == [2001]
+    assert shard.counts["producers_expired"] == 1
+
+
+def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
+    strict = SequenceRule(gaps="drop")
+    known = ProducerMemory(3, CYCLE, ((CYCLE, CYCLE + 5),))
+    refused = judge_run(known, 4, CYCLE + 1, CYCLE + 2, strict)
+    assert refused.memory == known
+    bumped = judge_run(known, 4, CYCLE - 1, CYCLE + 2, strict)
+    assert [piece.verdict.name for piece in bumped.pieces] == ["GAP", "ACCEPT"]
+    assert bumped.memory == ProducerMemory(4, CYCLE, ((CYCLE, CYCLE + 2),))
+
+
+def test_copies_that_tie_are_ranked_once() -> None:
+    shard = SequenceShard()
+    records = [("p", 0, 0), ("p", 0, 1), ("p", 0, 0), ("p", 0, 1), ("p", 0, 0)]
+    assert shard.batch(records) == ["accept", "accept", "duplicate", "duplicate", "duplicate"]
+    assert NEVER_MS not in shard.state.producers.heard_ms
+
+
+def test_many_producers_at_once() -> None:
+    rng = Random(1)
+    records = [(f"p{n}", 0, s) for n in range(3000) for s in (0, 1)]
+    shard = SequenceShard()
+    assert set(shard.batch(rng.sample(records, len(records)))) == {"accept"}
+    assert set(shard.batch(rng.sample(records, len(records)))) == {"duplicate"}
+    assert len(shard.row or b"") < 3000 * 60
+
+
+def test_the_page_of_formats_names_the_constants() -> None:
+    page = (Path(__file__).parents[2] / "dedup/core/FORMATS.md").read_text()
+    assert "`DDSQ`" in page
