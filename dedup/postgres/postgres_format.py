@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from dedup.errors import ConfigError
 from dedup.postgres.postgres_options import FORMAT, postgres_options
 from dedup.postgres.postgres_work import ready
+from dedup.sinks.foreach_batch import columns_of
 from dedup.sinks.stream_writer import SinkStreamWriter
 
 
@@ -38,5 +39,4 @@ class PostgresSinkSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; Spark calls it on the driver."""
-        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        return SinkStreamWriter(ready(postgres_options(self.options), columns))
+        return SinkStreamWriter(ready(postgres_options(self.options), columns_of(schema)))

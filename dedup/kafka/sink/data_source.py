@@ -13,6 +13,7 @@ from dedup.kafka.sink.driver import check_cluster
 from dedup.kafka.sink.record_shape import record_shape
 from dedup.kafka.sink.sink_options import sink_options
 from dedup.kafka.sink.sink_task import SinkTask
+from dedup.sinks.foreach_batch import columns_of
 from dedup.sinks.stream_writer import SinkStreamWriter
 
 
@@ -44,7 +45,6 @@ class KafkaSinkSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; Spark calls it on the driver."""
         options = sink_options(self.options)
-        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        task = SinkTask(options, record_shape(columns, options))
+        task = SinkTask(options, record_shape(columns_of(schema), options))
         check_cluster(options)
         return SinkStreamWriter(task)
