@@ -1,7 +1,8 @@
 r"""Rows as lines of CSV, in the dialect of Spark's writer.
 
-Null is nothing, an empty text is ``""``; what has a comma, a quote, a backslash, a line's end, or a
-blank at either end is in quotes, in which ``\`` comes before a quote and before itself.
+Null is nothing, an empty text is ``""``; what has a comma, a quote, a backslash, a line's end, or
+a blank at either end is in quotes, in which ``\`` comes before a quote and before itself. In a file
+of one column null is ``""`` too, because readers pass over empty lines.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def csv_lines(rows: pa.RecordBatch) -> bytes:
 
 
 def _lines(columns: list[pa.Array]) -> bytes:
-    cells = [_quoted(column).fill_null("") for column in columns]
+    nothing = "" if len(columns) > 1 else '""'
+    cells = [_quoted(column).fill_null(nothing) for column in columns]
     lines = pc.binary_join_element_wise(*cells, ",")
     return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
 

@@ -22,7 +22,6 @@ from dedup.sinks.output_owner import foreign_to_all
 _FOLDERS = (
     T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType,
 )  # fmt: skip
-_KEYS = (*_FOLDERS, T.TimestampType, T.TimestampNTZType)
 
 
 def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
@@ -141,10 +140,10 @@ def _check_text(path: str, kind: T.DataType, file_format: str) -> None:
     if isinstance(kind, T.ArrayType):
         _check_text(f"{path}[]", kind.elementType, file_format)
     elif isinstance(kind, T.MapType):
-        if not isinstance(kind.keyType, _KEYS):
+        if not isinstance(kind.keyType, T.StringType):
             raise ConfigError(
-                f"Column {path!r} is {kind.simpleString()}: keys of JSON are texts. Make texts of "
-                "them in the query (transform_keys), or write parquet."
+                f"Column {path!r} is {kind.simpleString()}: keys of JSON are texts, and Spark "
+                "reads no others. Make texts of them (transform_keys), or write parquet."
             )
         _check_text(f"{path}.value", kind.valueType, file_format)
     elif isinstance(kind, T.StructType):

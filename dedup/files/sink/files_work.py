@@ -93,14 +93,15 @@ class FilesWork:
         own_output(output.root, batch.query_id, self.name)
         ledger = Ledger(self.options.ledger, batch.query_id)
         ledger.settle({"path": output.root.url()})
+        known = None if self.options.accept_lost_markers else ledger.published()
         try:
             publish_staged(
                 batch,
-                FilesSink(output, batch),
+                FilesSink(output, batch, known),
                 slices,
                 whole=lambda: staged,
                 compare_whole=True,
-                known_batch_id=None if self.options.accept_lost_markers else ledger.published(),
+                known_batch_id=known,
                 accept_difference=self.options.accept_difference == batch.batch_id,
             )
         except Fenced as error:
@@ -122,8 +123,9 @@ class FilesSink:
     the micro-batch is decided (`dedup.files.sink.plans`).
     """
 
-    def __init__(self, output: Output, batch: Batch) -> None:
+    def __init__(self, output: Output, batch: Batch, known_batch_id: int | None = None) -> None:
         self.output, self.batch, self.plans = output, batch, BatchPlans(output.root)
+        self._known_batch_id = known_batch_id
         self._slot = WholeSlot(self)
 
     def slots(self) -> Collection[int]:
@@ -132,7 +134,7 @@ class FilesSink:
 
     def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Read the newest plan, and carry it out if it is this micro-batch's."""
-        newest = self.plans.newest(self.batch.batch_id)
+        newest = self.plans.newest(self.batch.batch_id, self._known_batch_id)
         if newest is None:
             return {}
         if newest.marker.batch_id == self.batch.batch_id:

@@ -54,14 +54,14 @@ class OutputRoot(Root):
         """
         if self._uri is None:
             return super().create_bytes(name, data)
-        boto3 = _boto3()
+        boto3, botocore = _boto3()
         bucket, folder, settings = _parsed(self._uri)
         client = boto3.session.Session().client("s3", **settings)
         key = f"{folder}/{name}" if folder else name
         for attempt in range(_TRIES):
             try:
                 client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
-            except client.exceptions.ClientError as error:
+            except botocore.exceptions.ClientError as error:
                 status = error.response["ResponseMetadata"]["HTTPStatusCode"]
                 if status == 409 and attempt + 1 < _TRIES:
                     time.sleep(0.2)
@@ -70,7 +70,7 @@ class OutputRoot(Root):
                     # An answer that was lost is asked for again: it may be our own.
                     return self.read_bytes(name) == data
                 raise self._refused(name, error) from error
-            except boto3.exceptions.Boto3Error as error:
+            except botocore.exceptions.BotoCoreError as error:
                 raise self._refused(name, error) from error
             return True
         raise AssertionError("the last attempt returns or raises")
@@ -84,14 +84,13 @@ class OutputRoot(Root):
         )
 
 
-def _boto3() -> Any:
+def _boto3() -> tuple[Any, Any]:
     try:
-        import boto3
-        import boto3.exceptions
         import boto3.session
+        import botocore.exceptions
     except ImportError:
         raise MissingExtraError("s3", "Writing files to S3") from None
-    return boto3
+    return boto3, botocore
 
 
 def _parsed(uri: str) -> tuple[str, str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dedup import faults
-from dedup.errors import ObjectMissing, SinkError
+from dedup.errors import CatalogError, SinkError
 from dedup.files.sink.files_options import FilesOptions
 from dedup.files.sink.output_root import OutputRoot
 from dedup.files.sink.plans import BatchPlan, PlannedFile
@@ -136,7 +136,10 @@ class StoreOutput:
                 return
             try:
                 self.root.copy(file.staged, name)
-            except ObjectMissing:
+            except CatalogError:
+                if self.root.exists(file.staged):
+                    raise
+                # Another start has copied it, and cleaned up behind itself.
                 if self.root.size(name) != file.nbytes:
                     raise _gone(self.root, plan, file.staged) from None
             faults.point("files.copied")
@@ -162,7 +165,7 @@ def _gone(root: OutputRoot, plan: BatchPlan, what: str) -> SinkError:
     number = plan.marker.batch_id
     return SinkError(
         f"Micro-batch {number} of {root.url()} is to consist of what was staged as {what}, which "
-        f"is gone, and so is {folder_of(number)}: somebody has removed or moved them. Its rows cannot "
-        "be made visible again from there. Nothing was published.",
+        f"is gone, and so is {folder_of(number)}: somebody has removed or moved them. Its rows "
+        "cannot be made visible again from there. Nothing was published.",
         remedy="files-gone",
     )

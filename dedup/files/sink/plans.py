@@ -101,14 +101,21 @@ class BatchPlans:
                 remedy="sink-markers",
             ) from None
 
-    def newest(self, batch_id: int) -> BatchPlan | None:
+    def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
         """Return the plan that says most to the driver of a micro-batch; None for a new output.
 
         Every micro-batch has one, also one without rows. So the next one's tells that the output
         is ahead, its own that it is published, and where the one before has none, all are looked
         through.
+
+        Parameters
+        ----------
+        batch_id : int
+        known_batch_id : int, optional
+            One that is known to have a plan, maybe a later one.
         """
-        for number in (batch_id + 1, batch_id, batch_id - 1):
+        ahead = max(batch_id + 1, -1 if known_batch_id is None else known_batch_id)
+        for number in (ahead, batch_id + 1, batch_id, batch_id - 1):
             plan = self.read(number)
             if plan is not None:
                 return plan
