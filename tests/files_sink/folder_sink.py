@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -71,6 +72,18 @@ def seen(path: str, file_format: str = "parquet") -> Counter[int]:
     if "n" not in found.schema.names:
         return Counter()
     return Counter(found.to_table(columns=["n"])["n"].to_pylist())
+
+
+def seen_locally(path: str, file_format: str = "parquet") -> Counter[int]:
+    """The same, by a reader that looks into no folder that it passes over, as Spark's does."""
+    found: Counter[int] = Counter()
+    for parent, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith("_")]
+        for name in names:
+            if not name.startswith(("_", ".")):
+                rows = ds.dataset(f"{parent}/{name}", format=file_format).to_table(columns=["n"])
+                found.update(rows["n"].to_pylist())
+    return found
 
 
 def batch_of(numbers: Sequence[int]) -> pa.RecordBatch:
