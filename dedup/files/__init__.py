@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dedup.files.parquet import dedup_parquet
     from dedup.files.sink.files_function import files_sink
+    from dedup.files.sink.published import published_files
 
-__all__ = ["dedup_parquet", "files_sink"]
+__all__ = ["dedup_parquet", "files_sink", "published_files"]
 
-_HOMES = {"dedup_parquet": "dedup.files.parquet", "files_sink": "dedup.files.sink.files_function"}
+_HOMES = {
+    "dedup_parquet": "dedup.files.parquet",
+    "files_sink": "dedup.files.sink.files_function",
+    "published_files": "dedup.files.sink.published",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+import dedup
 from dedup import dedup_by_id, faults, split
 from dedup.errors import ConfigError, DataError, cause
 from dedup.files import files_sink
+from dedup.files.sink.files_options import files_options
 from dedup.sinks.batch_folders import published_batches
 from tests.files_sink.files_query import FilesQuery
 from tests.files_sink.folder_sink import once, seen
@@ -150,3 +153,23 @@ def test_a_value_that_text_cannot_hold_stops_the_query(spark: SparkSession, tmp_
     assert isinstance(found, DataError)
     assert "Column 'at' has a date or time outside the years 1 to 9999" in str(found)
     assert query.found() == once(3)
+
+
+def test_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    page = Path(dedup.files.__file__).with_name("sink") / "README.md"
+    snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    query = FilesQuery(spark, "unused", tmp_path)
+    query.numbers(range(30))
+    given = {"spark": spark, "orders": query.rows()}
+    started, looked = (each.replace('"orders/', f'"{tmp_path}/') for each in snippets)
+    exec(started, given)
+    given["query"].processAllAvailable()  # type: ignore[attr-defined]
+    given["query"].stop()  # type: ignore[attr-defined]
+    exec(looked, given)
+    rows = given["whole"].to_table()  # type: ignore[attr-defined]
+    assert Counter(rows["n"].to_pylist()) == once(30)
+    assert set(rows.column_names) == {"n", "day", "batch"}
+    options = files_options.__globals__["_OWN"]
+    named = set(re.findall(r"^\| `([a-z.]+)` \|", page.read_text(), re.MULTILINE))
+    assert named == set(options) - {"checkpointlocation"}

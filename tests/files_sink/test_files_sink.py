@@ -15,6 +15,7 @@ from dedup import faults
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DedupError, SinkError
+from dedup.files import published_files
 from dedup.files.sink.files_options import FilesOptions, files_options
 from dedup.files.sink.files_work import FilesSink
 from dedup.files.sink.outputs import output_of
@@ -262,6 +263,20 @@ def test_an_attempt_that_came_late_leaves_nothing_that_readers_see(sink: FolderS
     assert sink.numbers() == once(1)
     sink.batch("run1", 1, [1])
     assert left(sink) == []
+
+
+def test_published_files_are_those_of_whole_micro_batches(
+    sink: FolderSink, place: str, tmp_path: Path, armed: Path
+) -> None:
+    sink.batch("run1", 0, [0], [1])
+    faults.arm(armed, "files.planned", "raise")
+    with pytest.raises(faults.FaultInjected):
+        sink.batch("run1", 1, [2], [3])
+    names = [name.rpartition("/out/")[2] for name in published_files(place)]
+    assert [name.partition("/")[0] for name in names] == ["batch=0"] * 2
+    sink.batch("run2", 1, [2], [3])
+    assert len(published_files(place)) == 4
+    assert all("any:any" not in name for name in published_files(place))
 
 
 def test_s3_needs_boto3(
