@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from dedup.errors import ConfigError
 from dedup.sinks.shared_options import (
     batch_number,
     check_name,
+    file_size,
     flag,
     folder,
     known_options,
@@ -29,10 +29,6 @@ _OWN = (
     "accept.difference", "accept.lost.markers", "checkpointlocation", "compression", "file.format",
     "header", "name", "partition.by", "path", "target.file.size",
 )  # fmt: skip
-_SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-#: A copy within S3 takes no object of more than 5 GiB.
-_LARGEST_BYTES = 4 << 30
 _LARGEST_ON_S3_BYTES = 1 << 30
 
 
@@ -137,14 +133,8 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
 def _target_bytes(text: str | None, is_on_s3: bool) -> int | None:
     if text is None:
         return _LARGEST_ON_S3_BYTES if is_on_s3 else None
-    found = _SIZE.fullmatch(text)
-    nbytes = int(found[1]) * _UNITS[found[2].lower()] if found else 0
-    if not 1 << 10 <= nbytes <= _LARGEST_BYTES:
-        raise ConfigError(
-            f"Option target.file.size={text!r} must be 1KB to 4GB, such as 128MB (of 1024 * 1024 "
-            "bytes each), or a number of bytes."
-        )
-    return nbytes
+    # A copy within S3 takes no object of more than 5 GiB.
+    return file_size("Option target.file.size", text)
 
 
 def _check_apart(options: FilesOptions, checkpoint: str) -> None:
