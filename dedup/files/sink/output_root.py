@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -54,9 +56,9 @@ class OutputRoot(Root):
         """
         if self._uri is None:
             return super().create_bytes(name, data)
-        boto3, botocore = _boto3()
-        bucket, folder, settings = _parsed(self._uri)
-        client = boto3.session.Session().client("s3", **settings)
+        _, botocore = _boto3()
+        bucket, folder, _ = _parsed(self._uri)
+        client = _client(self._uri, os.getpid())
         key = f"{folder}/{name}" if folder else name
         for attempt in range(_TRIES):
             try:
@@ -82,6 +84,13 @@ class OutputRoot(Root):
             "start the query again",
             remedy="storage",
         )
+
+
+@lru_cache(maxsize=8)
+def _client(uri: str, pid: int) -> Any:
+    """Return a client of this process; to make one takes longer than to ask it."""
+    boto3, _ = _boto3()
+    return boto3.session.Session().client("s3", **_parsed(uri)[2])
 
 
 def _boto3() -> tuple[Any, Any]:
