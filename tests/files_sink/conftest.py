@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from dedup import faults
 from tests.support.object_store import ObjectStore, running_store
 from tests.support.quick_spark import FAULTS, session_of_the_process
 
@@ -37,3 +38,12 @@ def fault_folder() -> Path:
     for path in FAULTS.iterdir():
         path.unlink()
     return FAULTS
+
+
+@pytest.fixture
+def armed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where faults are armed that strike this process, and those forked from it."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    monkeypatch.setattr(faults, "_folder", str(folder))
+    return folder

@@ -26,15 +26,6 @@ from tests.support.small_disk import fill, small_disk
 POINTS = ("compact.file", "compact.written", "compact.exchanged")
 
 
-@pytest.fixture
-def armed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where faults are armed that strike this process, and those forked from it."""
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    monkeypatch.setattr(faults, "_folder", str(folder))
-    return folder
-
-
 def made(tmp_path: Path, **options: str) -> FolderSink:
     """An output of two micro-batches, each of many files."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", **options)

@@ -40,15 +40,6 @@ def sink(place: str, tmp_path: Path) -> FolderSink:
     return FolderSink(place, tmp_path / "checkpoint")
 
 
-@pytest.fixture
-def armed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where faults are armed that strike this process."""
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    monkeypatch.setattr(faults, "_folder", str(folder))
-    return folder
-
-
 def left(sink: FolderSink) -> list[str]:
     """What is below _staging."""
     return [found.name for found in output_of(sink.work.options).root.list("_staging")]
