@@ -128,6 +128,10 @@ bench-kafka: java $(VENV)/.ready-bench ## the Kafka sink against Spark's own, al
 bench-postgres: java $(VENV)/.ready-bench ## the PostgreSQL sink against bare COPY and Spark's JDBC (6 minutes)
 	@$(PY) -m benchmarks.postgres $(BENCH_ARGS)
 
+.PHONY: bench-files
+bench-files: java $(VENV)/.ready-bench ## the file sink against Spark's own (5 minutes)
+	@$(PY) -m benchmarks.files $(BENCH_ARGS)
+
 .PHONY: pictures
 pictures: java $(VENV)/.ready-test ## draw the pictures of the documentation anew, from a real run (3 minutes)
 	@$(PY) -m benchmarks.pictures
