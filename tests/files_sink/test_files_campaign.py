@@ -18,5 +18,5 @@ def test_every_row_is_there_once_whatever_is_killed(kills: int) -> None:
     rounds = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
     assert all(re.search(r"(\d+) of \1 faults fired", line) for line in rounds), rounds
     assert all(re.search(r"'looks of a reader': [1-9]", line) for line in rounds), rounds
-    struck = re.findall(r"^ +(\d+) .+ kill$", done.stdout, re.MULTILINE)
+    struck = re.findall(r"\| kill \| \d+ \| (\d+) \| 0 \| 0 \|", done.stdout)
     assert sum(map(int, struck)) >= kills

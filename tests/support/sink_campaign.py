@@ -4,12 +4,14 @@ Workers are processes that are kept and replaced, as Spark's are; one of them do
 part. They are killed or frozen at named points (`dedup.faults`), attempts of a task run twice or at
 the same time, and frozen ones go on once their successor has won. A start of the query that fails
 is followed by another, with a run ID of its own; now and then Spark forgets that a micro-batch was
-committed. In the end each armed fault must have fired.
+committed. Half of the kills strike where fewest have struck so far. In the end each armed fault
+must have fired.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import random
@@ -17,7 +19,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -112,23 +114,38 @@ class Round:
     """What came of one query."""
 
     seed: int
+    mode: str
     options: dict[str, str]
     armed: Counter[str] = field(default_factory=Counter)
     fired: Counter[str] = field(default_factory=Counter)
     besides: Counter[str] = field(default_factory=Counter)
     starts: int = 0
-    wrong: str = ""
+    rows: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    #: What a reader saw meanwhile.
+    seen_wrong: str = ""
 
     @property
     def kills(self) -> int:
         return sum(n for place, n in self.fired.items() if place.endswith(" kill"))
 
     @property
+    def wrong(self) -> str:
+        harm = f"{self.lost} lost, {self.duplicated} too many"
+        return self.seen_wrong or (harm if self.lost or self.duplicated else "")
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("armed", "fired", "besides")
+        counts = {name: dict(sorted(getattr(self, name).items())) for name in names}
+        sums = {name: getattr(self, name) for name in ("starts", "rows", "lost", "duplicated")}
+        return {"seed": self.seed, "mode": self.mode} | counts | sums
+
+    @property
     def line(self) -> str:
-        mode = "-".join(self.options.values()) or "by default"
         left = self.armed - self.fired
         return (
-            f"seed {self.seed}, {mode}: {self.kills} kills, {self.fired.total()} of "
+            f"seed {self.seed}, {self.mode}: {self.kills} kills, {self.fired.total()} of "
             f"{self.armed.total()} faults fired, {dict(self.besides)}, {self.starts} starts: "
             f"{self.wrong or 'every row once'}" + (f"; not fired: {dict(left)}" if left else "")
         )
@@ -144,16 +161,21 @@ class Campaign(ABC):
     Parameters
     ----------
     seed : int
-    modes : sequence of dict
-        Options of the sink, of which the seed chooses.
+    modes : mapping of str to dict
+        Options of the sink by a name, of which the seed chooses.
+    before : Counter
+        Kills by point, of earlier rounds.
     """
 
-    def __init__(self, seed: int, modes: tuple[dict[str, str], ...]) -> None:
-        self.rng = random.Random(seed)
+    def __init__(
+        self, seed: int, modes: Mapping[str, dict[str, str]], before: Counter[str]
+    ) -> None:
+        self.rng, self._before = random.Random(seed), before
         self._folder = Path(os.environ[faults.VARIABLE])
         for path in self._folder.iterdir():
             path.unlink()
-        self.result = Round(seed, self.rng.choice(modes))
+        mode = self.rng.choice(list(modes))
+        self.result = Round(seed, mode, modes[mode])
         self._run_id = ""
         self._zombies: list[Worker] = []
         self._number = 0
@@ -207,7 +229,8 @@ class Campaign(ABC):
     def _batch(self, batch_id: int, *, calm: bool) -> None:
         tasks = self.rng.randint(1, 4)
         if not calm:
-            for kind in ("kill", *self.kinds()):
+            self._arm(self._place_to_kill(), "kill")
+            for kind in self.kinds():
                 self._arm(self.rng.choice(self.points()), kind)
         with nullcontext() if calm else self.beside():
             self._to_the_end(batch_id, tasks)
@@ -216,6 +239,12 @@ class Campaign(ABC):
             self._new_start()
             self._to_the_end(batch_id, tasks)
         self._wake()
+
+    def _place_to_kill(self) -> str:
+        points = self.points()
+        if self.rng.random() < 0.5:
+            return self.rng.choice(points)
+        return min(points, key=lambda p: self._before[p] + self.result.armed[f"{p} kill"])
 
     def _to_the_end(self, batch_id: int, tasks: int) -> None:
         """Start the query until the micro-batch is done."""
@@ -284,44 +313,87 @@ class Campaign(ABC):
         return [name for name in names if not name.endswith("skip")]
 
     def judge(self, expected: Counter[Any], found: Counter[Any]) -> None:
-        """Say what is lost, and what is too many."""
-        lost, more = expected - found, found - expected
-        if lost or more:
-            self.result.wrong = f"{lost.total()} lost, {more.total()} too many"
+        """Count what is lost, and what is too many."""
+        self.result.rows = expected.total()
+        self.result.lost = (expected - found).total()
+        self.result.duplicated = (found - expected).total()
 
 
 def campaign_arguments(about: str | None) -> argparse.Namespace:
-    """What a campaign is told: after how many kills it ends, and the seed of its first round."""
+    """What a campaign is told: when it ends, the seed of its first round, where results go."""
     options = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-    options.add_argument("--kills", type=int, default=300, help="stop after so many")
+    options.add_argument("--kills", type=int, default=0, help="at least so many in all")
+    options.add_argument("--each", type=int, default=0, help="at least so many at each step")
     options.add_argument("--seed", type=int, default=1, help="of the first round")
+    options.add_argument("--results", type=Path, help="file to keep the rounds in")
     return options.parse_args()
 
 
-def campaign(kills: int, round_of: Callable[[int], Round]) -> int:
-    """Run rounds until so many kills have struck; return the exit code.
+def campaign(
+    arguments: argparse.Namespace,
+    points: Sequence[str],
+    round_of: Callable[[int, Counter[str]], Round],
+) -> int:
+    """Run rounds until enough kills have struck; return the exit code.
 
     Parameters
     ----------
-    kills : int
+    arguments : Namespace
+        Of `campaign_arguments`.
+    points : sequence of str
+        All steps.
     round_of : callable
-        From the number of a round, counted from 0, to what came of it.
+        From a seed, and the kills by point so far, to what came of a round.
     """
     rounds: list[Round] = []
-    while sum(each.kills for each in rounds) < kills:
-        rounds.append(round_of(len(rounds)))
+    kills: Counter[str] = Counter()
+    while kills.total() < arguments.kills or min(kills[p] for p in points) < arguments.each:
+        rounds.append(round_of(arguments.seed + len(rounds), kills))
+        kills += _kills_of(rounds[-1])
         print(rounds[-1].line, flush=True)
+        if arguments.results:
+            arguments.results.parent.mkdir(exist_ok=True)
+            told = [each.to_json() for each in rounds]
+            arguments.results.write_text(json.dumps(told, indent=1) + "\n")
         if not rounds[-1].fine:
             return 1
-    print(_table(rounds))
+    print(_table(rounds, points))
     return 0
 
 
-def _table(rounds: list[Round]) -> str:
-    """All faults of some rounds, as a table."""
+def _kills_of(found: Round) -> Counter[str]:
+    """The kills of a round by point."""
+    places = (place.rpartition(" ") for place in found.fired.elements())
+    return Counter(point for point, _, kind in places if kind == "kill")
+
+
+def _table(rounds: list[Round], points: Sequence[str]) -> str:
+    """All faults of some rounds, as a table of Markdown, and the sums."""
+    armed: Counter[str] = sum((each.armed for each in rounds), Counter())
     fired: Counter[str] = sum((each.fired for each in rounds), Counter())
     besides: Counter[str] = sum((each.besides for each in rounds), Counter())
-    lines = [f"{n:6} {place}" for place, n in sorted(fired.items())]
-    lines += [f"{n:6} {what}" for what, n in sorted(besides.items())]
-    starts = sum(each.starts for each in rounds)
-    return "\n".join([*lines, f"{len(rounds)} queries, {starts} starts: every row once."])
+    lines = [
+        "| where | kind | armed | fired | lost | duplicated |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for kind in ("kill", "freeze", "enospc"):
+        for point in points:
+            place = f"{point} {kind}"
+            if n := armed[place]:
+                struck = [each for each in rounds if place in each.armed]
+                harm = [sum(getattr(e, what) for e in struck) for what in ("lost", "duplicated")]
+                lines.append(
+                    f"| `{point}` | {kind} | {n} | {fired[place]} | {harm[0]} | {harm[1]} |"
+                )
+    sums = {
+        name: sum(getattr(each, name) for each in rounds)
+        for name in ("kills", "starts", "rows", "lost", "duplicated")
+    }
+    lines += [
+        "",
+        f"{len(rounds)} queries, {sums['starts']:,} starts, {sums['rows']:,} rows: "
+        f"{sums['kills']:,} kills, {fired.total():,} faults at named steps, all of which fired; "
+        + ", ".join(f"{what} {n}" for what, n in sorted(besides.items()))
+        + f": {sums['lost']} lost, {sums['duplicated']} duplicated.",
+    ]
+    return "\n".join(lines)
