@@ -37,8 +37,9 @@ def own_output(output: Root, query_id: str, sink: str = "") -> None:
     mine = {"query_id": query_id, "sink": sink}
     other = foreign_to_all(output)
     if other is None:
-        # Of two that come at the same time one is the owner.
-        output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
+        if not output.exists(OWNER):
+            # Of two that come at the same time one is the owner.
+            output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
         other = _other(output, mine)
     if other is not None:
         raise ConfigError(
