@@ -30,7 +30,11 @@ ON_S3 = ("files.uploaded", "files.planned", "files.copied")
 
 @pytest.mark.parametrize(
     "options",
-    [{"partition_by": "day"}, {"file_format": "json"}, {"file_format": "csv", "header": "true"}],
+    [
+        {"partition_by": "day"},
+        pytest.param({"file_format": "json"}, marks=pytest.mark.slow),
+        pytest.param({"file_format": "csv", "header": "true"}, marks=pytest.mark.slow),
+    ],
 )
 def test_every_micro_batch_is_there_once(
     spark: SparkSession, tmp_path: Path, options: dict[str, str]
