@@ -128,6 +128,10 @@ bench-kafka: java $(VENV)/.ready-bench ## the Kafka sink against Spark's own, al
 bench-postgres: java $(VENV)/.ready-bench ## the PostgreSQL sink against bare COPY and Spark's JDBC (6 minutes)
 	@$(PY) -m benchmarks.postgres $(BENCH_ARGS)
 
+.PHONY: bench-files
+bench-files: java $(VENV)/.ready-bench ## the file sink against Spark's own (5 minutes)
+	@$(PY) -m benchmarks.files $(BENCH_ARGS)
+
 .PHONY: pictures
 pictures: java $(VENV)/.ready-test ## draw the pictures of the documentation anew, from a real run (3 minutes)
 	@$(PY) -m benchmarks.pictures
@@ -155,6 +159,10 @@ faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a r
 .PHONY: faults-postgres
 faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at each step over a real server (fifteen minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.postgres.campaign --each 30 $(FAULTS_ARGS)
+
+.PHONY: faults-files
+faults-files: $(VENV)/.ready-test ## kill the file sink 30 times at each step on a local disk and on S3 (fifteen minutes); FAULTS_ARGS="--each 2"
+	@$(PY) -m tests.files_sink.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)

@@ -15,7 +15,7 @@ def register(spark: SparkSession) -> None:
     """Make the formats of this package known to a session; twice is fine.
 
     ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once, and
-    ``format("dedup_postgres")`` to PostgreSQL.
+    ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files.
 
     Parameters
     ----------
@@ -33,12 +33,14 @@ def register(spark: SparkSession) -> None:
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
         raise ConfigError(
             f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
-            "dedup_kafka and dedup_postgres need PySpark 4.1 or newer. Use "
-            "writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), or postgres_sink of "
-            "dedup.postgres, which do the same."
+            "dedup_kafka, dedup_postgres and dedup_files need PySpark 4.1 or newer. Use "
+            "writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), postgres_sink of "
+            "dedup.postgres, or files_sink of dedup.files, which do the same."
         )
+    from dedup.files.sink.files_format import FilesSinkSource
     from dedup.kafka.sink.data_source import KafkaSinkSource
     from dedup.postgres.postgres_format import PostgresSinkSource
 
     spark.dataSource.register(KafkaSinkSource)
     spark.dataSource.register(PostgresSinkSource)
+    spark.dataSource.register(FilesSinkSource)

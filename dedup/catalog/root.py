@@ -214,6 +214,20 @@ class Root:
                 remedy="name-taken",
             )
 
+    def copy(self, name: str, to: str) -> None:
+        """Copy an object within the root; it appears whole. ObjectMissing where there is none."""
+        _checked(to)
+
+        def copy(fs: pafs.FileSystem, path: str) -> None:
+            fs.copy_file(path, f"{self._location.open()[1]}/{to}")
+
+        self._at("copy", name, copy)
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder and all that is in it; a missing one is fine."""
+        with contextlib.suppress(ObjectMissing):
+            self._at("delete", name, lambda fs, path: fs.delete_dir(path))
+
     def delete(self, names: Iterable[str]) -> int:
         """Delete objects; return how many were there. Missing ones are fine."""
         deleted = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.catalog.localfile import publish
+from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local, local_path
 from dedup.core.admission import names_that_go_on
 from dedup.core.option_rules import choice
@@ -21,14 +20,9 @@ from dedup.errors import ConfigError
 from dedup.files.file_formats import NAMES
 from dedup.files.folder_columns import folder_names
 from dedup.files.query import ParquetFolder, SourceFiles, query
-from dedup.sinks.staged import (
-    STAGING,
-    VERDICT,
-    SparkRows,
-    StagedFiles,
-    check_not_ahead,
-    published_batches,
-)
+from dedup.sinks.batch_folders import STAGING, check_not_ahead
+from dedup.sinks.output_owner import own_output
+from dedup.sinks.staged import VERDICT, SparkRows, StagedFiles
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator
 
@@ -36,11 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 logger = logging.getLogger("dedup")
-#: In the output: which query's micro-batches it shows.
-OWNER = "_dedup.query"
-#: What `dedup run` keeps in its outputs.
-_RUN = "_dedup.json"
-_FORMAT = 1
 
 
 def dedup_parquet(
@@ -166,7 +155,7 @@ class _OwnedOutput:
             raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
         if self._owner != query_id:
             # Before anything in there is touched: what is being staged may be somebody else's.
-            _own(self.sink.output, query_id)
+            own_output(Root(self.sink.output), query_id)
             check_not_ahead(
                 (self.sink.output, self.sink.duplicates),
                 batch_id,
@@ -175,38 +164,6 @@ class _OwnedOutput:
             self.sink.open()
             self._owner = query_id
         self.sink(batch, batch_id)
-
-
-def _own(output: Path, query_id: str) -> None:
-    """Make the output the query's, where it is nobody's.
-
-    Micro-batches are numbered anew in every checkpoint: folders of another one would be taken for
-    done, and new rows be lost.
-    """
-    made_by = _made_by(output, query_id)
-    if made_by is not None:
-        raise ConfigError(
-            f"output={output} holds micro-batches of {made_by}, and this is query {query_id}: give "
-            "a new folder, or the checkpoint of then.",
-            remedy="output-folder",
-        )
-    body = {"format": _FORMAT, "query_id": query_id}
-    publish(output / OWNER, json.dumps(body).encode(), create=True)
-
-
-def _made_by(output: Path, query_id: str) -> str | None:
-    """Who else has written to an output; None for nobody."""
-    try:
-        told = json.loads((output / OWNER).read_bytes())
-        if told["format"] != _FORMAT:
-            return "another release of this library"
-        return None if told["query_id"] == query_id else f"query {told['query_id']}"
-    except FileNotFoundError:
-        if (output / _RUN).exists():
-            return "`dedup run`"
-        return "another program" if published_batches(output) else None
-    except (ValueError, KeyError, TypeError):
-        return f"a query that cannot be told, because {OWNER} in it is damaged"
 
 
 def _check_classic(spark: SparkSession) -> None:

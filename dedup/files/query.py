@@ -14,11 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.files.file_formats import opened
+from dedup.files.output_files import with_spark_metadata
 from dedup.files.scan import Scan
+from dedup.files.slice_files import FileShape
 from dedup.files.spark_settings import check_reading, codec_to_write
 from dedup.files.task_files import TaskFiles
 from dedup.files.types import LeftToSpark, arrow_schema
-from dedup.files.write import WRITTEN, FileWriter, with_spark_metadata
+from dedup.files.write import WRITTEN, FileWriter
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator, assemble, output_schema, prepare
 from dedup.spark.executor.pack import pack
@@ -235,9 +237,11 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
     return TaskFiles(
         pass_=FileWriter(
             staging=str(sink.staging),
-            columns=columns,
-            split_by=sink.split_by,
-            compression=compression,
+            shape=FileShape(
+                columns=columns,
+                compression=compression,
+                split_by=() if sink.split_by is None else (sink.split_by,),
+            ),
         )
     )
 

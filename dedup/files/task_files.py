@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup import faults
 from dedup.errors import DedupError
-from dedup.files.write import FileWriter, parquet_writer
+from dedup.files.output_files import parquet_writer
+from dedup.files.slice_files import WrittenFile
+from dedup.files.write import FileWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,31 +38,43 @@ class TaskFiles:
         DedupError
             If a file is not there, or not as its task left it.
         """
-        folder.mkdir(parents=True)
         written = batch.collect()
         faults.point("files.collected")
-        for row in written:
-            path, below = Path(row["path"]), folder / row["folder"]
-            below.mkdir(exist_ok=True)
-            try:
-                size = path.stat().st_size
-                path.rename(below / path.name)
-            except OSError as error:
-                raise _missing(path, str(error.strerror)) from error
-            if size != row["bytes"]:
-                raise _missing(path, f"it has {size} bytes in place of {row['bytes']}")
-        for parent in {Path(row["path"]).parent for row in written}:
+        found = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
+        gather(found, folder)
+        for parent in {Path(file.path).parent for file in found}:
             # What is left in there is of attempts that do not count.
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
         """Leave a file with the columns alone, which lack the one that names folders already."""
-        columns = self.pass_.columns
+        shape = self.pass_.shape
         folder.mkdir(parents=True)
         with parquet_writer(
-            folder / "part-none.parquet", columns, self.pass_.compression
+            folder / "part-none.parquet", shape.columns, shape.compression
         ) as writer:
-            writer.write_table(columns.empty_table())
+            writer.write_table(shape.columns.empty_table())
+
+
+def gather(files: Iterable[WrittenFile], folder: Path) -> None:
+    """Move what tasks wrote to a folder that is not there yet, as it is to be published.
+
+    Raises
+    ------
+    DedupError
+        If a file is not there, or not as its task left it.
+    """
+    folder.mkdir(parents=True)
+    for file in files:
+        path, below = Path(file.path), folder / file.folder
+        below.mkdir(parents=True, exist_ok=True)
+        try:
+            size = path.stat().st_size
+            path.rename(below / path.name)
+        except OSError as error:
+            raise _missing(path, str(error.strerror)) from error
+        if size != file.nbytes:
+            raise _missing(path, f"it has {size} bytes in place of {file.nbytes}")
 
 
 def _missing(path: Path, why: str) -> DedupError:

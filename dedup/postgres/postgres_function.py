@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dedup.postgres.connections import psycopg_library
 from dedup.postgres.postgres_options import postgres_options
 from dedup.postgres.postgres_work import PostgresWork, ready
-from dedup.sinks.foreach_batch import Columns, SinkFunction
+from dedup.sinks.foreach_batch import SinkFunction, columns_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 def postgres_sink(
@@ -59,8 +63,8 @@ def postgres_sink(
     made = postgres_options(given | dict(options or {}))
     known: dict[tuple[tuple[str, str], ...], PostgresWork] = {}
 
-    def work(columns: Columns) -> PostgresWork:
-        asked = tuple(columns)
+    def work(schema: StructType) -> PostgresWork:
+        asked = tuple(columns_of(schema))
         if asked not in known:
             known[asked] = ready(made, asked)
         return known[asked]

@@ -16,9 +16,15 @@ from dedup.spark.driver.checkpoint_log import read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 #: Names and Spark's types of the columns of a micro-batch.
 Columns: TypeAlias = "Sequence[tuple[str, str]]"
+
+
+def columns_of(schema: StructType) -> Columns:
+    """Return names and Spark's types."""
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
 class SinkFunction:
@@ -32,7 +38,7 @@ class SinkFunction:
     Parameters
     ----------
     ready : callable
-        From the columns of a micro-batch to the work, when the sink is known to be able to do it.
+        From the schema of a micro-batch to the work, when the sink is known to be able to do it.
     name : str
         Of this function, for errors.
     sink : str
@@ -42,7 +48,7 @@ class SinkFunction:
     """
 
     def __init__(
-        self, ready: Callable[[Columns], SinkWork], name: str, sink: str, checkpoint: str
+        self, ready: Callable[[StructType], SinkWork], name: str, sink: str, checkpoint: str
     ) -> None:
         self._ready, self._name, self._checkpoint = ready, name, located(checkpoint)
         self.sink, self.checkpoint = sink, checkpoint
@@ -57,7 +63,7 @@ class SinkFunction:
         SinkError
             When the sink holds what contradicts it, or the micro-batch before was not published.
         """
-        work = self._ready(rows.dtypes)
+        work = self._ready(rows.schema)
         query_id = _query_of(rows) or self._query_of_checkpoint(batch_id)
         run_id = self._row(query_id, batch_id)
         self._rows[query_id] = (run_id, batch_id, False)

@@ -241,6 +241,7 @@ def publish_staged(
     slices: Sequence[PublishedSlice | StagedSlice],
     *,
     whole: Callable[[], Sequence[StagedSlice]] | None = None,
+    compare_whole: bool = False,
     known_batch_id: int | None = None,
     accept_difference: bool = False,
 ) -> None:
@@ -255,6 +256,8 @@ def publish_staged(
     whole : callable, optional
         Publish all slices in one transaction. It returns those to publish, which are the same each
         time although `slices` may differ from one run of the micro-batch to the next.
+    compare_whole : bool, optional
+        Refuse other rows than those that were published so, too.
     known_batch_id : int, optional
         A micro-batch that this sink is known to have published, so that a marker of it or of a
         later one must be there.
@@ -272,7 +275,7 @@ def publish_staged(
     reason: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
-            _decide(batch, sink, slices, whole, known_batch_id, accept_difference)
+            _decide(batch, sink, slices, whole, compare_whole, known_batch_id, accept_difference)
         except (Aborted, Indefinite) as error:
             reason = error
             continue
@@ -289,6 +292,7 @@ def _decide(
     sink: SinkPort[S],
     slices: Sequence[PublishedSlice | StagedSlice],
     whole: Callable[[], Sequence[StagedSlice]] | None,
+    compare_whole: bool,
     known_batch_id: int | None,
     accept_difference: bool,
 ) -> None:
@@ -301,7 +305,7 @@ def _decide(
         _refuse_older_checkpoint(batch, marker)
     published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
     if WHOLE in published:
-        if not whole and not accept_difference:
+        if (compare_whole or not whole) and not accept_difference:
             everything = sum((piece.content for piece in slices), Content())
             _refuse_other_content(published[WHOLE], everything)
         return

@@ -8,27 +8,21 @@ with ``_`` are skipped by Spark, pyarrow and most other readers of such folders.
 
 from __future__ import annotations
 
-import errno
-import os
-import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dedup import faults
-from dedup.catalog.localfile import sync
-from dedup.errors import ConfigError
+from dedup.sinks.batch_folders import STAGING, data_files, publish_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STAGING = "_staging"
 #: Column that tells the side output's rows apart.
 VERDICT = "dedup_verdict"
-_BATCH = re.compile(r"batch=(\d+)")
 
 
 class RowsWriter(Protocol):
@@ -150,17 +144,17 @@ class StagedFiles:
             self.writer.write(batch, rows, self.verdict)
             self._set_aside(staged, batch_id)
             passed, stopped = self._part(staged)
-            if not _data_files(stopped):
+            if not data_files(stopped):
                 folder = stopped / f"{self.verdict}=duplicate"
                 self._write_no_rows(batch, folder)
             faults.point("sink.staged")
-            _publish(stopped, self.duplicates, batch_id)
+            publish_folder(stopped, self.duplicates, batch_id)
             faults.point("sink.side.published")
-        if not _data_files(passed):
+        if not data_files(passed):
             self._write_no_rows(batch, passed)
         # The output comes last: where it is there, its side outputs are there too.
         faults.point("sink.staged")
-        _publish(passed, self.output, batch_id)
+        publish_folder(passed, self.output, batch_id)
         faults.point("sink.published")
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -180,9 +174,9 @@ class StagedFiles:
         folder = staged / "aside"
         rows.write.json(str(folder))
         # A task without rows leaves an empty file.
-        if any(path.stat().st_size for path in _data_files(folder)):
+        if any(path.stat().st_size for path in data_files(folder)):
             faults.point("sink.staged")
-            _publish(folder, self.aside, batch_id)
+            publish_folder(folder, self.aside, batch_id)
             faults.point("sink.side.published")
 
     def _part(self, staged: Path) -> tuple[Path, Path]:
@@ -195,7 +189,7 @@ class StagedFiles:
             if verdict not in self.goes_on:
                 folder.rename(stopped / folder.name)
                 continue
-            for path in _data_files(folder):
+            for path in data_files(folder):
                 # Spark gives the files of one task the same name in every partition folder.
                 path.rename(passed / f"{verdict}-{path.name}")
         return passed, stopped
@@ -204,72 +198,3 @@ class StagedFiles:
         shutil.rmtree(folder, ignore_errors=True)
         without = None if self.duplicates is None else self.verdict
         self.writer.write_no_rows(batch, folder, without)
-
-
-def published_batches(root: Path) -> list[int]:
-    """IDs of the micro-batches that a folder shows, ascending."""
-    if not root.is_dir():
-        return []
-    found = (_BATCH.fullmatch(entry.name) for entry in root.iterdir())
-    return sorted(int(match.group(1)) for match in found if match)
-
-
-def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
-    """Refuse folders that show micro-batches which their query has yet to begin.
-
-    Parameters
-    ----------
-    folders : iterable of Path or None
-    begun : int
-        The last one that it has begun.
-    which : str
-        How the message says so.
-
-    Raises
-    ------
-    ConfigError
-        Naming the folder and the micro-batches.
-    """
-    for folder in folders:
-        ahead = [n for n in published_batches(folder) if n > begun] if folder else []
-        if ahead:
-            raise ConfigError(
-                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, {which}: they would be "
-                "taken for done, and new rows be lost. Where the checkpoint was adopted, or put "
-                "back to an earlier day, move those batch=N folders elsewhere first.",
-                remedy="batches-ahead",
-            )
-
-
-def _data_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(("_", ".")))
-
-
-def _publish(source: Path, root: Path, batch_id: int) -> None:
-    target = root / f"batch={batch_id}"
-    if target.exists():
-        shutil.rmtree(source)
-        return
-    # Success markers and checksum files of Hadoop's writer; renamed data would not match them.
-    for path in source.rglob("*"):
-        if path.is_file() and path.name.startswith(("_", ".")):
-            path.unlink()
-    _flush(source)
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        # The side output may lie on another file system; the last step is a rename there too.
-        near = root / STAGING / source.parent.name
-        shutil.copytree(source, near)
-        _flush(near)
-        near.rename(target)
-    sync(root)
-
-
-def _flush(folder: Path) -> None:
-    for parent, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            sync(Path(parent, name))
-        sync(Path(parent))

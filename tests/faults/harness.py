@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup import faults
-from dedup.sinks.staged import published_batches
+from dedup.sinks.batch_folders import published_batches
 from tests.faults.campaigns import Campaign, campaigns
 from tests.faults.query import SIDE, SPECULATED
 from tests.faults.subject import Subject, stands_still

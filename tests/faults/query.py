@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from dedup import dedup_by_id, faults
 from dedup.files import query as files
-from dedup.sinks.staged import STAGING, SparkRows, StagedFiles
+from dedup.sinks.batch_folders import STAGING
+from dedup.sinks.staged import SparkRows, StagedFiles
 from tests.support.object_store import s3_factory
 from tests.support.quick_spark import QUICK_SESSION
 from tests.support.spark_query import SCHEMA

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup.sinks.staged import published_batches
+from dedup.sinks.batch_folders import published_batches
 from tests.support.oracle import Oracle
 
 COLUMNS = ["id", "at", "n", "verdict"]

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run.input.bad_rows import BadRows
-from dedup.sinks.staged import StagedFiles, published_batches
+from dedup.sinks.batch_folders import published_batches
+from dedup.sinks.staged import StagedFiles
 from tests.support.cli_job import Job
 
 

@@ -20,7 +20,8 @@ from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.watch.work import looker
-from dedup.sinks.staged import StagedFiles, published_batches
+from dedup.sinks.batch_folders import published_batches
+from dedup.sinks.staged import StagedFiles
 from tests.support.cli_job import Job
 
 

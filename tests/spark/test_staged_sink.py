@@ -10,7 +10,8 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup.sinks.staged import STAGING, SparkRows, StagedFiles, published_batches
+from dedup.sinks.batch_folders import STAGING, published_batches
+from dedup.sinks.staged import SparkRows, StagedFiles
 
 VERDICT = "dedup_verdict"
 GOES_ON = frozenset({"unique", "late"})

@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.errors import DedupError
-from dedup.files import write
+from dedup.files import output_files
+from dedup.files.folder_columns import parted
+from dedup.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
+from dedup.files.slice_files import FileShape, staging_folder
 from dedup.files.task_files import TaskFiles
-from dedup.files.write import FileWriter, _File, batch_folder, parquet_writer, with_spark_metadata
+from dedup.files.write import FileWriter
 from tests.support.small_disk import small_disk
 
 N = pa.schema([("n", pa.int64())])
@@ -25,13 +28,13 @@ def numbers(count: int, first: int = 0) -> pa.RecordBatch:
 
 
 def writer_of(schema: pa.Schema, **changes: Any) -> FileWriter:
-    given = {"staging": "unused", "columns": schema, "split_by": None, "compression": "snappy"}
-    return FileWriter(**given | changes)  # type: ignore[arg-type]
+    shape = FileShape(**{"columns": schema, "compression": "snappy"} | changes)
+    return FileWriter(staging="unused", shape=shape)
 
 
 def test_row_groups_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_GROUP_BYTES", 8000)
-    file = _File(tmp_path / "new" / "x.parquet", N, "snappy")
+    monkeypatch.setattr(output_files, "GROUP_BYTES", 8000)
+    file = ParquetOutput(tmp_path / "new" / "x.parquet", N, "snappy")
     for number in range(10):
         file.add(numbers(300, number * 300))
     file.finish()
@@ -52,7 +55,7 @@ def test_dictionaries_are_for_columns_that_repeat_their_values(tmp_path: Path) -
             "struct": pa.array([{"a": {"b": 1}}] * 1000),
         }
     )
-    file = _File(tmp_path / "x.parquet", rows.schema, "zstd")
+    file = ParquetOutput(tmp_path / "x.parquet", rows.schema, "zstd")
     file.add(rows)
     file.finish()
     group = pq.read_metadata(file.path).row_group(0)
@@ -91,17 +94,17 @@ def test_a_footer_says_what_spark_says(tmp_path: Path) -> None:
 
 def test_rows_are_parted_by_the_column_that_names_folders() -> None:
     rows = pa.record_batch({"n": [1, 2, 3], "v": ["unique", "late", "unique"]})
-    parts = dict(writer_of(N, split_by="v")._parts(rows))
+    parts = dict(parted(rows, ["v"]))
     assert {below: part.to_pydict() for below, part in parts.items()} == {
         "v=unique": {"n": [1, 3]},
         "v=late": {"n": [2]},
     }
-    assert dict(writer_of(N)._parts(numbers(2))) == {"": numbers(2)}
+    assert dict(parted(numbers(2), [])) == {"": numbers(2)}
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        file = _File(disk / "x.parquet", N, "none")
+        file = ParquetOutput(disk / "x.parquet", N, "none")
         rng = np.random.default_rng(1)
         rows = pa.record_batch({"n": rng.integers(0, 2**62, 1 << 20)}, schema=N)
         with pytest.raises(DedupError, match=r"cannot be written: .*Free space") as error:
@@ -112,7 +115,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_task_that_failed_goes(tmp_path: Path) -> None:
-    file = _File(tmp_path / "x.parquet", N, "none")
+    file = ParquetOutput(tmp_path / "x.parquet", N, "none")
     file.drop_unfinished()
     file.add(numbers(1))
     file._write_group()
@@ -137,10 +140,10 @@ class Batch:
 @pytest.fixture
 def staged(tmp_path: Path) -> tuple[TaskFiles, Path, dict[str, Any]]:
     """A task has written one file, another attempt left a second one."""
-    folder = tmp_path / "_staging" / batch_folder(3, "run")
+    folder = tmp_path / "_staging" / staging_folder(3, "run")
     files = TaskFiles(pass_=writer_of(N))
     for name in ("counted", "left"):
-        file = _File(folder / f"{name}.parquet", N, "none")
+        file = ParquetOutput(folder / f"{name}.parquet", N, "none")
         file.add(numbers(5))
         file.finish()
     row = {"path": str(folder / "counted.parquet"), "folder": "v=unique"}

@@ -28,7 +28,8 @@ from dedup.cli.run.output_folder import (
 )
 from dedup.cli.run.run_options import COLUMNAR, RunOptions, output_format_of
 from dedup.errors import ConfigError
-from dedup.sinks.staged import STAGING, VERDICT
+from dedup.sinks.batch_folders import STAGING
+from dedup.sinks.staged import VERDICT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

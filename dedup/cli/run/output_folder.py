@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.errors import ConfigError, DedupError
-from dedup.sinks.staged import check_not_ahead, published_batches
+from dedup.sinks.batch_folders import check_not_ahead, published_batches
 from dedup.spark.driver.file_log import last_number
 
 RECORD = "_dedup.json"

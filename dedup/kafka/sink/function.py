@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dedup.kafka.sink.driver import check_cluster
 from dedup.kafka.sink.record_shape import record_shape
 from dedup.kafka.sink.sink_options import Partitioner, sink_options
 from dedup.kafka.sink.sink_task import SinkTask
-from dedup.sinks.foreach_batch import Columns, SinkFunction
+from dedup.sinks.foreach_batch import SinkFunction, columns_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 def kafka_sink(
@@ -56,8 +60,8 @@ def kafka_sink(
     chooser = None if isinstance(partitioner, str) else partitioner
     made = sink_options(given | dict(options or {}), chooser)
 
-    def ready(columns: Columns) -> SinkTask:
-        task = SinkTask(made, record_shape(columns, made))
+    def ready(schema: StructType) -> SinkTask:
+        task = SinkTask(made, record_shape(columns_of(schema), made))
         check_cluster(made)
         return task
 

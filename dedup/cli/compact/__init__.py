@@ -1,0 +1,1 @@
+"""`dedup compact`: fewer and larger files in an output."""

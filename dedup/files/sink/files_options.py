@@ -1,0 +1,150 @@
+"""Options of the sink, as ``writeStream.option`` takes them, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dedup.catalog.uri import scheme_of, without_credentials
+from dedup.errors import ConfigError
+from dedup.sinks.shared_options import (
+    batch_number,
+    check_name,
+    file_size,
+    flag,
+    folder,
+    known_options,
+    located,
+)
+
+FORMAT = "dedup_files"
+#: By format: its codecs, the first being the default.
+CODECS = {
+    "parquet": ("snappy", "zstd", "gzip", "none"),
+    "json": ("none", "gzip"),
+    "csv": ("none", "gzip"),
+}
+_OWN = (
+    "accept.difference", "accept.lost.markers", "checkpointlocation", "compression", "file.format",
+    "header", "name", "partition.by", "path", "target.file.size",
+)  # fmt: skip
+_LARGEST_ON_S3_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesOptions:
+    """What a sink was told.
+
+    Parameters
+    ----------
+    path : str
+        Absolute path, or an ``s3://`` URI as pyarrow takes it.
+    file_format : str
+        One of `CODECS`.
+    compression : str
+        One of its codecs.
+    header : bool
+        Whether CSV files begin with the names of the columns.
+    partition_by : tuple of str
+        Columns whose values name folders.
+    target_bytes : int or None
+        A task begins another file once one is so large.
+    name : str
+        Of the sink within its query; part of markers.
+    ledger : str
+        Folder of what the checkpoint remembers of the sink.
+    accept_difference : int or None
+        A micro-batch that goes on although it was published with other rows.
+    accept_lost_markers : bool
+    """
+
+    path: str = field(repr=False)  # it may hold a secret
+    file_format: str = "parquet"
+    compression: str = "snappy"
+    header: bool = False
+    partition_by: tuple[str, ...] = ()
+    target_bytes: int | None = None
+    name: str = "files"
+    ledger: str
+    accept_difference: int | None = None
+    accept_lost_markers: bool = False
+
+    @property
+    def is_on_s3(self) -> bool:
+        """Whether the output is in an object store."""
+        return scheme_of(self.path) is not None
+
+
+def files_options(given: Mapping[str, str]) -> FilesOptions:
+    """Return the options that a user gave.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+        In any case, as Spark's options are.
+
+    Raises
+    ------
+    ConfigError
+        If one is unknown, missing or cannot be.
+    """
+    options = known_options(given, _OWN, format_name=FORMAT)
+    if not options.get("path"):
+        raise ConfigError("The sink needs the option path: the folder of the output.")
+    path = located(options["path"])
+    if scheme_of(path) not in (None, "s3"):
+        raise ConfigError(
+            f"path={without_credentials(path)!r} cannot be used: the sink writes to a local file "
+            "system, to a folder that all machines mount, and to s3://bucket/folder."
+        )
+    file_format = options.get("file.format", "parquet").lower()
+    if file_format not in CODECS:
+        raise ConfigError(f"Option file.format={file_format!r} must be one of {', '.join(CODECS)}.")
+    codecs = CODECS[file_format]
+    compression = options.get("compression", codecs[0]).lower()
+    compression = "none" if compression == "uncompressed" else compression
+    if compression not in codecs:
+        raise ConfigError(
+            f"Option compression={compression!r} must be one of {', '.join(codecs)} for "
+            f"{file_format}."
+        )
+    if "header" in options and file_format != "csv":
+        raise ConfigError("Option header is for file.format csv.")
+    name = options.get("name", "files")
+    check_name("name", name, "markers")
+    columns = (each.strip() for each in options.get("partition.by", "").split(","))
+    made = FilesOptions(
+        path=path,
+        file_format=file_format,
+        compression=compression,
+        header=flag("header", options),
+        partition_by=tuple(each for each in columns if each),
+        target_bytes=_target_bytes(options.get("target.file.size"), scheme_of(path) is not None),
+        name=name,
+        ledger=folder(options, name),
+        accept_difference=batch_number("accept.difference", options),
+        accept_lost_markers=flag("accept.lost.markers", options),
+    )
+    _check_apart(made, options.get("checkpointlocation", ""))
+    return made
+
+
+def _target_bytes(text: str | None, is_on_s3: bool) -> int | None:
+    if text is None:
+        return _LARGEST_ON_S3_BYTES if is_on_s3 else None
+    # A copy within S3 takes no object of more than 5 GiB.
+    return file_size("Option target.file.size", text)
+
+
+def _check_apart(options: FilesOptions, checkpoint: str) -> None:
+    """Refuse a checkpoint that readers of the output would take for rows."""
+    if options.is_on_s3 or not checkpoint or scheme_of(located(checkpoint)):
+        return
+    output, place = Path(options.path), Path(located(checkpoint))
+    inside = place.relative_to(output).parts if place.is_relative_to(output) else None
+    if inside is not None and not (inside and inside[0].startswith("_")):
+        raise ConfigError(
+            f"checkpointLocation {place} lies in the output {output}, where readers would find it: "
+            "give a folder elsewhere, or one whose name begins with an underscore."
+        )

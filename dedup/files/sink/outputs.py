@@ -1,0 +1,171 @@
+"""Where files go: how tasks stage them there, and how a planned micro-batch becomes visible."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from dedup import faults
+from dedup.errors import CatalogError, SinkError
+from dedup.files.sink.files_options import FilesOptions
+from dedup.files.sink.output_root import OutputRoot
+from dedup.files.sink.plans import BatchPlan, PlannedFile
+from dedup.files.slice_files import WrittenFile, batch_of_staged, staging_folder
+from dedup.files.task_files import gather
+from dedup.sinks.batch_folders import STAGING, folder_of, publish_folder
+from dedup.sinks.protocol import Batch
+
+_COPIES_AT_ONCE = 8
+
+
+class Output(Protocol):
+    """A folder of files, local or in an object store."""
+
+    root: OutputRoot
+
+    @contextmanager
+    def folder_to_write(self, batch: Batch) -> Iterator[Path]:
+        """Give a task the local folder of its files."""
+
+    def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
+        """Bring files to where the driver finds them, durably; return them with their places."""
+
+    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+        """Bring what the tasks staged into the shape that a plan names; return what is planned."""
+
+    def carry_out(self, plan: BatchPlan) -> None:
+        """Make a planned micro-batch visible; again and again, by anybody, with one result.
+
+        Raises
+        ------
+        SinkError
+            When files that it names are neither in their place nor staged.
+        """
+
+    def clean(self, batch_id: int) -> None:
+        """Remove what was staged for a micro-batch that is published, and for those before it."""
+
+
+class LocalOutput:
+    """A folder on a file system that tasks and driver share: one rename shows a micro-batch."""
+
+    def __init__(self, path: str) -> None:
+        self.root, self._path = OutputRoot(path), Path(path)
+
+    @contextmanager
+    def folder_to_write(self, batch: Batch) -> Iterator[Path]:
+        """Give a task the local folder of its files."""
+        yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
+
+    def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
+        """Return the files, which are in their places."""
+        return list(files)
+
+    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+        """Move the files to a folder of this attempt's own."""
+        folder = f"{STAGING}/{batch.batch_id:012d}-{uuid.uuid4().hex}"
+        if files:
+            gather(files, self._path / folder)
+        names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
+                 for file in files]  # fmt: skip
+        found = zip(names, files, strict=True)
+        return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in found]
+
+    def carry_out(self, plan: BatchPlan) -> None:
+        """Rename the folder that the plan names."""
+        if not plan.files:
+            return
+        source, number = self._path / plan.folder, plan.marker.batch_id
+        if not source.exists() and not (self._path / folder_of(number)).exists():
+            # Looked up in this order, another start may have renamed it in between.
+            raise _gone(self.root, plan, plan.folder)
+        publish_folder(source, self._path, number)
+
+    def clean(self, batch_id: int) -> None:
+        """Remove what was staged for a micro-batch that is published, and for those before it."""
+        staging = self._path / STAGING
+        for entry in list(staging.iterdir()) if staging.is_dir() else []:
+            number = batch_of_staged(entry.name)
+            if number is not None and number <= batch_id:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+class StoreOutput:
+    """A folder of an object store, which has no rename: staged files are copied, one by one."""
+
+    def __init__(self, path: str) -> None:
+        self.root = OutputRoot(path)
+
+    @contextmanager
+    def folder_to_write(self, batch: Batch) -> Iterator[Path]:
+        """Give a task a folder on its own disk."""
+        with tempfile.TemporaryDirectory(prefix="dedup-files-") as folder:
+            yield Path(folder)
+
+    def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
+        """Upload the files; each appears whole."""
+        staged = []
+        for file in files:
+            folder = staging_folder(batch.batch_id, batch.run_id)
+            name = f"{STAGING}/{folder}/{Path(file.path).name}"
+            self.root.put_file(name, file.path)
+            staged.append(replace(file, path=name))
+        faults.point("files.uploaded")
+        return staged
+
+    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+        """Leave the files where they are, and say where they belong."""
+        names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
+                 for file in files]  # fmt: skip
+        found = zip(names, files, strict=True)
+        return "", [PlannedFile(file.path, name, file.nbytes) for name, file in found]
+
+    def carry_out(self, plan: BatchPlan) -> None:
+        """Copy each file that is not in its place yet; names and contents are the plan's."""
+
+        def place(file: PlannedFile) -> None:
+            name = f"{folder_of(plan.marker.batch_id)}/{file.name}"
+            if self.root.size(name) == file.nbytes:
+                return
+            try:
+                self.root.copy(file.staged, name)
+            except CatalogError:
+                if self.root.exists(file.staged):
+                    raise
+                # Another start has copied it, and cleaned up behind itself.
+                if self.root.size(name) != file.nbytes:
+                    raise _gone(self.root, plan, file.staged) from None
+            faults.point("files.copied")
+
+        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+            list(pool.map(place, plan.files))
+
+    def clean(self, batch_id: int) -> None:
+        """Remove what was staged for a micro-batch that is published, and for those before it."""
+        names = {found.name.split("/")[1] for found in self.root.list(STAGING)}
+        for name in sorted(names):
+            number = batch_of_staged(name)
+            if number is not None and number <= batch_id:
+                self.root.delete_folder(f"{STAGING}/{name}")
+
+
+def output_of(options: FilesOptions) -> Output:
+    """Return where a sink writes."""
+    return StoreOutput(options.path) if options.is_on_s3 else LocalOutput(options.path)
+
+
+def _gone(root: OutputRoot, plan: BatchPlan, what: str) -> SinkError:
+    number = plan.marker.batch_id
+    return SinkError(
+        f"Micro-batch {number} of {root.url()} is to consist of what was staged as {what}, which "
+        f"is gone, and so is {folder_of(number)}: somebody has removed or moved them. Its rows "
+        "cannot be made visible again from there. Nothing was published.",
+        remedy="files-gone",
+    )

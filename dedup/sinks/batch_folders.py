@@ -1,0 +1,118 @@
+"""Folders ``batch=<id>`` that each show a micro-batch whole, and how one comes into its place.
+
+What is being written is below ``_staging``: names that begin with ``_`` are skipped by Spark,
+pyarrow and most other readers of such folders. One rename makes all of a micro-batch visible.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from dedup.catalog.localfile import sync
+from dedup.errors import ConfigError
+
+STAGING = "_staging"
+_BATCH = re.compile(r"batch=(\d+)")
+
+
+def folder_of(batch_id: int) -> str:
+    """Return the name of the folder that shows a micro-batch."""
+    return f"batch={batch_id}"
+
+
+def number_of(folder: str) -> int | None:
+    """Return the micro-batch that a folder of this name shows; None for any other folder."""
+    found = _BATCH.fullmatch(folder)
+    return int(found[1]) if found else None
+
+
+def published_batches(root: Path) -> list[int]:
+    """IDs of the micro-batches that a folder shows, ascending."""
+    if not root.is_dir():
+        return []
+    found = (number_of(entry.name) for entry in root.iterdir())
+    return sorted(number for number in found if number is not None)
+
+
+def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
+    """Refuse folders that show micro-batches which their query has yet to begin.
+
+    Parameters
+    ----------
+    folders : iterable of Path or None
+    begun : int
+        The last one that it has begun.
+    which : str
+        How the message says so.
+
+    Raises
+    ------
+    ConfigError
+        Naming the folder and the micro-batches.
+    """
+    for folder in folders:
+        ahead = [n for n in published_batches(folder) if n > begun] if folder else []
+        if ahead:
+            raise ConfigError(
+                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, {which}: they would be "
+                "taken for done, and new rows be lost. Where the checkpoint was adopted, or put "
+                "back to an earlier day, move those batch=N folders elsewhere first.",
+                remedy="batches-ahead",
+            )
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the files that readers of a folder see, by name."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(("_", ".")))
+
+
+def publish_folder(source: Path, root: Path, batch_id: int) -> None:
+    """Make a folder that is written the one of a micro-batch, by one rename, durably.
+
+    Parameters
+    ----------
+    source : Path
+        Is removed where the micro-batch has its folder already.
+    root : Path
+    batch_id : int
+
+    Raises
+    ------
+    OSError
+        When the disk fails. Nothing of it is visible then.
+    """
+    target = root / folder_of(batch_id)
+    if target.exists():
+        shutil.rmtree(source, ignore_errors=True)
+        return
+    # Success markers and checksum files of Hadoop's writer; renamed data would not match them.
+    for path in source.rglob("*"):
+        if path.is_file() and path.name.startswith(("_", ".")):
+            path.unlink()
+    _flush(source)
+    try:
+        source.rename(target)
+    except OSError as error:
+        if target.exists():  # a start that was thought dead has done it meanwhile
+            shutil.rmtree(source, ignore_errors=True)
+            return
+        if error.errno != errno.EXDEV:
+            raise
+        # The side output may lie on another file system; the last step is a rename there too.
+        near = root / STAGING / source.parent.name
+        shutil.copytree(source, near)
+        _flush(near)
+        near.rename(target)
+    sync(root)
+
+
+def _flush(folder: Path) -> None:
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))

@@ -1,0 +1,73 @@
+"""Whose an output is: its micro-batches are numbered by one query, and one sink of it.
+
+Micro-batches are numbered anew in every checkpoint: those of another query would be taken for
+done, and new rows be lost.
+"""
+
+from __future__ import annotations
+
+from dedup.catalog.document import from_document, to_document
+from dedup.catalog.root import Root
+from dedup.core.parse import OtherVersion
+from dedup.errors import ConfigError
+from dedup.sinks.batch_folders import number_of
+
+#: In the output: which query's micro-batches it shows.
+OWNER = "_dedup.query"
+#: What `dedup run` keeps in its outputs.
+_RUN = "_dedup.json"
+_FORMAT = 1
+
+
+def own_output(output: Root, query_id: str, sink: str = "") -> None:
+    """Make an output the query's, where it is nobody's.
+
+    Parameters
+    ----------
+    output : Root
+    query_id : str
+    sink : str, optional
+        Name of the sink within its query, where it has one.
+
+    Raises
+    ------
+    ConfigError
+        When it is another's.
+    """
+    mine = {"query_id": query_id, "sink": sink}
+    other = foreign_to_all(output)
+    if other is None:
+        if not output.exists(OWNER):
+            # Of two that come at the same time one is the owner.
+            output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
+        other = _other(output, mine)
+    if other is not None:
+        raise ConfigError(
+            f"output={output.url()} holds micro-batches of {other}, and this is query "
+            f"{_named(mine)}: give a new folder, or the checkpoint of then.",
+            remedy="output-folder",
+        )
+
+
+def foreign_to_all(output: Root) -> str | None:
+    """Return who made an output that no query may own; None where one has owned it, or may."""
+    if output.exists(OWNER):
+        return None
+    if output.exists(_RUN):
+        return "`dedup run`"
+    shown = (number_of(name) for name in output.folders())
+    return "another program" if any(number is not None for number in shown) else None
+
+
+def _other(output: Root, mine: dict[str, str]) -> str | None:
+    try:
+        found = from_document(output.read_bytes(OWNER), version=_FORMAT)[1]
+    except OtherVersion:
+        return "another release of this library"
+    except ValueError:
+        return f"a query that cannot be told, because {OWNER} in it is damaged"
+    return None if found == mine else f"query {_named(found)}"
+
+
+def _named(owner: dict[str, str]) -> str:
+    return owner["query_id"] + (f", sink {owner['sink']}" if owner.get("sink") else "")

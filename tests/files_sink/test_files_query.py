@@ -1,0 +1,179 @@
+"""Queries of Spark into folders: each micro-batch once, whatever Spark runs again or kills."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import dedup
+from dedup import dedup_by_id, faults, split
+from dedup.errors import ConfigError, DataError, cause
+from dedup.files import files_sink
+from dedup.files.sink.files_options import files_options
+from dedup.sinks.batch_folders import published_batches
+from tests.files_sink.files_query import FilesQuery
+from tests.files_sink.folder_sink import once, seen
+from tests.support.object_store import ObjectStore
+
+#: Of tasks, and of the driver, which runs in a process of its own; on S3 alone.
+TASK = ("files.task.begin", "files.group", "files.written", "files.task.end")
+DRIVER = ("files.driver.before", "files.laid.out", "files.planned", "files.published",
+          "files.driver.published", "files.driver.after")  # fmt: skip
+ON_S3 = ("files.uploaded", "files.planned", "files.copied")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partition_by": "day"},
+        pytest.param({"file_format": "json"}, marks=pytest.mark.slow),
+        pytest.param({"file_format": "csv", "header": "true"}, marks=pytest.mark.slow),
+    ],
+)
+def test_every_micro_batch_is_there_once(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str]
+) -> None:
+    """Behind the operator, whose plan a replay reads to its end."""
+    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path, **options)
+    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
+    query.change = lambda rows: rows.transform(operator)
+    query.numbers(range(30), range(20, 50))
+    query.run()
+    query.forget_commit()  # Spark runs the last micro-batch again
+    query.numbers(range(40, 60))
+    query.run()
+    assert query.found() == once(60)
+    assert published_batches(tmp_path / "out") == [0, 1, 2]
+    read = spark.read.format(query.options.get("file.format", "parquet")).options(header="true")
+    rows = read.load(query.path)
+    assert set(rows.columns) == {"n", "day", "batch"}
+    assert rows.count() == 60
+
+
+def test_on_s3(spark: SparkSession, store: ObjectStore, tmp_path: Path, fault_folder: Path) -> None:
+    """A kill at each of its own steps, and a replay."""
+    query = FilesQuery(spark, store.uri(f"query-{tmp_path.name}"), tmp_path, partition_by="day")
+    query.numbers(range(30))
+    query.run()
+    for number, point in enumerate(ON_S3):
+        faults.arm(fault_folder, point, "kill")
+        query.numbers(range(30 + 10 * number, 40 + 10 * number))
+        query.run_to_the_end()
+        assert [name for name, _, _ in faults.fired(fault_folder)] == sorted(ON_S3[: number + 1])
+    query.forget_commit()
+    query.run()
+    assert query.found() == once(60)
+
+
+def test_a_kill_at_every_step(spark: SparkSession, tmp_path: Path, fault_folder: Path) -> None:
+    """Of a task, which Spark tries again, and of the driver, at which the query ends."""
+    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
+    for number, point in enumerate((*TASK, *DRIVER)):
+        faults.arm(fault_folder, point, "kill")
+        query.numbers(range(10 * number, 10 * number + 10))
+        failures = query.run_to_the_end()
+        assert failures == (point in DRIVER)
+    assert {(name, kind) for name, kind, _ in faults.fired(fault_folder)} == {
+        (point, "kill") for point in (*TASK, *DRIVER)
+    }
+    assert query.found() == once(100)
+
+
+def test_the_query_goes_on_with_other_cores_after_a_kill(
+    spark: SparkSession, tmp_path: Path, fault_folder: Path
+) -> None:
+    """What was decided stays, also where the rows are divided among other tasks then."""
+    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
+    query.change = lambda rows: rows.repartition(
+        int(str(spark.conf.get("spark.sql.shuffle.partitions"))), "n"
+    )
+    query.numbers(range(30))
+    query.run()
+    for number, point in enumerate(("files.laid.out", "files.planned", "files.published")):
+        faults.arm(fault_folder, point, "kill")
+        query.numbers(range(30 * number + 30, 30 * number + 60))
+        with pytest.raises(StreamingQueryException):
+            query.run()
+        spark.conf.set("spark.sql.shuffle.partitions", str(5 - 2 * number))
+        query.run()
+    assert len(faults.fired(fault_folder)) == 3
+    assert query.found() == once(120)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def test_verdicts_go_to_folders_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
+    operator = dedup_by_id(
+        "n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2, verdict="verdict"
+    )
+    query.change = lambda rows: rows.transform(operator)
+    query.numbers(range(30), range(20, 50))
+    checkpoint = str(query.checkpoint)
+
+    def start() -> None:
+        unique = files_sink(tmp_path / "unique", checkpoint=checkpoint, partition_by=["day"])
+        copies = files_sink(tmp_path / "copies", checkpoint=checkpoint, file_format="json",
+                            options={"name": "copies"})  # fmt: skip
+        writer = split(query.rows(), unique=unique, duplicate=copies).trigger(availableNow=True)
+        writer.start().awaitTermination(120)
+
+    start()
+    query.forget_commit()
+    start()
+    assert seen(str(tmp_path / "unique")) == once(50)
+    assert seen(str(tmp_path / "copies"), "json") == Counter(range(20, 30))
+
+
+def test_what_cannot_be_is_refused_before_the_query_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
+    query.numbers(range(3))
+    for options, why in (({"partition.by": "nope"}, "names 'nope', which is no column"),
+                         ({"compresion": "zstd"}, "Did you mean compression"),
+                         ({"path": "dbfs:/x"}, "cannot be used")):  # fmt: skip
+        with pytest.raises(Exception, match=why) as refused:
+            query.run(**options)
+        assert isinstance(cause(refused.value), ConfigError)
+    with pytest.raises(Exception, match="Format dedup_files publishes the micro-batches"):
+        spark.range(3).write.format("dedup_files").mode("append").save()
+    with pytest.raises(Exception, match="Format dedup_files is a sink"):
+        spark.read.format("dedup_files").load()
+
+
+def test_a_value_that_text_cannot_hold_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path, file_format="json")
+    query.change = lambda rows: rows.withColumn("at", F.timestamp_seconds(F.col("n") * 10**10))
+    query.numbers(range(3), range(99, 100))
+    with pytest.raises(StreamingQueryException) as stopped:
+        query.run()
+    found = cause(stopped.value)
+    assert isinstance(found, DataError)
+    assert "Column 'at' has a date or time outside the years 1 to 9999" in str(found)
+    assert query.found() == once(3)
+
+
+def test_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    page = Path(dedup.files.__file__).with_name("sink") / "README.md"
+    snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    query = FilesQuery(spark, "unused", tmp_path)
+    query.numbers(range(30))
+    given = {"spark": spark, "orders": query.rows()}
+    started, looked = (each.replace('"orders/', f'"{tmp_path}/') for each in snippets)
+    exec(started, given)
+    given["query"].processAllAvailable()  # type: ignore[attr-defined]
+    given["query"].stop()  # type: ignore[attr-defined]
+    exec(looked, given)
+    rows = given["whole"].to_table()  # type: ignore[attr-defined]
+    assert Counter(rows["n"].to_pylist()) == once(30)
+    assert set(rows.column_names) == {"n", "day", "batch"}
+    options = files_options.__globals__["_OWN"]
+    named = set(re.findall(r"^\| `([a-z.]+)` \|", page.read_text(), re.MULTILINE))
+    assert named == set(options) - {"checkpointlocation"}

@@ -1,0 +1,346 @@
+"""Tasks and driver of the sink on a local disk and on S3: each micro-batch once, whatever comes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from dedup import faults
+from dedup.catalog.document import to_document
+from dedup.catalog.root import Root
+from dedup.errors import ConfigError, DedupError, SinkError
+from dedup.files import output_files, published_files, slice_files
+from dedup.files.sink.files_options import FilesOptions, files_options
+from dedup.files.sink.files_work import FilesSink
+from dedup.files.sink.outputs import output_of
+from dedup.files.sink.plans import BatchPlans
+from dedup.sinks.batch_folders import published_batches
+from tests.files_sink.folder_sink import FolderSink, batch_of, once
+from tests.support.object_store import ObjectStore
+from tests.support.small_disk import DISK_BYTES, small_disk
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An output on each kind of storage."""
+    if request.param == "local":
+        return str(tmp_path / "out")
+    store: ObjectStore = request.getfixturevalue("store")
+    return store.uri(f"{tmp_path.parent.name}-{tmp_path.name}/out")
+
+
+@pytest.fixture
+def sink(place: str, tmp_path: Path) -> FolderSink:
+    return FolderSink(place, tmp_path / "checkpoint")
+
+
+def left(sink: FolderSink) -> list[str]:
+    """What is below _staging."""
+    return [found.name for found in output_of(sink.work.options).root.list("_staging")]
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_by": "day"}, {"file_format": "json"},
+                                     {"file_format": "csv", "header": "true"}])  # fmt: skip
+def test_every_micro_batch_is_there_once(
+    place: str, tmp_path: Path, options: dict[str, str]
+) -> None:
+    sink = FolderSink(place, tmp_path / "checkpoint", **options)
+    sink.batch("run1", 0, [0, 1], [], [2])
+    sink.batch("run1", 1, [])
+    sink.batch("run1", 2, [3, 4], [5])
+    assert sink.numbers() == once(6)
+    sink.batch("run2", 2, [5], [4, 3])  # run again after a start, in another division
+    sink.batch("run2", 3, [6])
+    assert sink.numbers() == once(7)
+    assert left(sink) == []
+
+
+def test_a_micro_batch_without_rows_has_no_folder(tmp_path: Path) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    sink.batch("run1", 1, [], [])
+    sink.batch("run2", 1, [], [])
+    sink.batch("run2", 2, [1])
+    assert published_batches(tmp_path / "out") == [0, 2]
+    assert BatchPlans(Root(tmp_path / "out")).numbers() == [0, 1, 2]
+
+
+def test_other_rows_than_before_are_refused(sink: FolderSink, tmp_path: Path) -> None:
+    sink.batch("run1", 0, [0, 1])
+    with pytest.raises(SinkError, match="Micro-batch 0 gives other rows than when it ran before"):
+        sink.batch("run2", 0, [0, 2])
+    assert sink.numbers() == once(2)
+    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_difference="0")
+    accepting.batch("run3", 0, [0, 2])
+    assert sink.numbers() == once(2)
+    assert left(sink) == []
+
+
+def test_a_checkpoint_that_is_older_than_the_output(sink: FolderSink, tmp_path: Path) -> None:
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    for number in (0, 1):
+        with pytest.raises(SinkError, match="The checkpoint is older than the sink") as refused:
+            sink.batch("run2", number, [number])
+        assert refused.value.remedy == "sink-older-checkpoint"
+    # One that lacks what the ledger knew, too: put back as a whole.
+    put_back = FolderSink(sink.path, tmp_path / "put-back")
+    with pytest.raises(SinkError, match="The checkpoint is older than the sink"):
+        put_back.batch("run3", 1, [1])
+    assert sink.numbers() == once(3)
+
+
+def test_plans_that_are_gone_or_damaged(tmp_path: Path) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    (plan,) = (tmp_path / "out" / "_batches").iterdir()
+    good = plan.read_bytes()
+    other = to_document({"x": 1}, version=9)
+    damaged = good.replace(b'"rows":1', b'"rows":2')
+    for data, why in ((damaged, "is damaged"), (other, "written by another release")):
+        plan.write_bytes(data)
+        with pytest.raises(SinkError, match=why):
+            sink.batch("run2", 0, [0])
+    plan.unlink()
+    with pytest.raises(SinkError, match="Markers of this sink are lost"):
+        sink.batch("run2", 0, [0])
+    assert sink.numbers() == once(1)
+    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
+    accepting.batch("run3", 0, [0])
+    assert sink.numbers() == once(1)
+
+
+def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: Path) -> None:
+    sink.batch("run1", 0, [0])
+    other = FolderSink(sink.path, tmp_path / "other", query="99999999-0000-0000-0000-000000000000")
+    with pytest.raises(ConfigError, match="holds micro-batches of query 1111") as refused:
+        other.batch("run1", 0, [1])
+    assert refused.value.remedy == "output-folder"
+    named = FolderSink(sink.path, tmp_path / "checkpoint", name="copies")
+    with pytest.raises(ConfigError, match=r"sink files, and this is .*, sink copies"):
+        named.batch("run1", 0, [1])
+    moved = FolderSink(f"{tmp_path}/elsewhere", tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match="Option path is"):
+        moved.batch("run1", 0, [0])
+    assert sink.numbers() == once(1)
+
+
+@pytest.mark.parametrize("made", ["_dedup.json", "batch=7/x.parquet"])
+def test_the_output_of_another_program_is_refused_at_the_start(tmp_path: Path, made: str) -> None:
+    path = tmp_path / "out" / made
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ConfigError, match=r"holds micro-batches of (`dedup run`|another program)"):
+        FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("point", ["files.laid.out", "files.planned", "files.copied"])
+def test_two_drivers_publish_the_same(place: str, tmp_path: Path, armed: Path, point: str) -> None:
+    """The first stands still, the second runs, and then the first goes on where it was."""
+    if "://" not in place:
+        point = point.replace("copied", "published")
+    sink = FolderSink(place, tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    answers = [sink.task("run1", 1, n, [n + 1]) for n in range(2)]
+    batch, output = answers[0].batch, output_of(sink.work.options)
+    first = FilesSink(output, batch)
+    first.own([-1])
+    slices = [answer.piece for answer in answers]
+    rows = first.rows(slices)
+    slot = first.slot(-1)
+    rows.send_first(slot)
+    marker = batch.marker(-1, rows.send_rest(slot), 2)
+    slot.pre_commit(marker)
+    if point != "files.laid.out":
+        faults.arm(armed, point, "raise")
+        with pytest.raises(faults.FaultInjected):
+            slot.commit()
+    sink.batch("run2", 1, [2], [1])
+    assert sink.numbers() == once(3)
+    sink.batch("run2", 2, [3])
+    if point == "files.laid.out":
+        with pytest.raises(Exception, match="decided already"):
+            slot.commit()
+    else:
+        output.carry_out(BatchPlans(output.root).read(1))
+    assert sink.numbers() == once(4)
+    with pytest.raises(SinkError, match="older than the sink"):
+        sink.work.complete(answers)
+    assert sink.numbers() == once(4)
+    if point != "files.laid.out":
+        assert [name for name, _, _ in faults.fired(armed)] == [point]
+
+
+def test_files_that_are_gone_are_named(sink: FolderSink, armed: Path) -> None:
+    faults.arm(armed, "files.planned", "raise")
+    with pytest.raises(faults.FaultInjected):
+        sink.batch("run1", 0, [0])
+    output_of(sink.work.options).clean(0)
+    with pytest.raises(SinkError, match="which is gone, and so is batch=0") as refused:
+        sink.batch("run2", 0, [0])
+    assert refused.value.remedy == "files-gone"
+
+
+def test_what_a_task_wrote_and_the_driver_does_not_see(tmp_path: Path) -> None:
+    """As on a cluster whose machines have a disk each."""
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    answer = sink.task("run1", 0, 0, [0])
+    (file,) = (tmp_path / "out" / "_staging").rglob("*.parquet")
+    file.unlink()
+    with pytest.raises(DedupError, match="must be one and the same on all machines"):
+        sink.work.complete([answer])
+    assert sink.numbers() == Counter()
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv"])
+def test_a_full_disk(tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_files, "GROUP_BYTES", 1 << 20)
+    with small_disk(tmp_path / "disk") as disk:
+        head = {"header": "true"} if file_format == "csv" else {}
+        sink = FolderSink(disk / "out", tmp_path / "checkpoint", file_format=file_format, **head)
+        sink.batch("run1", 0, [0])
+        many = (batch_of(range(n, n + 20_000)) for n in range(0, 20_000 * 99, 20_000))
+        wide = (rows.set_column(1, "day", _noise(len(rows))) for rows in many)
+        with pytest.raises(DedupError, match=r"cannot be written: .*Free space") as refused:
+            sink.work.write(sink.batch_of("run1", 1), 0, wide)
+        assert refused.value.remedy == "local-disk"
+        # The attempt has taken its files with it, so that others have room.
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        assert free > DISK_BYTES - (1 << 20)
+        sink.batch("run2", 1, [1])
+        assert sink.numbers() == once(2)
+
+
+def _noise(count: int) -> pa.Array:
+    return pa.array([os.urandom(32).hex() for _ in range(count)])
+
+
+def test_a_task_begins_another_file_at_the_size(tmp_path: Path) -> None:
+    sizes = {}
+    for file_format in ("parquet", "json"):
+        place = tmp_path / file_format
+        sink = FolderSink(place, tmp_path / "checkpoint", file_format=file_format,
+                          target_file_size="64KB", name=file_format)  # fmt: skip
+        rows = [batch_of(range(n, n + 1000)) for n in range(0, 60_000, 1000)]
+        noisy = (each.set_column(1, "day", _noise(1000)) for each in rows)
+        sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, noisy)])
+        assert sink.numbers() == once(60_000)
+        sizes[file_format] = sorted(p.stat().st_size for p in (place / "batch=0").iterdir())[1:]
+    for each in sizes.values():
+        assert len(each) > 10
+        assert 50 << 10 < min(each) < max(each) < 256 << 10
+
+
+def test_many_folders_are_not_all_open_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_files, "_OPEN_FILES", 4)
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", partition_by="day")
+    rows = [
+        pa.record_batch({"n": range(b * 9, b * 9 + 9), "day": [f"d{i}" for i in range(9)]})
+        for b in range(2)
+    ]
+    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, iter(rows))])
+    assert sink.numbers() == once(18)
+    folders = list((tmp_path / "out" / "batch=0").iterdir())
+    assert len(folders) == 9
+    assert sum(len(list(folder.iterdir())) for folder in folders) == 18
+
+
+def test_an_attempt_that_came_late_leaves_nothing_that_readers_see(sink: FolderSink) -> None:
+    late = sink.task("run1", 0, 0, [0])
+    sink.batch("run1", 0, [0])
+    sink.work.complete([late])  # found published, by the rows that it tells of
+    sink.task("run1", 0, 0, [0])
+    assert left(sink) != []
+    assert sink.numbers() == once(1)
+    sink.batch("run1", 1, [1])
+    assert left(sink) == []
+
+
+def test_published_files_are_those_of_whole_micro_batches(
+    sink: FolderSink, place: str, tmp_path: Path, armed: Path
+) -> None:
+    sink.batch("run1", 0, [0], [1])
+    faults.arm(armed, "files.planned", "raise")
+    with pytest.raises(faults.FaultInjected):
+        sink.batch("run1", 1, [2], [3])
+    names = [name.rpartition("/out/")[2] for name in published_files(place)]
+    assert [name.partition("/")[0] for name in names] == ["batch=0"] * 2
+    sink.batch("run2", 1, [2], [3])
+    assert len(published_files(place)) == 4
+    assert all("any:any" not in name for name in published_files(place))
+
+
+def test_s3_needs_boto3(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3.session", None)
+    with pytest.raises(DedupError, match="Writing files to S3 needs the extra 's3'"):
+        FolderSink(store.uri("nowhere"), tmp_path / "checkpoint")
+
+
+def test_one_of_several_creates(store: ObjectStore, tmp_path: Path) -> None:
+    root = output_of(_options(store.uri(f"create-{tmp_path.name}"), tmp_path)).root
+    assert root.create_bytes("x", b"first")
+    assert not root.create_bytes("x", b"second")
+    assert root.create_bytes("x", b"first"), "an answer that was lost: it is our own"
+    assert root.read_bytes("x") == b"first"
+    away = output_of(_options("s3://k:s@bucket/x?endpoint_override=127.0.0.1:9&scheme=http&region=r",
+                              tmp_path)).root  # fmt: skip
+    with pytest.raises(DedupError, match=r"cannot write s3://bucket/x/y: .*"):
+        away.create_bytes("y", b"")
+
+
+def _options(path: str, folder: Path) -> FilesOptions:
+    return files_options({"path": path, "checkpointLocation": str(folder / "checkpoint")})
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "needs the option path"),
+        ({"path": "gs://b/x"}, "cannot be used: the sink writes to a local"),
+        ({"path": "/o", "file.format": "orc"}, "must be one of parquet, json, csv"),
+        ({"path": "/o", "compression": "lzo"}, "must be one of snappy, zstd, gzip, none"),
+        ({"path": "/o", "header": "true"}, "Option header is for file.format csv"),
+        ({"path": "/o", "target.file.size": "1TB"}, "must be 1KB to 4GB"),
+        ({"path": "/o", "target.file.size": "lots"}, "must be 1KB to 4GB"),
+        ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
+        ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
+        ({"path": "/c"}, "checkpointLocation /c/d lies in the output /c"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        files_options({"checkpointLocation": "/c/d"} | options)
+
+
+def test_options_as_they_are_taken() -> None:
+    made = files_options(
+        {"PATH": "s3a://b/x/", "checkpointLocation": "/c", "target.file.size": "128MB",
+         "partition.by": "a, b", "compression": "ZSTD"}
+    )  # fmt: skip
+    assert (made.path, made.target_bytes, made.partition_by) == ("s3://b/x", 128 << 20, ("a", "b"))
+    assert made.compression == "zstd"
+    hidden = files_options({"path": "/o", "checkpointLocation": "/o/_checkpoint"})
+    assert (hidden.target_bytes, hidden.ledger) == (None, "/o/_checkpoint/dedup-sinks/files")
+    assert "path" not in repr(made)
+
+
+def test_objects_appear_where_their_folder_says(store: ObjectStore, tmp_path: Path) -> None:
+    """Names that have to be encoded in a request to copy."""
+    sink = FolderSink(store.uri(f"names-{tmp_path.name}"), tmp_path / "checkpoint",
+                      partition_by="day")  # fmt: skip
+    rows = pa.record_batch({"n": [0, 1], "day": ["a b/c", "é%=+"]})
+    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, iter([rows]))])
+    fs, base = pafs.FileSystem.from_uri(sink.path)
+    found = fs.get_file_info(pafs.FileSelector(f"{base}/batch=0", recursive=False))
+    assert sorted(each.base_name for each in found) == ["day=a b%2Fc", "day=é%25%3D+"]
+    assert sink.numbers() == once(2)

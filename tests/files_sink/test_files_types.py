@@ -1,0 +1,237 @@
+"""Every type and format, there and back, beside what Spark's own writer leaves."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.errors import ConfigError, DataError
+from dedup.files.csv_lines import csv_lines
+from dedup.files.json_lines import json_lines
+from dedup.files.sink.files_options import files_options
+from dedup.files.sink.files_ready import ready
+from dedup.sinks.work import new_batch
+
+UTC = dt.UTC
+#: Values by type; times of whole milliseconds, for Spark's writer of text cuts off the rest.
+VALUES: dict[str, list[Any]] = {
+    "boolean": [True, False],
+    "tinyint": [-128, 127],
+    "smallint": [-32768, 32767],
+    "int": [-(2**31), 2**31 - 1],
+    "bigint": [-(2**63), 2**63 - 1],
+    "float": [0.1, -0.0, 3.0e38, math.nan, math.inf, -math.inf],
+    "double": [0.1, 1.0, 1e16, 5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf],
+    "decimal(9,2)": [Decimal("-1.20"), Decimal("0.00")],
+    "decimal(38,18)": [Decimal("0.000000000000000001"), Decimal("99999999999999999999.5")],
+    "string": ["a", "é,", 'q"q', "two\nlines", " blank ", "back\\slash", "\\", '\\"', "null", "#"],
+    "date": [dt.date(1, 1, 1), dt.date(1582, 10, 15), dt.date(9999, 12, 31)],
+    "timestamp": [dt.datetime(1900, 1, 1, tzinfo=UTC),
+                  dt.datetime(2024, 5, 1, 12, 0, 0, 123000, tzinfo=UTC)],
+    "timestamp_ntz": [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999000)],
+}  # fmt: skip
+NESTED: dict[str, list[Any]] = {
+    "binary": [b"\x00\xff", b"text", b""],
+    "array<int>": [[1, None], []],
+    "map<string,double>": [{"a": 1.5, "b": None}, {}],
+    "struct<a:string,b:array<struct<c:int>>>": [("x", [(1,), (None,)]), (None, None)],
+    "map<string,timestamp>": [{"t": dt.datetime(2024, 5, 1, tzinfo=UTC)}],
+    "array<map<string,array<decimal(4,1)>>>": [[{"k": [Decimal("1.5")]}, {}]],
+}  # fmt: skip
+
+
+def write(path: Path, rows: DataFrame, **options: str) -> str:
+    """Let the sink write the rows of one micro-batch; the folder that shows it."""
+    given = {"path": str(path), "checkpointLocation": str(path.with_name("checkpoint"))}
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    work = ready(files_options(given | named | {"name": path.name}), rows.schema)
+    batches = rows.toArrow().to_batches()
+    work.complete([work.write(new_batch("q", work.name, "run", 0), 0, batches)])
+    return str(path / "batch=0")
+
+
+def rows_of(spark: SparkSession, values: dict[str, list[Any]]) -> DataFrame:
+    """A column for each type, with each of its values, and null."""
+    count = 1 + max(map(len, values.values()))
+    columns: list[list[Any]] = [[None] * count for _ in values]
+    for column, found in zip(columns, values.values(), strict=True):
+        column[: len(found)] = found
+    ddl = ", ".join(f"c{i} {kind}" for i, kind in enumerate(values))
+    rows = [(i, *row) for i, row in enumerate(zip(*columns, strict=True))]
+    return spark.createDataFrame(rows, f"i int, {ddl}").coalesce(1)
+
+
+def read(spark: SparkSession, file_format: str, path: str, schema: T.StructType) -> list[str]:
+    """Rows as text, in which no number equals itself."""
+    reader = spark.read.schema(schema).format(file_format).option("multiLine", file_format == "csv")
+    return sorted(map(str, reader.load(path).collect()))
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json", "csv"])
+def test_what_is_read_is_what_was_written(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    values = VALUES if file_format == "csv" else VALUES | NESTED
+    rows = rows_of(spark, values)
+    mine = write(tmp_path / "mine", rows, file_format=file_format)
+    expected = sorted(map(str, rows.collect()))
+    assert read(spark, file_format, mine, rows.schema) == expected
+    theirs = str(tmp_path / "theirs")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    rows.write.format(file_format).save(theirs)
+    if file_format != "csv":  # of which Spark's writer takes the blanks around a text away
+        assert read(spark, file_format, theirs, rows.schema) == expected
+    if file_format == "parquet":
+        a, b = (ds.dataset(place).to_table().sort_by("i") for place in (mine, theirs))
+        assert [str(column) for column in a.columns] == [str(column) for column in b.columns]
+        found = [
+            duckdb.sql(
+                f"SELECT {','.join(rows.columns)} FROM '{place}/*.parquet' ORDER BY i"
+            ).fetchall()
+            for place in (mine, theirs)
+        ]
+        assert str(found[0]) == str(found[1])
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv"])
+def test_readers_that_guess_find_the_same_types(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    names = ("boolean", "bigint", "double", "decimal(9,2)", "date", "timestamp")
+    values = {name: [v for v in VALUES[name] if str(v) not in ("nan", "inf", "-inf")]
+              for name in names}  # fmt: skip
+    values |= {"string": ["a", "b c"], "date": VALUES["date"][1:]}
+    rows = rows_of(spark, values)
+    mine = write(tmp_path / "mine", rows, file_format=file_format,
+                 **({"header": "true"} if file_format == "csv" else {}))  # fmt: skip
+    theirs = str(tmp_path / "theirs")
+    rows.write.format(file_format).option("header", "true").save(theirs)
+    how = {"json": "read_json", "csv": "read_csv"}[file_format]
+    found = []
+    for place in (mine, theirs):
+        reader = spark.read.options(header="true", inferSchema="true", inferTimestamp="true")
+        guessed = reader.format(file_format).load(place).select(*rows.columns)
+        query = f"SELECT {','.join(rows.columns)} FROM {how}('{place}/*.{file_format}') ORDER BY i"
+        in_duckdb = duckdb.sql(query)
+        found.append(
+            (guessed.dtypes, sorted(map(str, guessed.collect())), str(in_duckdb.types),
+             str(in_duckdb.fetchall()))
+        )  # fmt: skip
+    assert found[0] == found[1]
+
+
+def test_texts_of_any_characters(spark: SparkSession, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    alphabet = "ab\\\",\n\r\t '\x01é#"
+    texts = ["".join(rng.choices(alphabet, k=rng.randint(1, 6))) for _ in range(400)]
+    texts += ["\\", '"', '\\"', '""', "ends\\", "\ufeffx", "\u2028", "a\\b", "NaN", None]
+    rows = spark.createDataFrame(list(enumerate(texts)), "i int, s string").coalesce(1)
+    expected = sorted(map(str, rows.collect()))
+    for file_format in ("json", "csv"):
+        mine = write(tmp_path / file_format, rows, file_format=file_format)
+        assert read(spark, file_format, mine, rows.schema) == expected
+
+
+def test_null_and_the_empty_text_in_csv(spark: SparkSession, tmp_path: Path) -> None:
+    """The file tells them apart; Spark's reader takes both for null, also of its own files."""
+    rows = spark.createDataFrame([(1, None), (2, ""), (3, "x")], "i int, s string").coalesce(1)
+    mine = write(tmp_path / "mine", rows, file_format="csv")
+    (file,) = Path(mine).iterdir()
+    assert file.read_text() == '1,\n2,""\n3,x\n'
+    alone = write(tmp_path / "alone", rows.select("s"), file_format="csv")
+    assert spark.read.csv(alone).count() == 3
+
+
+def test_times_keep_their_microseconds_in_text(spark: SparkSession, tmp_path: Path) -> None:
+    at = dt.datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    rows = spark.createDataFrame([(at, at.replace(tzinfo=None))], "a timestamp, b timestamp_ntz")
+    for file_format in ("json", "csv"):
+        mine = write(tmp_path / file_format, rows, file_format=file_format)
+        assert read(spark, file_format, mine, rows.schema) == [str(rows.first())]
+
+
+def test_files_that_are_compressed(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(5).coalesce(1)
+    for file_format in ("json", "csv", "parquet"):
+        mine = write(tmp_path / file_format, rows, file_format=file_format, compression="gzip")
+        assert spark.read.schema("id bigint").format(file_format).load(mine).count() == 5
+        ending = ".parquet" if file_format == "parquet" else f".{file_format}.gz"
+        assert [p.name.endswith(ending) for p in Path(mine).iterdir()] == [True]
+
+
+def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
+    """As Spark names them, and reads them back."""
+    day = dt.date(2024, 5, 1)
+    values = [("a/b:c", 1, day, True), ("é =x%", None, day, False), (None, 3, None, None),
+              ("", 4, day, True), ("a/b:c", 1, day, True)]  # fmt: skip
+    rows = spark.createDataFrame(
+        [(i, *v) for i, v in enumerate(values)], "i int, s string, n int, d date, b boolean"
+    ).coalesce(1)
+    mine = write(tmp_path / "mine", rows, partition_by="s,n,d,b")
+    rows.write.partitionBy("s", "n", "d", "b").parquet(str(tmp_path / "theirs"))
+    places = [
+        sorted(str(p.parent.relative_to(place)) for p in Path(place).rglob("part-*.parquet"))
+        for place in (mine, tmp_path / "theirs")
+    ]
+    assert places[0] == places[1]
+    found = [
+        sorted(map(str, spark.read.schema(rows.schema).parquet(str(place)).collect()))
+        for place in (mine, tmp_path / "theirs")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "why"),
+    [
+        ("a int, A int", {}, "several columns named 'a'"),
+        ("Batch int", {}, "a column 'batch'"),
+        ("a interval day to second", {}, "column 'a' is interval"),
+        ("a struct<b:interval year to month>", {}, r"column 'a\.b' is interval"),
+        ("a array<int>", {"file.format": "csv"}, "Column 'a' is array<int>, which CSV cannot hold"),
+        ("a binary", {"file.format": "csv"}, "Column 'a' is binary"),
+        ("a map<int,int>", {"file.format": "json"}, "keys of JSON are texts"),
+        ("a int", {"partition.by": "b"}, "names 'b', which is no column"),
+        ("a int, b double", {"partition.by": "b"}, "names 'b', of type double"),
+        ("a int, _b int", {"partition.by": "_b"}, "readers pass over folders"),
+        ("a int", {"partition.by": "a"}, "none is left for the files"),
+    ],
+)
+def test_columns_that_cannot_be(
+    spark: SparkSession, tmp_path: Path, ddl: str, options: dict[str, str], why: str
+) -> None:
+    given = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+    with pytest.raises(ConfigError, match=why):
+        ready(files_options(given | options), spark.createDataFrame([], ddl).schema)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_year_that_text_cannot_hold_is_named() -> None:
+    for lines in (json_lines, csv_lines):
+        for value in (pa.scalar(253_402_300_800_000_000, pa.timestamp("us", "UTC")),
+                      pa.scalar(-800_000, pa.date32())):  # fmt: skip
+            rows = pa.record_batch({"i": pa.array([1]), "at": pa.array([value])})
+            with pytest.raises(DataError, match="Column 'at' has a date or time outside"):
+                lines(rows)
+
+
+def test_slices_and_nothing_in_json() -> None:
+    rows = pa.record_batch(
+        {
+            "l": pa.array([[1], None, [2, None], []], pa.list_(pa.int32())),
+            "m": pa.array([[("a", 1)], None, [("b", None)], []], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    assert json_lines(rows.slice(1, 2)) == b'{}\n{"l":[2,null],"m":{"b":null}}\n'
+    assert json_lines(rows.slice(0, 0)) == b""

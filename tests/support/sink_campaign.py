@@ -1,0 +1,399 @@
+"""Faults against a sink, again and again, from a seed, without a Spark: what campaigns share.
+
+Workers are processes that are kept and replaced, as Spark's are; one of them does the driver's
+part. They are killed or frozen at named points (`dedup.faults`), attempts of a task run twice or at
+the same time, and frozen ones go on once their successor has won. A start of the query that fails
+is followed by another, with a run ID of its own; now and then Spark forgets that a micro-batch was
+committed. Half of the kills strike where fewest have struck so far. In the end each armed fault
+must have fired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import random
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from dedup import faults
+from dedup.sinks.work import Answer
+from tests.faults.subject import stands_still
+
+BATCHES = 8
+#: What a query may never be refused with: these are refusals of what no fault has done.
+_NEVER = ("gives other rows", "divided into", "older than the sink", "Markers of this sink",
+          "has lost what it had committed", "which is gone")  # fmt: skip
+_ATTEMPTS, _STARTS = 4, 40
+_LONG_S = 60.0
+
+
+class CampaignSink(Protocol):
+    """A sink whose rows follow from micro-batch, slot and number of tasks."""
+
+    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> Answer:
+        """Do the work of a task."""
+
+    def finish(self, answers: list[Answer]) -> bool:
+        """Do the work of the driver."""
+
+
+class Worker:
+    """A process that does the work of tasks, or of the driver, one after another.
+
+    Parameters
+    ----------
+    sink : callable
+        Makes the sink, in the process.
+    away : tuple of exception types
+        After which it is tried again to make it.
+    """
+
+    def __init__(
+        self, sink: Callable[[], CampaignSink], away: tuple[type[Exception], ...] = ()
+    ) -> None:
+        context = get_context("fork")
+        self._ours, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, sink, away), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def send(self, name: str, *arguments: Any) -> None:
+        with suppress(OSError):
+            self._ours.send((name, arguments))
+
+    def answer(self) -> Any:
+        """What it answers: the error that it met; None where it was killed or stands still."""
+        deadline_s = time.monotonic() + _LONG_S
+        while time.monotonic() < deadline_s:
+            with suppress(EOFError, OSError):
+                if self._ours.poll(0.01):
+                    return pickle.loads(self._ours.recv())
+            if not self.lives:
+                return None
+        raise AssertionError("a worker does not come back")
+
+    @property
+    def lives(self) -> bool:
+        """Whether it goes on."""
+        return self.process.is_alive() and not stands_still(self.process.pid or 0)
+
+
+def _serve(
+    pipe: Connection, sink: Callable[[], CampaignSink], away: tuple[type[Exception], ...]
+) -> None:
+    while True:
+        try:
+            mine = sink()
+            break
+        except away:
+            time.sleep(0.05)
+    with suppress(EOFError, OSError):
+        while True:
+            name, arguments = pipe.recv()
+            try:
+                found = getattr(mine, name)(*arguments)
+            except Exception as error:
+                found = error if isinstance(error, RuntimeError) else RuntimeError(str(error))
+            pipe.send(pickle.dumps(found))
+
+
+@dataclass
+class Round:
+    """What came of one query."""
+
+    seed: int
+    mode: str
+    options: dict[str, str]
+    armed: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    besides: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    rows: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    #: What a reader saw meanwhile.
+    seen_wrong: str = ""
+
+    @property
+    def kills(self) -> int:
+        return sum(n for place, n in self.fired.items() if place.endswith(" kill"))
+
+    @property
+    def wrong(self) -> str:
+        harm = f"{self.lost} lost, {self.duplicated} too many"
+        return self.seen_wrong or (harm if self.lost or self.duplicated else "")
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("armed", "fired", "besides")
+        counts = {name: dict(sorted(getattr(self, name).items())) for name in names}
+        sums = {name: getattr(self, name) for name in ("starts", "rows", "lost", "duplicated")}
+        return {"seed": self.seed, "mode": self.mode} | counts | sums
+
+    @property
+    def line(self) -> str:
+        left = self.armed - self.fired
+        return (
+            f"seed {self.seed}, {self.mode}: {self.kills} kills, {self.fired.total()} of "
+            f"{self.armed.total()} faults fired, {dict(self.besides)}, {self.starts} starts: "
+            f"{self.wrong or 'every row once'}" + (f"; not fired: {dict(left)}" if left else "")
+        )
+
+    @property
+    def fine(self) -> bool:
+        return not self.wrong and self.armed == self.fired
+
+
+class Campaign(ABC):
+    """A query whose processes are killed and frozen.
+
+    Parameters
+    ----------
+    seed : int
+    modes : mapping of str to dict
+        Options of the sink by a name, of which the seed chooses.
+    before : Counter
+        Kills by point, of earlier rounds.
+    """
+
+    def __init__(
+        self, seed: int, modes: Mapping[str, dict[str, str]], before: Counter[str]
+    ) -> None:
+        self.rng, self._before = random.Random(seed), before
+        self._folder = Path(os.environ[faults.VARIABLE])
+        for path in self._folder.iterdir():
+            path.unlink()
+        mode = self.rng.choice(list(modes))
+        self.result = Round(seed, mode, modes[mode])
+        self._run_id = ""
+        self._zombies: list[Worker] = []
+        self._number = 0
+
+    @abstractmethod
+    def points(self) -> tuple[str, ...]:
+        """Where faults are armed."""
+
+    @abstractmethod
+    def worker(self) -> Worker:
+        """A new process."""
+
+    def kinds(self) -> Iterator[str]:
+        """What strikes beside the kill of each micro-batch."""
+        if self.rng.random() < 0.3:
+            yield "freeze"
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What else happens around a micro-batch."""
+        return nullcontext()
+
+    def around_a_start(self) -> AbstractContextManager[None]:
+        """What else happens around one start."""
+        return nullcontext()
+
+    def tasks(self, tasks: int) -> int:
+        """Into how many tasks a start divides a micro-batch that began with so many."""
+        return tasks
+
+    def go(self) -> int:
+        """Run the query to its end; return how many micro-batches it had."""
+        self._workers = [self.worker() for _ in range(2)]
+        self._driver = self.worker()
+        done = 0
+        # What is armed waits for its visit.
+        while done < BATCHES or (self._armed() and done < 2 * BATCHES):
+            self._batch(done, calm=done >= BATCHES)
+            done += 1
+        self._wake(all_of_them=True)
+        time.sleep(0.2)
+        return done
+
+    def end(self) -> Round:
+        """End all processes; return what came of it."""
+        for worker in (*self._workers, self._driver, *self._zombies):
+            worker.process.kill()
+        for point, kind, _ in faults.fired(self._folder):
+            self.result.fired[f"{point} {kind}"] += 1
+        return self.result
+
+    def _batch(self, batch_id: int, *, calm: bool) -> None:
+        tasks = self.rng.randint(1, 4)
+        if not calm:
+            self._arm(self._place_to_kill(), "kill")
+            for kind in self.kinds():
+                self._arm(self.rng.choice(self.points()), kind)
+        with nullcontext() if calm else self.beside():
+            self._to_the_end(batch_id, tasks)
+        if self.rng.random() < 0.25:  # Spark forgets that it was committed
+            self.result.besides["replay"] += 1
+            self._new_start()
+            self._to_the_end(batch_id, tasks)
+        self._wake()
+
+    def _place_to_kill(self) -> str:
+        points = self.points()
+        if self.rng.random() < 0.5:
+            return self.rng.choice(points)
+        return min(points, key=lambda p: self._before[p] + self.result.armed[f"{p} kill"])
+
+    def _to_the_end(self, batch_id: int, tasks: int) -> None:
+        """Start the query until the micro-batch is done."""
+        for _ in range(_STARTS):
+            if not self._run_id or self.rng.random() < 0.1:
+                self._new_start()
+            count = self.tasks(tasks)
+            with self.around_a_start():
+                answers = [self._slice(batch_id, slot, count) for slot in range(count)]
+                if None not in answers:
+                    self._driver.send("finish", answers)
+                    if self._is_done(self._driver.answer()):
+                        return
+            if not self._driver.lives:
+                self._zombies.append(self._driver)
+                self._driver = self.worker()
+            self._new_start()
+        raise AssertionError(f"micro-batch {batch_id} is never done")
+
+    def _slice(self, batch_id: int, slot: int, tasks: int) -> Answer | None:
+        """Attempts of a task, now and then two at a time, until one has ended well."""
+        for _ in range(_ATTEMPTS):
+            at_once = self.rng.sample(range(2), self.rng.choice((1, 1, 1, 2)))
+            for number in at_once:
+                self._workers[number].send("part", self._run_id, batch_id, slot, tasks)
+            answers = [self._workers[number].answer() for number in at_once]
+            for number in at_once:
+                if not self._workers[number].lives:
+                    self._zombies.append(self._workers[number])
+                    self._workers[number] = self.worker()
+            for answer in answers:
+                if self._is_done(answer):
+                    return answer  # type: ignore[no-any-return]
+        return None
+
+    def _is_done(self, answer: Any) -> bool:
+        if isinstance(answer, RuntimeError):
+            if any(text in str(answer) for text in _NEVER):
+                raise AssertionError(str(answer))
+            return False
+        return answer is not None
+
+    def _new_start(self) -> None:
+        self._number += 1
+        self.result.starts += 1
+        self._run_id = f"run{self._number}"
+
+    def _wake(self, *, all_of_them: bool = False) -> None:
+        for worker in self._zombies:
+            if worker.process.is_alive() and (all_of_them or self.rng.random() < 0.5):
+                os.kill(worker.process.pid or 0, signal.SIGCONT)
+                self.result.besides["woken"] += 1
+
+    def _arm(self, point: str, kind: str) -> None:
+        names = (p.name.removeprefix("fired~") for p in self._folder.iterdir())
+        used = [int(name.split("~")[1]) for name in names if name.split("~")[0] == point]
+        number = max(used, default=-1) + 1
+        for _ in range(self.rng.choice((0, 0, 1, 3))):
+            faults.arm(self._folder, point, "skip", number)
+            number += 1
+        faults.arm(self._folder, point, kind, number)
+        self.result.armed[f"{point} {kind}"] += 1
+
+    def _armed(self) -> list[str]:
+        names = [p.name for p in self._folder.iterdir() if not p.name.startswith("fired~")]
+        return [name for name in names if not name.endswith("skip")]
+
+    def judge(self, expected: Counter[Any], found: Counter[Any]) -> None:
+        """Count what is lost, and what is too many."""
+        self.result.rows = expected.total()
+        self.result.lost = (expected - found).total()
+        self.result.duplicated = (found - expected).total()
+
+
+def campaign_arguments(about: str | None) -> argparse.Namespace:
+    """What a campaign is told: when it ends, the seed of its first round, where results go."""
+    options = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    options.add_argument("--kills", type=int, default=0, help="at least so many in all")
+    options.add_argument("--each", type=int, default=0, help="at least so many at each step")
+    options.add_argument("--seed", type=int, default=1, help="of the first round")
+    options.add_argument("--results", type=Path, help="file to keep the rounds in")
+    return options.parse_args()
+
+
+def campaign(
+    arguments: argparse.Namespace,
+    points: Sequence[str],
+    round_of: Callable[[int, Counter[str]], Round],
+) -> int:
+    """Run rounds until enough kills have struck; return the exit code.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Of `campaign_arguments`.
+    points : sequence of str
+        All steps.
+    round_of : callable
+        From a seed, and the kills by point so far, to what came of a round.
+    """
+    rounds: list[Round] = []
+    kills: Counter[str] = Counter()
+    while kills.total() < arguments.kills or min(kills[p] for p in points) < arguments.each:
+        rounds.append(round_of(arguments.seed + len(rounds), kills))
+        kills += _kills_of(rounds[-1])
+        print(rounds[-1].line, flush=True)
+        if arguments.results:
+            arguments.results.parent.mkdir(exist_ok=True)
+            told = [each.to_json() for each in rounds]
+            arguments.results.write_text(json.dumps(told, indent=1) + "\n")
+        if not rounds[-1].fine:
+            return 1
+    print(_table(rounds, points))
+    return 0
+
+
+def _kills_of(found: Round) -> Counter[str]:
+    """The kills of a round by point."""
+    places = (place.rpartition(" ") for place in found.fired.elements())
+    return Counter(point for point, _, kind in places if kind == "kill")
+
+
+def _table(rounds: list[Round], points: Sequence[str]) -> str:
+    """All faults of some rounds, as a table of Markdown, and the sums."""
+    armed: Counter[str] = sum((each.armed for each in rounds), Counter())
+    fired: Counter[str] = sum((each.fired for each in rounds), Counter())
+    besides: Counter[str] = sum((each.besides for each in rounds), Counter())
+    lines = [
+        "| where | kind | armed | fired | lost | duplicated |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for kind in ("kill", "freeze", "enospc"):
+        for point in points:
+            place = f"{point} {kind}"
+            if n := armed[place]:
+                struck = [each for each in rounds if place in each.armed]
+                harm = [sum(getattr(e, what) for e in struck) for what in ("lost", "duplicated")]
+                lines.append(
+                    f"| `{point}` | {kind} | {n} | {fired[place]} | {harm[0]} | {harm[1]} |"
+                )
+    sums = {
+        name: sum(getattr(each, name) for each in rounds)
+        for name in ("kills", "starts", "rows", "lost", "duplicated")
+    }
+    lines += [
+        "",
+        f"{len(rounds)} queries, {sums['starts']:,} starts, {sums['rows']:,} rows: "
+        f"{sums['kills']:,} kills, {fired.total():,} faults at named steps, all of which fired; "
+        + ", ".join(f"{what} {n}" for what, n in sorted(besides.items()))
+        + f": {sums['lost']} lost, {sums['duplicated']} duplicated.",
+    ]
+    return "\n".join(lines)
