@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from dedup import faults
+from dedup.catalog.localfile import sync
 from dedup.errors import ConfigError, MissingExtraError, SinkError
 from dedup.lakehouse.iceberg_schema import columns_of, schema_of
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
@@ -344,14 +347,10 @@ def _check_file(table: Table, file: DataFile) -> None:
         )
 
 
-def _make_durable(path: str) -> None:
+def _make_durable(place: str) -> None:
     """Flush a file of a local file system to its disk."""
-    from pathlib import Path
-
-    from dedup.catalog.localfile import sync
-    from dedup.catalog.uri import local_path, scheme_of
-
-    if scheme_of(path) in (None, "file"):
-        where = Path(local_path(path) if scheme_of(path) else path)
-        sync(where)
-        sync(where.parent)
+    told = urlsplit(place)
+    if told.scheme in ("", "file"):
+        # As pyiceberg takes it: what is encoded in it stays so.
+        sync(Path(told.path))
+        sync(Path(told.path).parent)

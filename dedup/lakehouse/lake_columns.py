@@ -94,6 +94,20 @@ class TableColumns:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def check_names(stream: Sequence[tuple[str, str]]) -> None:
+    """Refuse a stream with two columns of one name, for which case does not count.
+
+    Raises
+    ------
+    ConfigError
+        Naming it.
+    """
+    names = [name.lower() for name, _ in stream]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"The stream has two columns of the name {name!r}: rename one.")
+
+
 def fitting(
     shown: str, columns: Sequence[Column], stream: Sequence[tuple[str, str]]
 ) -> TableColumns:
@@ -114,8 +128,6 @@ def fitting(
         Naming the column that does not fit.
     """
     names = [name for name, _ in stream]
-    if len(set(names)) < len(names):
-        raise ConfigError("The stream has two columns of one name: rename one of them.")
     there = {column.name: column for column in columns}
     for name, kind in stream:
         if name not in there:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dedup.lakehouse.delta_table import delta_files, delta_library
 from dedup.lakehouse.iceberg_table import iceberg_files, iceberg_library
+from dedup.lakehouse.lake_columns import check_names
 from dedup.lakehouse.lake_options import DELTA, ICEBERG, LakeOptions, lake_options
 from dedup.lakehouse.lake_work import LakeTable, LakeWork
 from dedup.sinks.foreach_batch import Columns, SinkFunction
@@ -106,6 +107,7 @@ def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
     ConfigError
         Saying what to change.
     """
+    check_names(columns)
     return LakeWork(options, _LOOK[options.format_name](options, columns))
 
 

@@ -120,6 +120,6 @@ def publish_whole(
         return Outcome.COMMITTED
     raise SinkError(
         f"Micro-batch {batch.batch_id} could not be committed in {attempt + 1} attempts, the last "
-        f"one because: {reason}. Start the query again; should it have become visible meanwhile, it is "
-        "found then."
+        f"one because: {reason}. Start the query again; should it have become visible meanwhile, "
+        "it is found then."
     )

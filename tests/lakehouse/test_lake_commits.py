@@ -238,10 +238,9 @@ def test_the_table_changes_while_the_query_runs(lake: Lake, sink: Sink) -> None:
     assert not lake.found()
 
 
+@pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
 def test_snapshots_expire_before_the_replay(sink: Sink, lake: Lake, tmp_path: Path) -> None:
     """Spark's own marker of Iceberg goes with its snapshot."""
-    if lake.format != ICEBERG:
-        pytest.skip("the log of Delta Lake has its own test")
     sink.batch("run1", 0, range(10))
     sink.batch("run1", 1, range(10, 20))
     lake.add(20)
@@ -254,12 +253,11 @@ def test_snapshots_expire_before_the_replay(sink: Sink, lake: Lake, tmp_path: Pa
     assert lake.found() == once(21)
 
 
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
 def test_the_log_is_cleaned_and_files_are_rewritten_before_the_replay(
     sink: Sink, lake: Lake, tmp_path: Path
 ) -> None:
     """Only the checkpoint of the log is left, and none of the data files that the sink wrote."""
-    if lake.format != DELTA:
-        pytest.skip("the snapshots of Iceberg have their own test")
     from deltalake import DeltaTable
 
     sink.batch("run1", 0, range(10))
