@@ -77,6 +77,10 @@ OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semanti
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
 	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
+.PHONY: test-lakehouse
+test-lakehouse: java $(OLDER)/.ready-test ## Delta Lake's and Iceberg's own connectors, on the PySpark that has both (10 minutes)
+	@$(OLDER)/bin/python -m pytest tests/lakehouse/native --timeout 900 $(TEST_ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, and the C code with warnings as errors
 	$(PY) -m ruff check .
