@@ -101,7 +101,14 @@ class DeltaFiles:
                 part.drop_columns(list(self.partition_by)), buffer, metadata_collector=metadata
             )
             data = buffer.getvalue()
-            root.put_bytes(name, data)
+            try:
+                root.put_bytes(name, data)
+            except CatalogError as error:
+                raise SinkError(
+                    f"A data file of table {self.columns.shown} could not be written. Spark tries "
+                    "the task again; where another start of the query has just published this "
+                    f"micro-batch and cleaned up, let only one run. {error.text}"
+                ) from None
             files.append(DataFile(name, len(data), (texts, stats_of(metadata[0]))))
         return files
 

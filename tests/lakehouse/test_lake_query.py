@@ -57,6 +57,9 @@ def test_with_rocksdb_and_its_second_checkpoint_format(
             spark.conf.unset(name)
 
 
+@pytest.mark.parametrize(
+    "lake", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
+)
 def test_kills_at_every_step(
     spark: SparkSession, lake: Lake, tmp_path: Path, fault_folder: Path
 ) -> None:
@@ -94,7 +97,14 @@ def test_a_copy_of_the_checkpoint(spark: SparkSession, lake: Lake, tmp_path: Pat
     assert query.found() == once(90)
 
 
-@pytest.mark.parametrize("fails", [0, 1, 2], ids=["before", "between", "after"])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param(0, id="before", marks=pytest.mark.slow),
+        pytest.param(1, id="between"),
+        pytest.param(2, id="after", marks=pytest.mark.slow),
+    ],
+)
 def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fails: int) -> None:
     """Uniques to Delta Lake, copies to Iceberg; the query dies before, between and after them."""
     delta, iceberg = Lake(DELTA, tmp_path / "delta"), Lake(ICEBERG, tmp_path / "iceberg")
@@ -107,7 +117,7 @@ def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fail
     unique = delta_sink(delta.folder / "numbers", checkpoint=checkpoint, create=True)
     settings = {name: value for name, value in iceberg.options().items() if name != "table"}
     copies = iceberg_sink("shop.numbers", checkpoint=checkpoint, create=True, options=settings)
-    broken = [fails] if fails is not None else []
+    broken = [fails]
 
     def fail_at(step: int, batch_id: int) -> None:
         if batch_id == 1 and step in broken:

@@ -65,8 +65,8 @@ def spark(warehouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
     }
-    builder = SparkSession.builder.master("local[2]").appName("dedup tests").config(map=settings)
-    session = builder.getOrCreate()
+    builder = SparkSession.builder.master("local[2]").appName("dedup tests")
+    session = builder.config(map={**settings}).getOrCreate()
     session.sql("CREATE NAMESPACE IF NOT EXISTS lake.shop")
     yield session
     session.stop()
