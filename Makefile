@@ -160,6 +160,10 @@ faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a r
 faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at each step over a real server (fifteen minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.postgres.campaign --each 30 $(FAULTS_ARGS)
 
+.PHONY: faults-lakehouse
+faults-lakehouse: $(VENV)/.ready-test ## kill the lakehouse sinks 300 times over real tables (a quarter of an hour); FAULTS_ARGS="--kills 40"
+	@$(PY) -m tests.lakehouse.campaign $(FAULTS_ARGS)
+
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)
 	@$(PY) -m tests.model.walk $(MODEL_ARGS)

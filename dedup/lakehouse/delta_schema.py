@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup.errors import ConfigError, DataError
-from dedup.lakehouse.lake_columns import Column
+from dedup.lakehouse.lake_columns import NotWritten, TableColumn
 from dedup.lakehouse.spark_types import SparkType, spark_type
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _ON_COLUMNS = {
 _TEXT_CHARS = 64
 
 
-def columns_of(table: DeltaTable) -> list[Column]:
+def columns_of(table: DeltaTable) -> list[TableColumn]:
     """Return the columns of a table."""
     return [_column(one) for one in json.loads(table.schema().to_json())["fields"]]
 
@@ -85,20 +85,16 @@ def refuse_features(shown: str, table: DeltaTable) -> None:
             )
 
 
-def _column(one: dict[str, Any]) -> Column:
+def _column(one: dict[str, Any]) -> TableColumn:
     unsuitable = ""
     for key, what in _ON_COLUMNS.items():
         if key in (one.get("metadata") or {}):
             unsuitable = f"the table gives it {what}, which this sink does not keep"
     try:
         kind, arrow = _type(one["type"])
-    except _Unknown as error:
+    except NotWritten as error:
         kind, arrow, unsuitable = str(error), pa.null(), f"its type there is {error}"
-    return Column(one["name"], kind, arrow, not one.get("nullable", True), unsuitable)
-
-
-class _Unknown(Exception):
-    """A type that this sink does not write."""
+    return TableColumn(one["name"], kind, arrow, not one.get("nullable", True), unsuitable)
 
 
 def _type(told: Any) -> tuple[str, pa.DataType]:
@@ -109,7 +105,7 @@ def _type(told: Any) -> tuple[str, pa.DataType]:
         if told.startswith("decimal("):
             digits, scale = (int(part) for part in told[8:-1].split(","))
             return f"decimal({digits},{scale})", pa.decimal128(digits, scale)
-        raise _Unknown(told)
+        raise NotWritten(told)
     if told["type"] == "array":
         kind, arrow = _inner(told["elementType"], told["containsNull"])
         return f"array<{kind}>", pa.list_(pa.field("element", arrow))
@@ -124,12 +120,12 @@ def _type(told: Any) -> tuple[str, pa.DataType]:
             names.append(f"{one['name']}:{kind}")
             fields.append(pa.field(one["name"], arrow))
         return f"struct<{','.join(names)}>", pa.struct(fields)
-    raise _Unknown(str(told["type"]))
+    raise NotWritten(str(told["type"]))
 
 
 def _inner(told: Any, is_nullable: bool) -> tuple[str, pa.DataType]:
     if not is_nullable:
-        raise _Unknown("nested and requires a value, which this sink does not look for")
+        raise NotWritten("nested and requires a value, which this sink does not look for")
     return _type(told)
 
 

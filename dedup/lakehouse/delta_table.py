@@ -30,7 +30,7 @@ from dedup.lakehouse.lake_options import LakeOptions
 from dedup.lakehouse.lake_work import DataFile
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
-from dedup.sinks.whole import Outcome
+from dedup.sinks.whole import Publication
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -196,9 +196,13 @@ class DeltaPort:
         properties = CommitProperties(
             # For people; it goes with the log's old files.
             custom_metadata={"dedup": marker.to_bytes().decode()},
-            # Not one: delta-rs would look for conflicts of its own kind alone.
+            # What came in between is for `newest` to look at.
             max_commit_retries=0,
-            app_transactions=[Transaction(name, number) for name, number in numbers.items()],
+            # Without a time they would go with the first checkpoint of the log, where the table has
+            # delta.setTransactionRetentionDuration.
+            app_transactions=[
+                Transaction(name, number, marker.time_ms) for name, number in numbers.items()
+            ],
         )
         faults.point("lakehouse.commit.before")
         try:
@@ -219,11 +223,11 @@ class DeltaPort:
         """Return whether a marker that was read is the one that this port sent."""
         return self._found == self._own
 
-    def clean(self, outcome: Outcome) -> None:
+    def clean(self, outcome: Publication) -> None:
         """Delete data files of this micro-batch that no commit can name."""
         with suppress(CatalogError):
             root = Root(self.target.options.table)
-            if outcome is Outcome.COMMITTED:
+            if outcome is Publication.COMMITTED:
                 # All others of the micro-batch are of attempts that do not count.
                 mine = {file.path for file in self.files}
                 there = root.list(self.target.folder(self.batch))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import ConfigError
-from dedup.lakehouse.lake_columns import Column
+from dedup.lakehouse.lake_columns import NotWritten, TableColumn
 from dedup.lakehouse.spark_types import SparkType, spark_type
 
 if TYPE_CHECKING:
@@ -32,20 +32,16 @@ _SCALARS: dict[str, tuple[str, pa.DataType]] = {
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
-class _Unknown(Exception):
-    """A type that this sink does not write."""
-
-
-def columns_of(schema: Schema) -> list[Column]:
+def columns_of(schema: Schema) -> list[TableColumn]:
     """Return the columns of a table."""
     columns = []
     for one in schema.fields:
         try:
             kind, arrow = _type(one.field_type)
-            columns.append(Column(one.name, kind, arrow, one.required))
-        except _Unknown as error:
+            columns.append(TableColumn(one.name, kind, arrow, one.required))
+        except NotWritten as error:
             why = f"its type there is {error}"
-            columns.append(Column(one.name, str(error), pa.null(), one.required, why))
+            columns.append(TableColumn(one.name, str(error), pa.null(), one.required, why))
     return columns
 
 
@@ -71,13 +67,13 @@ def _type(told: Any) -> tuple[str, pa.DataType]:
             fields.append(pa.field(one.name, arrow))
         return f"struct<{','.join(names)}>", pa.struct(fields)
     if str(told) not in _SCALARS:
-        raise _Unknown(str(told))
+        raise NotWritten(str(told))
     return _SCALARS[str(told)]
 
 
 def _inner(told: Any, is_required: bool) -> tuple[str, pa.DataType]:
     if is_required:
-        raise _Unknown("nested and requires a value, which this sink does not look for")
+        raise NotWritten("nested and requires a value, which this sink does not look for")
     return _type(told)
 
 
@@ -103,7 +99,7 @@ def schema_of(stream: Sequence[tuple[str, str]]) -> Schema:
         number = next(numbers)
         try:
             made = _made(spark_type(kind), numbers)
-        except _Unknown as error:
+        except NotWritten as error:
             raise ConfigError(
                 f"Column {name!r} cannot be created: Iceberg has no {error}, or this sink does not "
                 "write it. Cast it to another type."
@@ -135,5 +131,5 @@ def _made(kind: SparkType, numbers: Iterator[int]) -> Any:
         "timestamp_ntz": types.TimestampType,
     }  # fmt: skip
     if kind.name not in scalars:
-        raise _Unknown(kind.name)
+        raise NotWritten(kind.name)
     return scalars[kind.name]()

@@ -27,7 +27,7 @@ from dedup.lakehouse.lake_options import LakeOptions
 from dedup.lakehouse.lake_work import DataFile
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
-from dedup.sinks.whole import Outcome
+from dedup.sinks.whole import Publication
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -196,12 +196,12 @@ class IcebergPort:
         """Return whether a marker that was read is the one that this port sent."""
         return self._sent is not None and marker == self._sent
 
-    def clean(self, outcome: Outcome) -> None:
+    def clean(self, outcome: Publication) -> None:
         """Delete data files of this micro-batch that no commit can name.
 
         Those of killed tasks have names that no driver knows: `remove_orphan_files` finds them.
         """
-        if outcome is Outcome.FOUND and self._table is not None:
+        if outcome is Publication.FOUND and self._table is not None:
             for file in self.files:
                 with suppress(Exception):
                     self._table.io.delete(file.path)

@@ -27,8 +27,12 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 CHUNK_BYTES = 128 << 20
 
 
+class NotWritten(Exception):
+    """A type that these sinks do not write."""
+
+
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Parameters
@@ -59,13 +63,13 @@ class TableColumns:
     ----------
     shown : str
         The table, for errors.
-    columns : tuple of Column
+    columns : tuple of TableColumn
     given : tuple of str
         Names of the stream's columns, in its order.
     """
 
     shown: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     given: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch) -> pa.Table:
@@ -109,7 +113,7 @@ def check_names(stream: Sequence[tuple[str, str]]) -> None:
 
 
 def fitting(
-    shown: str, columns: Sequence[Column], stream: Sequence[tuple[str, str]]
+    shown: str, columns: Sequence[TableColumn], stream: Sequence[tuple[str, str]]
 ) -> TableColumns:
     """Return how a stream's columns go into those of a table, by their names.
 
@@ -117,7 +121,7 @@ def fitting(
     ----------
     shown : str
         The table, for errors.
-    columns : sequence of Column
+    columns : sequence of TableColumn
         Of the table.
     stream : sequence of (str, str)
         Of the stream: names and Spark's types.

@@ -18,7 +18,7 @@ from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, StagedSlice
-from dedup.sinks.whole import Outcome, WholePort, publish_whole
+from dedup.sinks.whole import Publication, WholePort, publish_whole
 from dedup.sinks.work import Answer
 
 
@@ -41,7 +41,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFiles(StagedSlice):
+class WrittenSlice(StagedSlice):
     """A slice that waits in data files."""
 
     files: tuple[DataFile, ...] = ()
@@ -50,7 +50,7 @@ class StagedFiles(StagedSlice):
 class LakePort(WholePort, Protocol):
     """A table in the hands of one driver."""
 
-    def clean(self, outcome: Outcome) -> None:
+    def clean(self, outcome: Publication) -> None:
         """Delete data files of this micro-batch that no commit can name; never raises."""
 
 
@@ -110,7 +110,7 @@ class LakeWork:
                 files += self._write(batch, slot, waiting)
         files += self._write(batch, slot, waiting)
         faults.point("lakehouse.task.end")
-        return Answer(batch, StagedFiles(slot, content, "", tuple(files)))
+        return Answer(batch, WrittenSlice(slot, content, "", tuple(files)))
 
     def _write(self, batch: Batch, slot: int, waiting: list[pa.Table]) -> list[DataFile]:
         if not waiting:
@@ -135,7 +135,7 @@ class LakeWork:
             return
         faults.point("lakehouse.driver.before")
         batch = answers[0].batch
-        staged = [answer.piece for answer in answers if isinstance(answer.piece, StagedFiles)]
+        staged = [answer.piece for answer in answers if isinstance(answer.piece, WrittenSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
         ledger.settle(self.table.setting)
         known = None if self.options.accept_lost_markers else ledger.published()
@@ -148,7 +148,7 @@ class LakeWork:
             accept_difference=self.options.accept_difference == batch.batch_id,
         )
         faults.point("lakehouse.driver.published")
-        if outcome is not Outcome.NOTHING:
+        if outcome is not Publication.NOTHING:
             port.clean(outcome)
             ledger.note_published(batch.batch_id)
         faults.point("lakehouse.driver.after")

@@ -35,7 +35,7 @@ UNANSWERED = 3
 _LONGEST_WAIT_S = 1.0
 
 
-class Outcome(enum.Enum):
+class Publication(enum.Enum):
     """What became of a micro-batch."""
 
     #: This call has committed it.
@@ -74,7 +74,7 @@ def publish_whole(
     *,
     known_batch_id: int | None = None,
     accept_difference: bool = False,
-) -> Outcome:
+) -> Publication:
     """Publish a micro-batch whole, unless it is published.
 
     Parameters
@@ -102,12 +102,12 @@ def publish_whole(
         refuse_older_checkpoint(batch, newest)
         if newest is not None and newest.batch_id == batch.batch_id:
             if port.is_own(newest):
-                return Outcome.COMMITTED
+                return Publication.COMMITTED
             if not accept_difference:
                 refuse_other_content(newest, content)
-            return Outcome.FOUND
+            return Publication.FOUND
         if not content.rows:
-            return Outcome.NOTHING
+            return Publication.NOTHING
         try:
             port.commit(batch.marker(WHOLE, content))
         except (Aborted, Indefinite) as error:
@@ -117,7 +117,7 @@ def publish_whole(
                 break
             time.sleep(min(0.01 * 2**attempt, _LONGEST_WAIT_S))
             continue
-        return Outcome.COMMITTED
+        return Publication.COMMITTED
     raise SinkError(
         f"Micro-batch {batch.batch_id} could not be committed in {attempt + 1} attempts, the last "
         f"one because: {reason}. Start the query again; should it have become visible meanwhile, "

@@ -165,15 +165,17 @@ class Campaign:
         for _ in range(_STARTS):
             self._number += 1
             drivers = self._rng.choice((1, 1, 1, 2))
-            for worker in self._workers[:drivers]:
+            asked = []
+            for number in range(drivers):
                 answers = self._tasks(f"run{self._number}", batch_id)
-                worker.send("complete", answers)
+                asked.append(self._workers[number])
+                asked[-1].send("complete", answers)
             if self._rng.random() < 0.3:
                 self._lake.add(_THEIRS + self._theirs)
                 self._theirs += 1
                 self.besides["other writer"] += 1
             self.besides["two drivers"] += drivers == 2
-            found = [worker.answer() for worker in self._workers[:drivers]]
+            found = [worker.answer() for worker in asked]
             self._replace()
             if any(self._is_done(each) for each in found):
                 return

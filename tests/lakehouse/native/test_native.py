@@ -145,7 +145,10 @@ def recipe(query: Native) -> Callable[[DataFrame, int], None]:
 def test_delta_recipe_in_foreach_batch(query: Native) -> None:
     with pytest.raises(StreamingQueryException) as stopped:
         query.twice(lambda writer: writer.foreachBatch(recipe(query)).start())
-    assert "STATE_STORE_COMMIT_VALIDATION_FAILED" in stopped.value.getStackTrace()
+    causes: list[Any] = [stopped.value]
+    while causes[-1] is not None:
+        causes.append(getattr(causes[-1], "_cause", None))
+    assert "STATE_STORE_COMMIT_VALIDATION_FAILED" in "".join(map(str, causes))
     assert query.in_delta() == once()
 
 
