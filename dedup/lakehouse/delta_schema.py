@@ -37,14 +37,14 @@ _KNOWN_FEATURES = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns",
     "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck",
 })  # fmt: skip
-#: What a property or the description of a column stands for that rows have to obey.
+#: What the description of a column, also of one inside a structure, stands for.
 _ON_COLUMNS = {
     "delta.invariants": "an invariant",
-    "delta.generationExpression": "a generated value",
-    "delta.identity.start": "an identity",
-    "delta.columnMapping.id": "a mapped name",
-    "__CHAR_VARCHAR_TYPE_STRING": "a longest length",
+    "delta.generationExpression": "a generated column",
+    "delta.identity.start": "an identity column",
 }
+#: In the description of a ``varchar(n)``.
+_LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
 #: Texts of at most this length go into the statistics whole.
 _TEXT_CHARS = 64
 
@@ -72,7 +72,9 @@ def refuse_features(shown: str, table: DeltaTable) -> None:
     settings = table.metadata().configuration
     mapped = settings.get("delta.columnMapping.mode", "none") != "none"
     checks = sorted(name for name in settings if name.startswith("delta.constraints."))
+    schema = table.schema().to_json()
     for has, what in (
+        *((f'"{key}"' in schema, what) for key, what in _ON_COLUMNS.items()),
         (mapped, "column mapping"),
         (bool(checks), f"the constraint {', '.join(c.split('.')[-1] for c in checks)}"),
         (settings.get("delta.enableRowTracking") == "true", "row tracking"),
@@ -87,9 +89,8 @@ def refuse_features(shown: str, table: DeltaTable) -> None:
 
 def _column(one: dict[str, Any]) -> TableColumn:
     unsuitable = ""
-    for key, what in _ON_COLUMNS.items():
-        if key in (one.get("metadata") or {}):
-            unsuitable = f"the table gives it {what}, which this sink does not keep"
+    if _LONGEST in (one.get("metadata") or {}):
+        unsuitable = "the table gives it a longest length, which this sink does not look for"
     try:
         kind, arrow = _type(one["type"])
     except NotWritten as error:

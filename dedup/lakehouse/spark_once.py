@@ -16,7 +16,7 @@ from dedup import faults
 from dedup.errors import SinkError
 from dedup.lakehouse.delta_table import app_id, delta_library
 from dedup.lakehouse.iceberg_table import marker_property
-from dedup.sinks.foreach_batch import query_of, query_of_checkpoint
+from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint
 from dedup.sinks.shared_options import check_name, located
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _IN_SUMMARY = "dedup.marker"
 
 
-class DeltaOnce:
+class DeltaOnce(NamedSink):
     """Function for ``foreachBatch``; made by `delta_once`."""
 
     def __init__(self, table: str, name: str, checkpoint: str, options: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ class DeltaOnce:
         faults.point("lakehouse.commit.after")
 
 
-class IcebergOnce:
+class IcebergOnce(NamedSink):
     """Function for ``foreachBatch``; made by `iceberg_once`."""
 
     def __init__(self, table: str, name: str, checkpoint: str, options: Mapping[str, str]) -> None:

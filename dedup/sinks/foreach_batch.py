@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,7 +22,26 @@ if TYPE_CHECKING:
 Columns: TypeAlias = "Sequence[tuple[str, str]]"
 
 
-class SinkFunction:
+class NamedSink(ABC):
+    """A function for ``foreachBatch`` that knows whose it is, for `split`.
+
+    Attributes
+    ----------
+    sink : str
+        Its name within the query.
+    checkpoint : str
+        The query's checkpoint location.
+    """
+
+    sink: str
+    checkpoint: str
+
+    @abstractmethod
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Publish the rows of a micro-batch."""
+
+
+class SinkFunction(NamedSink):
     """Function for ``foreachBatch`` that publishes each micro-batch once.
 
     It gives each unbroken row of micro-batches an ID of its own, in place of Spark's for a start of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -206,7 +208,6 @@ def test_statistics_let_readers_pass_files_by(lake: Lake, tmp_path: Path) -> Non
 
 def test_statistics_of_nothing_but_nulls() -> None:
     import io
-    import json
 
     import pyarrow.parquet as pq
 
@@ -233,17 +234,44 @@ def test_statistics_of_nothing_but_nulls() -> None:
 def test_features_of_delta_are_refused(
     lake: Lake, tmp_path: Path, settings: dict[str, str], why: str
 ) -> None:
-    import json
-
     Sink(lake, tmp_path / "checkpoint")
+    in_first_commit(lake, lambda told: told["configuration"].update(settings))
+    with pytest.raises(ConfigError, match=why):
+        Sink(lake, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"delta.generationExpression": "n + 1"}, "has a generated column"),
+        ({"delta.invariants": "x"}, "has an invariant"),
+        ({"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "gives it a longest length"),
+    ],
+)
+def test_columns_of_delta_that_ask_for_more(
+    lake: Lake, tmp_path: Path, metadata: dict[str, str], why: str
+) -> None:
+    Sink(lake, tmp_path / "checkpoint")
+
+    def change(told: dict[str, Any]) -> None:
+        schema = json.loads(told["schemaString"])
+        schema["fields"][1]["metadata"] = metadata
+        told["schemaString"] = json.dumps(schema)
+
+    in_first_commit(lake, change)
+    with pytest.raises(ConfigError, match=why):
+        Sink(lake, tmp_path / "checkpoint")
+
+
+def in_first_commit(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the first commit of a table of Delta Lake says of it."""
     first = lake.folder / f"numbers/_delta_log/{0:020d}.json"
     lines = [json.loads(line) for line in first.read_text().splitlines()]
     for line in lines:
         if "metaData" in line:
-            line["metaData"]["configuration"] |= settings
+            change(line["metaData"])
     first.write_text("\n".join(json.dumps(line) for line in lines))
-    with pytest.raises(ConfigError, match=why):
-        Sink(lake, tmp_path / "checkpoint")
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)

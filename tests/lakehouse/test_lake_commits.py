@@ -163,6 +163,28 @@ def test_a_commit_whose_answer_is_lost_and_that_others_follow(
     assert lake.found() == once(11)
 
 
+def test_commits_that_never_have_an_answer(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, a catalog that is away: nothing is tried for ever."""
+    calls: list[str] = []
+
+    def fails(*_: object, **__: object) -> None:
+        calls.append("called")
+        raise OSError("no space left")
+
+    where = "deltalake.DeltaTable.create_write_transaction"
+    if lake.format == ICEBERG:
+        where = "pyiceberg.table.Transaction.commit_transaction"
+    monkeypatch.setattr(where, fails)
+    with pytest.raises(SinkError, match="in 3 attempts, the last one because: no space left"):
+        sink.batch("run1", 0, range(10))
+    assert len(calls) == 3
+    monkeypatch.undo()
+    sink.batch("run1", 0, range(10))
+    assert lake.found() == once(10)
+
+
 @pytest.mark.parametrize("begun", [False, True], ids=["all", "some"])
 def test_what_attempts_left_that_do_not_count(lake: Lake, sink: Sink, begun: bool) -> None:
     """Files of tasks whose answer never came, and of a whole run that was killed."""

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id, faults, split
 from dedup.errors import ConfigError, SinkError, cause
-from dedup.lakehouse import delta_sink, iceberg_sink
+from dedup.lakehouse import delta_once, delta_sink, iceberg_once, iceberg_sink
 from dedup.lakehouse.lake_options import DELTA, ICEBERG
 from tests.lakehouse.lake_query import LakeQuery
 from tests.lakehouse.lakes import Lake, once
@@ -149,6 +149,18 @@ def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fail
     assert delta.found() == once(15)
     assert sorted(iceberg.found().elements()) == [0, 1, 5, 6, 7, 8, 9]
     assert set(iceberg.read()["verdict"].to_pylist()) == {"duplicate"}
+
+
+def test_split_knows_the_checkpoint_of_sinks_with_jars(spark: SparkSession, tmp_path: Path) -> None:
+    query = FileQuery(spark, "none", tmp_path / "query")
+    query.add([{"n": 1}])
+    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "c"), verdict="verdict")
+    marked = query.rows().transform(operator)
+    unique = delta_once("/orders", checkpoint="/a")
+    with pytest.raises(ConfigError, match="one checkpoint; these have /a and /b"):
+        split(marked, unique=unique, late=iceberg_once("shop.late", checkpoint="/b"))
+    with pytest.raises(ConfigError, match="Two sinks of the query have the name 'delta'"):
+        split(marked, unique=unique, late=delta_once("/late", checkpoint="/a"))
 
 
 def test_what_cannot_be_is_refused_before_the_query_starts(
