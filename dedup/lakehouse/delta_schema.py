@@ -35,7 +35,7 @@ _NAMES = {spark: delta for delta, (spark, _) in _SCALARS.items()}
 #: Features that ask nothing of who adds rows, or nothing that is not looked at below.
 _KNOWN_FEATURES = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns",
-    "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck",
+    "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
 })  # fmt: skip
 #: What the description of a column, also of one inside a structure, stands for.
 _ON_COLUMNS = {

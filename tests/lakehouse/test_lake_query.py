@@ -25,6 +25,10 @@ ROCKSDB_2 = {
     ),
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
+#: What the two have in common by then is tested by one of them, elsewhere by both.
+BOTH_IF_SLOW = pytest.mark.parametrize(
+    "lake", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
+)
 
 
 def test_the_last_micro_batch_runs_again(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
@@ -57,9 +61,7 @@ def test_with_rocksdb_and_its_second_checkpoint_format(
             spark.conf.unset(name)
 
 
-@pytest.mark.parametrize(
-    "lake", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
-)
+@BOTH_IF_SLOW
 def test_kills_at_every_step(
     spark: SparkSession, lake: Lake, tmp_path: Path, fault_folder: Path
 ) -> None:
@@ -75,6 +77,7 @@ def test_kills_at_every_step(
     )
 
 
+@BOTH_IF_SLOW
 def test_a_copy_of_the_checkpoint(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """It has the same ID: what the original has taken is found, what only it takes is not."""
     query = LakeQuery(spark, lake, tmp_path / "query")

@@ -188,6 +188,20 @@ def test_dedup_delta_beside_the_connector(query: Native) -> None:
     assert query.in_delta() == once() + Counter([1000])
 
 
+@pytest.mark.parametrize("feature", ["DeletionVectors", "ChangeDataFeed"])
+def test_dedup_delta_into_tables_with_features(query: Native, feature: str) -> None:
+    """Some rows were deleted in place before."""
+    target = f"delta.`{query.path}`"
+    query.spark.sql(
+        f"ALTER TABLE {target} SET TBLPROPERTIES ('delta.enable{feature}' = 'true', "
+        "'delta.checkpointInterval' = '2')"
+    )
+    query.spark.sql(f"INSERT INTO {target} SELECT id + 1000 FROM range(10)")
+    query.spark.sql(f"DELETE FROM {target} WHERE n > 1004")
+    query.twice(lambda writer: writer.format("dedup_delta").start(query.path))
+    assert query.in_delta() == once() + Counter(range(1000, 1005))
+
+
 # --- Iceberg
 
 
