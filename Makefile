@@ -161,7 +161,7 @@ faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at eac
 	@$(PY) -m tests.postgres.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-lakehouse
-faults-lakehouse: $(VENV)/.ready-test ## kill the lakehouse sinks 300 times over real tables (a quarter of an hour); FAULTS_ARGS="--kills 40"
+faults-lakehouse: $(VENV)/.ready-test ## kill the lakehouse sinks 300 times over real tables (half an hour on a busy machine); FAULTS_ARGS="--kills 40"
 	@$(PY) -m tests.lakehouse.campaign $(FAULTS_ARGS)
 
 .PHONY: model
