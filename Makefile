@@ -77,6 +77,10 @@ OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semanti
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
 	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
+.PHONY: test-lakehouse
+test-lakehouse: java $(OLDER)/.ready-test ## Delta Lake's and Iceberg's own connectors, on the PySpark that has both (10 minutes)
+	@$(OLDER)/bin/python -m pytest tests/lakehouse/native --timeout 900 $(TEST_ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, and the C code with warnings as errors
 	$(PY) -m ruff check .
@@ -163,6 +167,10 @@ faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at eac
 .PHONY: faults-files
 faults-files: $(VENV)/.ready-test ## kill the file sink 30 times at each step on a local disk and on S3 (fifteen minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.files_sink.campaign --each 30 $(FAULTS_ARGS)
+
+.PHONY: faults-lakehouse
+faults-lakehouse: $(VENV)/.ready-test ## kill the lakehouse sinks 300 times over real tables (half an hour on a busy machine); FAULTS_ARGS="--kills 40"
+	@$(PY) -m tests.lakehouse.campaign $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)

@@ -110,6 +110,16 @@ POINTS = {
     "postgres.driver.before": "all tasks have ended, the driver owns no slot yet",
     "postgres.driver.published": "the driver has published, the checkpoint does not say so",
     "postgres.driver.after": "the micro-batch is published, Spark has not logged it",
+    "lakehouse.task.begin": "a task of a table's sink has read nothing yet",
+    "lakehouse.stage.before": "rows are about to be written to data files",
+    "lakehouse.stage.after": "they are written, and Spark does not know",
+    "lakehouse.task.end": "all data files are written, the task has not ended",
+    "lakehouse.driver.before": "all tasks have ended, the table is unread",
+    "lakehouse.marker.read": "the driver has read the table and its marker",
+    "lakehouse.commit.before": "data files and marker are about to be committed",
+    "lakehouse.commit.after": "they are committed, and Spark does not know",
+    "lakehouse.driver.published": "the micro-batch is there, the checkpoint does not say so",
+    "lakehouse.driver.after": "the micro-batch is published, Spark has not logged it",
 }  # fmt: skip
 
 #: What a fault does: nothing (one visit goes by), SIGKILL, an exception, a full disk, a refusal,

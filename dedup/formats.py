@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make the formats of this package known to a session; twice is fine.
 
-    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once, and
-    ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files.
+    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once,
+    ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files,
+    ``format("dedup_delta")`` and ``format("dedup_iceberg")`` to tables of Delta Lake and Iceberg.
 
     Parameters
     ----------
@@ -33,14 +34,18 @@ def register(spark: SparkSession) -> None:
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
         raise ConfigError(
             f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
-            "dedup_kafka, dedup_postgres and dedup_files need PySpark 4.1 or newer. Use "
-            "writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), postgres_sink of "
-            "dedup.postgres, or files_sink of dedup.files, which do the same."
+            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark 4.1 "
+            "or newer. Use writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), postgres_sink of "
+            "dedup.postgres, files_sink of dedup.files, or delta_sink or iceberg_sink of "
+            "dedup.lakehouse, which do the same."
         )
     from dedup.files.sink.files_format import FilesSinkSource
     from dedup.kafka.sink.data_source import KafkaSinkSource
+    from dedup.lakehouse.lake_formats import DeltaSinkSource, IcebergSinkSource
     from dedup.postgres.postgres_format import PostgresSinkSource
 
     spark.dataSource.register(KafkaSinkSource)
     spark.dataSource.register(PostgresSinkSource)
     spark.dataSource.register(FilesSinkSource)
+    spark.dataSource.register(DeltaSinkSource)
+    spark.dataSource.register(IcebergSinkSource)

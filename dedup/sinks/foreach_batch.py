@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,7 +28,26 @@ def columns_of(schema: StructType) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-class SinkFunction:
+class NamedSink(ABC):
+    """A function for ``foreachBatch`` that knows whose it is, for `split`.
+
+    Attributes
+    ----------
+    sink : str
+        Its name within the query.
+    checkpoint : str
+        The query's checkpoint location.
+    """
+
+    sink: str
+    checkpoint: str
+
+    @abstractmethod
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Publish the rows of a micro-batch."""
+
+
+class SinkFunction(NamedSink):
     """Function for ``foreachBatch`` that publishes each micro-batch once.
 
     It gives each unbroken row of micro-batches an ID of its own, in place of Spark's for a start of
@@ -64,7 +84,7 @@ class SinkFunction:
             When the sink holds what contradicts it, or the micro-batch before was not published.
         """
         work = self._ready(rows.schema)
-        query_id = _query_of(rows) or self._query_of_checkpoint(batch_id)
+        query_id = query_of(rows) or query_of_checkpoint(self._checkpoint, batch_id, self._name)
         run_id = self._row(query_id, batch_id)
         self._rows[query_id] = (run_id, batch_id, False)
 
@@ -82,17 +102,6 @@ class SinkFunction:
         work.complete(answers)
         self._rows[query_id] = (run_id, batch_id, True)
 
-    def _query_of_checkpoint(self, batch_id: int) -> str:
-        """Return whose checkpoint it is, where that query runs this micro-batch now."""
-        found = read_progress(self._checkpoint)
-        if not found.again or found.next_batch_id != batch_id:
-            raise ConfigError(
-                f"Micro-batch {batch_id} is not the one that the query of {self._checkpoint} runs: "
-                f"give {self._name} as `checkpoint` the checkpointLocation of the query that calls "
-                "it, and call it from foreachBatch alone."
-            )
-        return found.query_id
-
     def _row(self, query_id: str, batch_id: int) -> str:
         run_id, last, published = self._rows.get(query_id, ("", batch_id, True))
         if batch_id == last + 1 and not published:
@@ -103,7 +112,33 @@ class SinkFunction:
         return run_id if batch_id == last + 1 else str(uuid.uuid4())
 
 
-def _query_of(rows: DataFrame) -> str:
+def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
+    """Return whose checkpoint it is, where that query runs this micro-batch now.
+
+    Parameters
+    ----------
+    checkpoint : str
+        As `located` gives it.
+    batch_id : int
+    name : str
+        Of the function, for the error.
+
+    Raises
+    ------
+    ConfigError
+        Where it does not.
+    """
+    found = read_progress(checkpoint)
+    if not found.again or found.next_batch_id != batch_id:
+        raise ConfigError(
+            f"Micro-batch {batch_id} is not the one that the query of {checkpoint} runs: "
+            f"give {name} as `checkpoint` the checkpointLocation of the query that calls "
+            "it, and call it from foreachBatch alone."
+        )
+    return found.query_id
+
+
+def query_of(rows: DataFrame) -> str:
     """Return the ID of the query that runs, empty in a session of Spark Connect."""
     try:
         return rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

@@ -182,12 +182,12 @@ def publish_slice(
     """
     if not _goes_on_warm(batch, slot, rows):
         newest = slot.own()
-        _refuse_older_checkpoint(batch, newest)
+        refuse_older_checkpoint(batch, newest)
         if newest is None or newest.run_id != batch.run_id:
             return rows.stage()
         if newest.batch_id == batch.batch_id:
             content = rows.drain()
-            _refuse_other_content(newest, content)
+            refuse_other_content(newest, content)
             return PublishedSlice(number, content, found=True)
         slot.begin()
         rows.send_first(slot)
@@ -300,14 +300,14 @@ def _decide(
     staged = {piece.slot: piece for piece in slices if isinstance(piece, StagedSlice)}
     # The slot of whole micro-batches as well: an earlier start may have had the other mode.
     newest = sink.own([WHOLE, *sorted({*sink.slots(), *staged} - {WHOLE})])
-    _refuse_lost_markers(batch, newest, known_batch_id)
+    refuse_lost_markers(batch, newest, known_batch_id)
     for marker in newest.values():
-        _refuse_older_checkpoint(batch, marker)
+        refuse_older_checkpoint(batch, marker)
     published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
     if WHOLE in published:
         if (compare_whole or not whole) and not accept_difference:
             everything = sum((piece.content for piece in slices), Content())
-            _refuse_other_content(published[WHOLE], everything)
+            refuse_other_content(published[WHOLE], everything)
         return
     if published and not accept_difference:
         _compare(published, {piece.slot: piece.content for piece in slices})
@@ -376,10 +376,11 @@ def _compare(published: Mapping[int, Marker], now: Mapping[int, Content]) -> Non
                 "execution), and change that after this micro-batch.",
                 remedy="sink-differs",
             )
-        _refuse_other_content(marker, now[number])
+        refuse_other_content(marker, now[number])
 
 
-def _refuse_other_content(marker: Marker, content: Content) -> None:
+def refuse_other_content(marker: Marker, content: Content) -> None:
+    """Refuse a slice that holds other rows than its marker says."""
     if (marker.rows, marker.content) == (content.rows, content.hash):
         return
     raise SinkError(
@@ -393,7 +394,8 @@ def _refuse_other_content(marker: Marker, content: Content) -> None:
     )
 
 
-def _refuse_older_checkpoint(batch: Batch, newest: Marker | None) -> None:
+def refuse_older_checkpoint(batch: Batch, newest: Marker | None) -> None:
+    """Refuse a micro-batch that is older than the newest one that is published."""
     if newest is not None and newest.batch_id > batch.batch_id:
         raise SinkError(
             f"The checkpoint is older than the sink: this is micro-batch {batch.batch_id}, and "
@@ -404,9 +406,10 @@ def _refuse_older_checkpoint(batch: Batch, newest: Marker | None) -> None:
         )
 
 
-def _refuse_lost_markers(
+def refuse_lost_markers(
     batch: Batch, newest: Mapping[int, Marker], known_batch_id: int | None
 ) -> None:
+    """Refuse markers that end before a micro-batch that is known to be published."""
     if known_batch_id is None:
         return
     found = max((marker.batch_id for marker in newest.values()), default=None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.errors import ConfigError
-from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.foreach_batch import NamedSink
 from dedup.sinks.shared_options import located
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str], list[str]]:
 
 
 def _checkpoint(functions: list[BatchFunction]) -> str | None:
-    sinks = {id(f): f for f in functions if isinstance(f, SinkFunction)}.values()
+    sinks = {id(f): f for f in functions if isinstance(f, NamedSink)}.values()
     names = [sink.sink for sink in sinks]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(

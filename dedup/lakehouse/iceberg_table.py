@@ -1,0 +1,356 @@
+"""A table of Apache Iceberg: what is written to it, and the commit that shows it, by pyiceberg.
+
+The marker is a *property of the table*, set in the commit that adds the files. What Spark's own
+sink leaves, a line in the snapshot's summary, is gone once the snapshot expires; a property stays.
+That commit asserts that the branch ``main`` is where it was when the marker was read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from dedup import faults
+from dedup.catalog.localfile import sync
+from dedup.errors import ConfigError, MissingExtraError, SinkError
+from dedup.lakehouse.iceberg_schema import columns_of, schema_of
+from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
+from dedup.lakehouse.lake_options import LakeOptions
+from dedup.lakehouse.lake_work import DataFile
+from dedup.sinks.marker import Marker
+from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from dedup.sinks.whole import Publication
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+#: Newer formats ask for row IDs, and more, of their writers.
+_NEWEST_FORMAT = 2
+
+
+def iceberg_library() -> None:
+    """Check that pyiceberg is there.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed.
+    """
+    try:
+        import pyiceberg.io.pyarrow  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("iceberg", "Writing to Iceberg") from None
+
+
+def marker_property(query_id: str, sink: str) -> str:
+    """Return the property of a table that holds the marker of a sink."""
+    return f"dedup.marker.{query_id}.{sink}"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFiles:
+    """A table that has been looked at; implements `dedup.lakehouse.lake_work.LakeTable`.
+
+    Parameters
+    ----------
+    options : LakeOptions
+    columns : TableColumns
+    metadata : TableMetadata
+    storage : mapping of str to str
+        How its files are reached.
+    """
+
+    options: LakeOptions
+    columns: TableColumns
+    metadata: TableMetadata
+    storage: dict[str, str]
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """What may not change while the sink has markers."""
+        return {"table": self.options.table, "table ID": str(self.metadata.table_uuid)}
+
+    def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
+        """Write rows to data files that are durable, under names that no other attempt has."""
+        from pyiceberg.io import load_file_io
+        from pyiceberg.io.pyarrow import write_file
+        from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+        from pyiceberg.table import WriteTask
+
+        spec, schema = self.metadata.spec(), self.metadata.schema()
+        keys = [
+            each.transform.pyarrow_transform(schema.find_field(each.source_id).field_type)(
+                rows.column(schema.find_field(each.source_id).name)
+            )
+            for each in spec.fields
+        ]
+        files = []
+        for values, part in parts(self._whole(rows), keys):
+            fields = [
+                PartitionFieldValue(each, value)
+                for each, value in zip(spec.fields, values, strict=True)
+            ]
+            task = WriteTask(
+                write_uuid=uuid.uuid4(),
+                task_id=slot,
+                schema=schema,
+                record_batches=part.combine_chunks().to_batches(),
+                partition_key=PartitionKey(fields, spec, schema) if fields else None,
+            )
+            storage = load_file_io(self.storage, self.metadata.location)
+            for made in write_file(storage, self.metadata, iter([task])):
+                _make_durable(made.file_path)
+                files.append(DataFile(made.file_path, made.file_size_in_bytes, made))
+        return files
+
+    def _whole(self, rows: pa.Table) -> pa.Table:
+        """Return rows with all columns of the table, null where the stream has none."""
+        arrays = [
+            rows.column(column.name)
+            if column.name in self.columns.given
+            else pa.nulls(len(rows), column.arrow)
+            for column in self.columns.columns
+        ]
+        fields = [
+            pa.field(column.name, column.arrow, not column.is_required)
+            for column in self.columns.columns
+        ]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+    def port(self, batch: Batch, files: Sequence[DataFile]) -> IcebergPort:
+        """Return the table in the hands of this driver, which may commit these files."""
+        return IcebergPort(self, batch, files)
+
+
+@dataclass(slots=True)
+class IcebergPort:
+    """A table in the hands of one driver; implements `dedup.lakehouse.lake_work.LakePort`."""
+
+    target: IcebergFiles
+    batch: Batch
+    files: Sequence[DataFile]
+    _table: Table | None = None
+    _sent: Marker | None = None
+
+    def newest(self) -> Marker | None:
+        """Read the table afresh; return the marker that its newest version holds of this sink."""
+        self._table = table = open_table(self.target.options)
+        if _shape_of(table.metadata) != _shape_of(self.target.metadata):
+            raise ConfigError(
+                f"Table {self.target.columns.shown} is another one, or has other columns, "
+                "partitions or another format than when the query started. Nothing of the "
+                "micro-batch is in the table. Start the query again, in foreachBatch with a new "
+                "iceberg_sink(...)."
+            )
+        name = marker_property(self.batch.query_id, self.batch.sink)
+        told = table.properties.get(name)
+        faults.point("lakehouse.marker.read")
+        if told is None:
+            return None
+        return Marker.from_bytes(told.encode(), f"property {name} of {self.target.columns.shown}")
+
+    def commit(self, marker: Marker) -> None:
+        """Make rows and marker visible, as the version right behind the one that was read last."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        table = self._table
+        assert table is not None, "newest comes first"
+        for file in self.files:
+            _check_file(table, file)
+        self._sent = marker
+        # By itself pyiceberg would commit again on top of whatever came in between, a marker too.
+        settings = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": settings})
+        summary = {
+            "dedup.query-id": marker.query_id,
+            "dedup.sink": marker.sink,
+            "dedup.batch-id": str(marker.batch_id),
+            "dedup.rows": str(marker.rows),
+            "dedup.content": marker.content,
+        }
+        name = marker_property(marker.query_id, marker.sink)
+        faults.point("lakehouse.commit.before")
+        try:
+            with table.transaction() as transaction:
+                with transaction.update_snapshot(summary).fast_append() as append:
+                    for file in self.files:
+                        append.append_data_file(file.entry)  # type: ignore[arg-type]
+                transaction.set_properties({name: marker.to_bytes().decode()})
+            faults.point("lakehouse.commit.after")
+        except CommitFailedException as error:
+            raise Aborted(str(error)) from None
+        except Exception as error:
+            raise Indefinite(str(error)) from None
+
+    def is_own(self, marker: Marker) -> bool:
+        """Return whether a marker that was read is the one that this port sent."""
+        return self._sent is not None and marker == self._sent
+
+    def clean(self, outcome: Publication) -> None:
+        """Delete data files of this micro-batch that no commit can name.
+
+        Those of killed tasks have names that no driver knows: `remove_orphan_files` finds them.
+        """
+        if outcome is Publication.FOUND and self._table is not None:
+            for file in self.files:
+                with suppress(Exception):
+                    self._table.io.delete(file.path)
+
+
+def iceberg_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergFiles:
+    """Return a table that has been looked at, for the columns of a stream.
+
+    Parameters
+    ----------
+    options : LakeOptions
+    stream : sequence of (str, str)
+        Names and Spark's types.
+
+    Raises
+    ------
+    ConfigError
+        Saying what to change.
+    MissingExtraError
+        If the extra ``iceberg`` is not installed.
+    """
+    iceberg_library()
+    if options.create:
+        _create(options, stream)
+    table = open_table(options)
+    metadata = table.metadata
+    if metadata.format_version > _NEWEST_FORMAT:
+        raise ConfigError(
+            f"Table {options.table} has format {metadata.format_version}, and this sink writes up "
+            f"to {_NEWEST_FORMAT}. Write with Spark's own connector and "
+            "dedup.lakehouse.iceberg_once."
+        )
+    if metadata.properties.get("write.format.default", "parquet").lower() != "parquet":
+        raise ConfigError(
+            f"Table {options.table} asks for files of "
+            f"{metadata.properties['write.format.default']}; this sink writes Parquet."
+        )
+    columns = fitting(options.table, columns_of(metadata.schema()), stream)
+    arrow = {column.name: column.arrow for column in columns.columns}
+    for each in metadata.spec().fields:
+        source = metadata.schema().find_field(each.source_id)
+        shown = f"{each.transform}({source.name})"
+        if metadata.schema().find_column_name(each.source_id) not in columns.given:
+            raise ConfigError(
+                f"Table {options.table} is divided by {shown}, and no column of the stream itself "
+                "is of that name."
+            )
+        try:
+            transform = each.transform.pyarrow_transform(source.field_type)
+            transform(pa.nulls(1, arrow[source.name]))
+        except Exception as error:
+            raise ConfigError(
+                f"Table {options.table} is divided by {shown}, which pyiceberg cannot compute "
+                f"here: {error}."
+            ) from None
+    return IcebergFiles(options, columns, metadata, dict(table.io.properties))
+
+
+def _create(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> None:
+    from pyiceberg.exceptions import TableAlreadyExistsError
+
+    catalog = _catalog(options)
+    try:
+        with suppress(TableAlreadyExistsError):
+            catalog.create_namespace_if_not_exists(options.table.rpartition(".")[0])
+            catalog.create_table(options.table, schema_of(stream))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"Table {options.table} could not be created: {error}. Start the query again once it "
+            "can."
+        ) from None
+
+
+def open_table(options: LakeOptions) -> Table:
+    """Return the newest version of the table.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    SinkError
+        If its catalog does not answer.
+    """
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return _catalog(options).load_table(options.table)
+    except (NoSuchNamespaceError, NoSuchTableError):
+        raise ConfigError(
+            f"Catalog {options.catalog} has no table {options.table}. Create it, correct the "
+            "option table, or let the option create=true make it from the columns of the stream."
+        ) from None
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"Table {options.table} cannot be read: {error}. Nothing was written. Start the query "
+            "again once it can."
+        ) from None
+
+
+def _catalog(options: LakeOptions) -> Catalog:
+    return _connected(options.catalog, tuple(sorted(options.properties.items())))
+
+
+@cache
+def _connected(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    try:
+        return load_catalog(name, **dict(properties))
+    except ValueError as error:
+        raise ConfigError(
+            f"There is no catalog of Iceberg named {name!r}: {error}. Give options such as "
+            "catalog.type and catalog.uri, or pyiceberg's own configuration."
+        ) from None
+
+
+def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
+    """Return what data files of a table hang on."""
+    return (
+        metadata.table_uuid,
+        metadata.current_schema_id,
+        metadata.default_spec_id,
+        metadata.format_version,
+        metadata.location,
+    )
+
+
+def _check_file(table: Table, file: DataFile) -> None:
+    """Refuse to commit a file that somebody has removed, such as orphans that are too young."""
+    try:
+        found = len(table.io.new_input(file.path))
+    except Exception:
+        found = -1
+    if found != file.size_bytes:
+        raise SinkError(
+            f"The data file {file.path} is gone or changed before it was committed; nothing of the "
+            "micro-batch is in the table. Let remove_orphan_files and others leave files alone "
+            "that are younger than a micro-batch takes, and start the query again."
+        )
+
+
+def _make_durable(place: str) -> None:
+    """Flush a file of a local file system to its disk."""
+    told = urlsplit(place)
+    if told.scheme in ("", "file"):
+        # As pyiceberg takes it: what is encoded in it stays so.
+        sync(Path(told.path))
+        sync(Path(told.path).parent)

@@ -1,0 +1,154 @@
+"""A sink of a table format as Spark runs it: tasks write data files, the driver commits them.
+
+Nobody reads a data file that no commit names, so tasks may write them beside those of the table.
+All that is promised rests on the one commit of the driver (`dedup.sinks.whole`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from dedup import faults
+from dedup.lakehouse.lake_columns import CHUNK_BYTES, TableColumns
+from dedup.lakehouse.lake_options import LakeOptions
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.ledger import Ledger
+from dedup.sinks.protocol import Batch, StagedSlice
+from dedup.sinks.whole import Publication, WholePort, publish_whole
+from dedup.sinks.work import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file that a task has written, and no commit names yet.
+
+    Parameters
+    ----------
+    path : str
+        Below the table's folder, or the whole place; as the format's commit names it.
+    size_bytes : int
+    entry : object
+        What else the commit says of it; travels to the driver.
+    """
+
+    path: str
+    size_bytes: int
+    entry: object
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSlice(StagedSlice):
+    """A slice that waits in data files."""
+
+    files: tuple[DataFile, ...] = ()
+
+
+class LakePort(WholePort, Protocol):
+    """A table in the hands of one driver."""
+
+    def clean(self, outcome: Publication) -> None:
+        """Delete data files of this micro-batch that no commit can name; never raises."""
+
+
+class LakeTable(Protocol):
+    """A table that has been looked at; it travels to the tasks."""
+
+    @property
+    def columns(self) -> TableColumns:
+        """Of the table and the stream."""
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """What may not change while the sink has markers."""
+
+    def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
+        """Write rows to data files that are durable, under names that no other attempt has."""
+
+    def port(self, batch: Batch, files: Sequence[DataFile]) -> LakePort:
+        """Return the table in the hands of this driver, which may commit these files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeWork:
+    """Implements `dedup.sinks.work.SinkWork`.
+
+    Parameters
+    ----------
+    options : LakeOptions
+    table : LakeTable
+    """
+
+    options: LakeOptions
+    table: LakeTable
+
+    @property
+    def name(self) -> str:
+        """Of the sink within its query."""
+        return self.options.name
+
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+        """Write the rows of a task to data files; return what it tells the driver.
+
+        Raises
+        ------
+        DataError
+            Where the table does not take a record.
+        """
+        faults.point("lakehouse.task.begin")
+        content, files = Content(), []
+        waiting: list[pa.Table] = []
+        for each in rows:
+            if not each.num_rows:
+                continue
+            content += content_of(each)
+            waiting.append(self.table.columns.rows(each))
+            if sum(table.nbytes for table in waiting) >= CHUNK_BYTES:
+                files += self._write(batch, slot, waiting)
+        files += self._write(batch, slot, waiting)
+        faults.point("lakehouse.task.end")
+        return Answer(batch, WrittenSlice(slot, content, "", tuple(files)))
+
+    def _write(self, batch: Batch, slot: int, waiting: list[pa.Table]) -> list[DataFile]:
+        if not waiting:
+            return []
+        faults.point("lakehouse.stage.before")
+        files = self.table.write(batch, slot, pa.concat_tables(waiting))
+        waiting.clear()
+        faults.point("lakehouse.stage.after")
+        return files
+
+    def complete(self, answers: Sequence[Answer]) -> None:
+        """Commit, on the driver, what the tasks of a micro-batch have written.
+
+        Raises
+        ------
+        ConfigError
+            When the table is not the one that the tasks have written for.
+        SinkError
+            When the table holds what contradicts this micro-batch.
+        """
+        if not answers:
+            return
+        faults.point("lakehouse.driver.before")
+        batch = answers[0].batch
+        staged = [answer.piece for answer in answers if isinstance(answer.piece, WrittenSlice)]
+        ledger = Ledger(self.options.ledger, batch.query_id)
+        ledger.settle(self.table.setting)
+        known = None if self.options.accept_lost_markers else ledger.published()
+        port = self.table.port(batch, [file for piece in staged for file in piece.files])
+        outcome = publish_whole(
+            batch,
+            port,
+            sum((piece.content for piece in staged), Content()),
+            known_batch_id=known,
+            accept_difference=self.options.accept_difference == batch.batch_id,
+        )
+        faults.point("lakehouse.driver.published")
+        if outcome is not Publication.NOTHING:
+            port.clean(outcome)
+            ledger.note_published(batch.batch_id)
+        faults.point("lakehouse.driver.after")

@@ -1,0 +1,173 @@
+"""Tables of both formats, and the sinks as tasks and the driver hold them, without a Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dedup import faults
+from dedup.lakehouse.lake_function import ready
+from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
+from dedup.lakehouse.lake_work import LakeWork
+from dedup.sinks.work import Answer, new_batch
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+NUMBERS = [("n", "bigint"), ("text", "string")]
+FORMATS = [DELTA, ICEBERG]
+
+
+class Lake:
+    """A folder with tables of one format.
+
+    Parameters
+    ----------
+    format_name : str
+        `DELTA` or `ICEBERG`.
+    folder : Path
+    """
+
+    def __init__(self, format_name: str, folder: Path) -> None:
+        self.format, self.folder = format_name, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def catalog(self) -> dict[str, str]:
+        """How pyiceberg finds the tables."""
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": f"file://{self.folder}/warehouse",
+        }
+
+    def options(self, table: str = "numbers") -> dict[str, str]:
+        """Options of a sink into a table."""
+        if self.format == DELTA:
+            return {"path": str(self.folder / table)}
+        named = {f"catalog.{name}": value for name, value in self.catalog.items()}
+        return {"table": f"shop.{table}", **named}
+
+    def iceberg(self, table: str = "numbers") -> Any:
+        """The table, by pyiceberg and a catalog of the test's own."""
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("default", **self.catalog).load_table(f"shop.{table}")
+
+    def read(self, table: str = "numbers") -> pa.Table:
+        """All rows of a table, by a reader of polars' own where there is one."""
+        if self.format == DELTA:
+            from deltalake import DeltaTable
+
+            return DeltaTable(str(self.folder / table)).to_pyarrow_table()
+        return self.iceberg(table).scan().to_arrow()
+
+    def found(self, table: str = "numbers") -> Counter[int]:
+        """How often each number is in a table."""
+        return Counter(self.read(table)["n"].to_pylist())
+
+    def versions(self, table: str = "numbers") -> int:
+        """How many commits a table has."""
+        if self.format == DELTA:
+            from deltalake import DeltaTable
+
+            return int(DeltaTable(str(self.folder / table)).version()) + 1
+        return len(self.iceberg(table).metadata.snapshots) + 1
+
+    def add(self, number: int, table: str = "numbers") -> None:
+        """Let somebody else append a row."""
+        rows = pa.table({"n": pa.array([number], pa.int64()), "text": ["theirs"]})
+        if self.format == DELTA:
+            from deltalake import write_deltalake
+
+            write_deltalake(str(self.folder / table), rows, mode="append")
+        else:
+            self.iceberg(table).append(rows)
+
+    def data_files(self, table: str = "numbers") -> set[str]:
+        """Data files that are there, by name."""
+        where = self.folder if self.format == DELTA else self.folder / "warehouse/shop"
+        return {path.name for path in (where / table).rglob("*.parquet")
+                if path.parent.name != "_delta_log"}  # fmt: skip
+
+    def named_files(self, table: str = "numbers") -> set[str]:
+        """Data files that the newest version names."""
+        if self.format == DELTA:
+            from deltalake import DeltaTable
+
+            return {Path(uri).name for uri in DeltaTable(str(self.folder / table)).file_uris()}
+        tasks = self.iceberg(table).scan().plan_files()
+        return {Path(task.file.file_path).name for task in tasks}
+
+
+class Sink:
+    """A sink into a table, whose tasks and driver the test calls.
+
+    Parameters
+    ----------
+    lake : Lake
+    checkpoint : Path
+    columns : sequence of (str, str), optional
+        Of the stream.
+    **options : str
+        With underscores for dots.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        checkpoint: Path,
+        columns: Sequence[tuple[str, str]] = NUMBERS,
+        *,
+        table: str = "numbers",
+        **options: str,
+    ) -> None:
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        given = {"checkpointLocation": str(checkpoint), "create": "true"}
+        all_options = given | lake.options(table) | named
+        self.lake = lake
+        self.work: LakeWork = ready(lake_options(lake.format, all_options), columns)
+
+    def write(
+        self, run_id: str, batch_id: int, slot: int, *rows: pa.RecordBatch, query: str = QUERY
+    ) -> Answer:
+        """Let a task write rows."""
+        batch = new_batch(query, self.work.name, run_id, batch_id)
+        return self.work.write(batch, slot, iter(rows))
+
+    def tasks(self, run_id: str, batch_id: int, *slices: Sequence[int]) -> list[Answer]:
+        """Let tasks write numbers, one for each slice."""
+        return [
+            self.write(run_id, batch_id, slot, numbers(each)) for slot, each in enumerate(slices)
+        ]
+
+    def batch(self, run_id: str, batch_id: int, *slices: Sequence[int]) -> None:
+        """Run a micro-batch, a task for each slice."""
+        self.work.complete(self.tasks(run_id, batch_id, *slices))
+
+
+def numbers(some: Sequence[int]) -> pa.RecordBatch:
+    """Rows of a table of numbers."""
+    texts = [f"v{n}" for n in some]
+    return pa.RecordBatch.from_pydict({"n": pa.array(some, pa.int64()), "text": pa.array(texts)})
+
+
+def once(count: int) -> Counter[int]:
+    """Each number once."""
+    return Counter(range(count))
+
+
+def at_point(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None]) -> list[str]:
+    """Call a function at the next visit to a point; the list is empty until it was."""
+    visited: list[str] = []
+
+    def point(here: str, path: object = None) -> None:
+        if here == name and not visited:
+            visited.append(here)
+            then()
+
+    monkeypatch.setattr(faults, "point", point)
+    return visited

@@ -1,0 +1,330 @@
+"""What goes into which column, what is refused by name, and tables that are divided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError, DataError
+from dedup.lakehouse.delta_schema import stats_of
+from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
+from dedup.lakehouse.spark_types import spark_type
+from dedup.sinks.work import new_batch
+from tests.lakehouse.lakes import QUERY, Lake, Sink
+
+AT = datetime(2026, 11, 24, 1, 2, 3, 456789)
+#: Spark's name, Arrow's type as Spark hands it, and values.
+VALUES: list[tuple[str, pa.DataType, list[Any]]] = [
+    ("boolean", pa.bool_(), [True, False, None]),
+    ("int", pa.int32(), [-(2**31), 2**31 - 1, None]),
+    ("bigint", pa.int64(), [-(2**63), 2**63 - 1, None]),
+    ("float", pa.float32(), [1.5, float("inf"), None]),
+    ("double", pa.float64(), [0.1, float("-inf"), None]),
+    ("decimal(38,10)", pa.decimal128(38, 10), [Decimal("0.0000000001"), Decimal(10) ** 27, None]),
+    ("decimal(5,2)", pa.decimal128(5, 2), [Decimal("-999.99"), Decimal(0), None]),
+    ("string", pa.string(), ["", "ä\0\n☃", None]),
+    ("binary", pa.binary(), [b"", b"\0\xff", None]),
+    ("date", pa.date32(), [date(1, 1, 1), date(9999, 12, 31), None]),
+    ("timestamp", pa.timestamp("us", "America/Los_Angeles"),
+     [AT.replace(tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), None]),
+    ("timestamp_ntz", pa.timestamp("us"), [AT, datetime(9999, 12, 31, 23, 59, 59, 999999), None]),
+    ("array<int>", pa.list_(pa.int32()), [[], [1, None], None]),
+    ("map<string,array<bigint>>", pa.map_(pa.string(), pa.list_(pa.int64())),
+     [[("a", [1, None]), ("b", None)], [], None]),
+    ("struct<a:int,b:struct<c:string,d:timestamp>>",
+     pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.string()),
+                                                    ("d", pa.timestamp("us", "UTC"))]))]),
+     [{"a": 1, "b": {"c": "x", "d": AT.replace(tzinfo=UTC)}}, {"a": None, "b": None}, None]),
+]  # fmt: skip
+
+
+def test_every_type_there_and_back(lake: Lake, tmp_path: Path) -> None:
+    columns = [(f"c{n}", kind) for n, (kind, _, _) in enumerate(VALUES)]
+    sink = Sink(lake, tmp_path / "checkpoint", columns)
+    arrays = [pa.array(values, arrow) for _, arrow, values in VALUES]
+    rows = pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    found = lake.read().to_pydict()
+    for (name, kind), array in zip(columns, arrays, strict=True):
+        is_instant = pa.types.is_timestamp(array.type) and array.type.tz is not None
+        wanted = (array.cast(pa.timestamp("us", "UTC")) if is_instant else array).to_pylist()
+        assert found[name] == wanted, kind
+
+
+def test_narrow_numbers_go_into_wider_ones(lake: Lake, tmp_path: Path) -> None:
+    wide = [("a", "bigint"), ("b", "double"), ("c", "decimal(20,5)"), ("text", "string")]
+    Sink(lake, tmp_path / "first", wide)
+    narrow = [("text", "varchar(9)"), ("c", "decimal(9,2)"), ("b", "float"), ("a", "smallint")]
+    sink = Sink(lake, tmp_path / "second", narrow)
+    rows = pa.RecordBatch.from_pydict({
+        "text": ["x"], "c": pa.array([Decimal("1.25")], pa.decimal128(9, 2)),
+        "b": pa.array([0.5], pa.float32()), "a": pa.array([7], pa.int16()),
+    })  # fmt: skip
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    assert lake.read().to_pylist() == [{"a": 7, "b": 0.5, "c": Decimal("1.25000"), "text": "x"}]
+
+
+def test_columns_that_the_stream_lacks_are_null(lake: Lake, tmp_path: Path) -> None:
+    Sink(lake, tmp_path / "first", [("n", "bigint"), ("more", "string")])
+    sink = Sink(lake, tmp_path / "second", [("n", "bigint")])
+    rows = pa.RecordBatch.from_pydict({"n": [1]})
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    assert lake.read().to_pylist() == [{"n": 1, "more": None}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ([("n", "decimal(20,0)")], r"Column 'n' does not go into table .*: it is decimal\(20,0\)"),
+        ([("n", "bigint"), ("text", "binary")], "it is binary, and there string"),
+        ([("n", "bigint"), ("at", "timestamp_ntz")], "it is timestamp_ntz, and there timestamp"),
+        ([("N", "bigint")], "has no column 'N'; it has 'n'"),
+        ([("n", "bigint"), ("n", "bigint")], "two columns of the name"),
+        ([("n", "string")], "it is string, and there bigint"),
+        ([("list", "array<string>")], r"it is array<string>, and there array<int>"),
+    ],
+)
+def test_columns_that_do_not_fit(
+    lake: Lake, tmp_path: Path, columns: list[tuple[str, str]], why: str
+) -> None:
+    there = [("n", "bigint"), ("text", "string"), ("at", "timestamp"), ("list", "array<int>")]
+    Sink(lake, tmp_path / "first", there)
+    with pytest.raises(ConfigError, match=why):
+        Sink(lake, tmp_path / "second", columns)
+
+
+@pytest.mark.parametrize("kind", ["variant", "interval day to second", "time(6)", "array<variant>"])
+def test_types_that_cannot_be_created(lake: Lake, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ConfigError, match="Column 'c' cannot be created"):
+        Sink(lake, tmp_path / "checkpoint", [("c", kind)])
+
+
+def test_names_of_types() -> None:
+    told = spark_type("map<string,struct<a:decimal(9,2),b:array<char(3)>>>")
+    (_, key), (_, value) = told.inner
+    assert (key.name, value.name) == ("string", "struct")
+    assert [(name, kind.name) for name, kind in value.inner] == [
+        ("a", "decimal(9,2)"), ("b", "array")
+    ]  # fmt: skip
+    assert value.inner[1][1].inner[0][1].name == "string"
+    assert spark_type("struct<>").inner == ()
+
+
+# --- tables that are divided
+
+DIVIDED = [("day", "date"), ("city", "string"), ("n", "bigint")]
+
+
+def divided(lake: Lake) -> None:
+    """Make a table that is divided by day and city."""
+    if lake.format == DELTA:
+        from deltalake import DeltaTable, Schema
+
+        told = pa.schema([("day", pa.date32()), ("city", pa.string()), ("n", pa.int64())])
+        DeltaTable.create(
+            str(lake.folder / "numbers"), Schema.from_arrow(told), partition_by=["day", "city"]
+        )
+        return
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransform
+
+    from dedup.lakehouse.iceberg_schema import schema_of
+
+    catalog = load_catalog("default", **lake.catalog)
+    catalog.create_namespace("shop")
+    spec = PartitionSpec(
+        PartitionField(1, 1000, MonthTransform(), "month"),
+        PartitionField(2, 1001, IdentityTransform(), "city"),
+        PartitionField(3, 1002, BucketTransform(4), "bucket"),
+    )
+    catalog.create_table("shop.numbers", schema_of(DIVIDED), partition_spec=spec)
+
+
+def rows_of_days() -> pa.RecordBatch:
+    days = [date(2026, 11, 1 + n % 3) if n % 5 else None for n in range(60)]
+    cities = [("Ulm", "a/b=c d%", None)[n % 3] for n in range(60)]
+    return pa.RecordBatch.from_pydict({
+        "day": pa.array(days, pa.date32()), "city": cities, "n": pa.array(range(60), pa.int64()),
+    })  # fmt: skip
+
+
+def test_a_divided_table(lake: Lake, tmp_path: Path) -> None:
+    divided(lake)
+    sink = Sink(lake, tmp_path / "checkpoint", DIVIDED)
+    rows = rows_of_days()
+    sink.work.complete([sink.write("run1", 0, 0, rows.slice(0, 30), rows.slice(30))])
+    found = lake.read().select(["day", "city", "n"]).sort_by("n")
+    assert found.to_pylist() == rows.to_pylist()
+    if lake.format == DELTA:
+        from deltalake import DeltaTable, QueryBuilder
+
+        table = DeltaTable(str(lake.folder / "numbers"))
+        ask = "SELECT n FROM numbers WHERE city = 'a/b=c d%' ORDER BY n"
+        part = QueryBuilder().register("numbers", table).execute(ask).read_all()
+        assert pa.table(part)["n"].to_pylist() == [n for n in range(60) if n % 3 == 1]
+        return
+    scan = lake.iceberg().scan(row_filter="city == 'Ulm' and day == '2026-11-01'")
+    assert all(task.file.partition[1] == "Ulm" for task in scan.plan_files())
+    wanted = [n for n in range(60) if n % 3 == 0 and n % 5]
+    assert sorted(scan.to_arrow()["n"].to_pylist()) == wanted
+
+
+def test_what_a_divided_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
+    divided(lake)
+    with pytest.raises(ConfigError, match="is divided by"):
+        Sink(lake, tmp_path / "checkpoint", DIVIDED[1:])
+    if lake.format == ICEBERG:
+        return
+    sink = Sink(lake, tmp_path / "checkpoint", DIVIDED)
+    rows = pa.RecordBatch.from_pydict({
+        "day": pa.array([None], pa.date32()), "city": [""], "n": pa.array([1], pa.int64()),
+    })  # fmt: skip
+    with pytest.raises(DataError, match="an empty text in it, which Delta Lake cannot tell"):
+        sink.write("run1", 0, 0, rows)
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+def test_statistics_let_readers_pass_files_by(lake: Lake, tmp_path: Path) -> None:
+    sink = Sink(lake, tmp_path / "checkpoint")
+    sink.batch("run1", 0, range(10))
+    sink.batch("run1", 1, range(100, 110))
+    from deltalake import DeltaTable
+
+    table = DeltaTable(str(lake.folder / "numbers"))
+    told = pa.table(table.get_add_actions(flatten=True)).sort_by("min.n").to_pydict()
+    assert told["num_records"] == [10, 10]
+    assert told["min.n"] == [0, 100]
+    assert told["max.n"] == [9, 109]
+    assert told["null_count.text"] == [0, 0]
+
+
+def test_statistics_of_nothing_but_nulls() -> None:
+    import io
+
+    import pyarrow.parquet as pq
+
+    collected: list[pq.FileMetaData] = []
+    table = pa.table({"n": pa.array([None, None], pa.int64()), "f": [1.0, float("nan")]})
+    pq.write_table(table, io.BytesIO(), metadata_collector=collected)
+    assert json.loads(stats_of(collected[0])) == {
+        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"n": 2, "f": 0}
+    }  # fmt: skip
+
+
+# --- tables that ask for more
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"delta.constraints.positive": "n > 0"}, "has the constraint positive"),
+        ({"delta.columnMapping.mode": "name"}, "has column mapping"),
+        ({"delta.enableRowTracking": "true"}, "row tracking"),
+    ],
+)
+def test_features_of_delta_are_refused(
+    lake: Lake, tmp_path: Path, settings: dict[str, str], why: str
+) -> None:
+    Sink(lake, tmp_path / "checkpoint")
+    in_first_commit(lake, lambda told: told["configuration"].update(settings))
+    with pytest.raises(ConfigError, match=why):
+        Sink(lake, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"delta.generationExpression": "n + 1"}, "has a generated column"),
+        ({"delta.invariants": "x"}, "has an invariant"),
+        ({"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "gives it a longest length"),
+    ],
+)
+def test_columns_of_delta_that_ask_for_more(
+    lake: Lake, tmp_path: Path, metadata: dict[str, str], why: str
+) -> None:
+    Sink(lake, tmp_path / "checkpoint")
+
+    def change(told: dict[str, Any]) -> None:
+        schema = json.loads(told["schemaString"])
+        schema["fields"][1]["metadata"] = metadata
+        told["schemaString"] = json.dumps(schema)
+
+    in_first_commit(lake, change)
+    with pytest.raises(ConfigError, match=why):
+        Sink(lake, tmp_path / "checkpoint")
+
+
+def in_first_commit(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the first commit of a table of Delta Lake says of it."""
+    first = lake.folder / f"numbers/_delta_log/{0:020d}.json"
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            change(line["metaData"])
+    first.write_text("\n".join(json.dumps(line) for line in lines))
+
+
+@pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
+def test_tables_of_iceberg_are_refused(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Sink(lake, tmp_path / "checkpoint")
+    table = lake.iceberg()
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "orc"})
+    with pytest.raises(ConfigError, match="asks for files of orc; this sink writes Parquet"):
+        Sink(lake, tmp_path / "checkpoint")
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "parquet"})
+    monkeypatch.setattr("dedup.lakehouse.iceberg_table._NEWEST_FORMAT", 1)
+    with pytest.raises(ConfigError, match="has format 2, and this sink writes up to 1"):
+        Sink(lake, tmp_path / "checkpoint")
+
+
+def test_large_slices_become_several_files(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedup.lakehouse.lake_work.CHUNK_BYTES", 1000)
+    sink = Sink(lake, tmp_path / "checkpoint", [("n", "bigint")])
+    rows = [pa.RecordBatch.from_pydict({"n": range(100 * n, 100 * n + 100)}) for n in range(5)]
+    batch = new_batch(QUERY, sink.work.name, "run1", 0)
+    sink.work.complete([sink.work.write(batch, 0, iter(rows))])
+    assert lake.found() == dict.fromkeys(range(500), 1)
+    assert len(lake.named_files()) == 3
+
+
+@pytest.mark.parametrize(
+    ("format_name", "given", "why"),
+    [
+        (DELTA, {}, "needs the option path"),
+        (ICEBERG, {}, "needs the option table"),
+        (ICEBERG, {"table": "orders"}, "must be its name with the namespace"),
+        (DELTA, {"path": "/x", "name": "a b"}, "letters, digits"),
+        (DELTA, {"path": "/x", "craete": "true"}, "Did you mean create"),
+        (DELTA, {"path": "/x", "create": "yes"}, "must be true or false"),
+        (DELTA, {"path": "/x", "accept.difference": "x"}, "must be the number"),
+    ],
+)
+def test_options_that_cannot_be(format_name: str, given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        lake_options(format_name, {"checkpointLocation": "/c"} | given)
+
+
+def test_options() -> None:
+    made = lake_options(DELTA, {"path": "s3a://b/t/", "checkpointLocation": "/c",
+                                "storage.AWS_REGION": "x"})  # fmt: skip
+    assert (made.table, dict(made.properties)) == ("s3://b/t", {"AWS_REGION": "x"})
+    made = lake_options(DELTA, {"path": "file:/a%20b/t", "checkpointLocation": "/c"})
+    assert made.table == "/a b/t"
+    made = lake_options(ICEBERG, {"table": "a.b", "catalog.uri": "u", "checkpointLocation": "/c"})
+    assert (made.catalog, dict(made.properties)) == ("default", {"uri": "u"})

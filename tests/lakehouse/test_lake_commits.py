@@ -1,0 +1,347 @@
+"""One commit holds rows and marker, and no other start, copy or writer makes it two or none."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dedup.errors import ConfigError, DataError, SinkError
+from dedup.lakehouse.lake_options import DELTA, ICEBERG
+from tests.lakehouse.lakes import NUMBERS, QUERY, Lake, Sink, at_point, numbers, once
+
+
+def test_a_micro_batch_is_one_commit(lake: Lake, sink: Sink) -> None:
+    before = lake.versions()
+    sink.batch("run1", 0, range(10), range(10, 20))
+    sink.batch("run1", 1, range(20, 30))
+    assert lake.found() == once(30)
+    assert lake.versions() == before + 2
+    assert lake.data_files() == lake.named_files()
+
+
+def test_a_micro_batch_that_runs_again_is_read_and_left(
+    lake: Lake, sink: Sink, tmp_path: Path
+) -> None:
+    """By another division of the same rows, and by a start that knows nothing but the table."""
+    sink.batch("run1", 0, range(10), range(10, 20))
+    before = lake.versions()
+    again = Sink(lake, tmp_path / "checkpoint")
+    answers = again.tasks("run2", 0, range(5), range(5, 12), range(12, 20))
+    assert sum(answer.piece.content.rows for answer in answers) == 20
+    again.work.complete(answers)
+    assert lake.found() == once(20)
+    assert lake.versions() == before
+    assert lake.data_files() == lake.named_files()
+
+
+def test_other_rows_of_a_micro_batch_are_refused(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    sink.batch("run1", 0, range(10))
+    with pytest.raises(SinkError, match="gives other rows than when it ran before") as refused:
+        sink.batch("run2", 0, range(1, 11))
+    assert refused.value.remedy == "sink-differs"
+    with pytest.raises(SinkError, match="holds 0 rows"):
+        sink.work.complete([sink.write("run2", 0, 0)])
+    Sink(lake, tmp_path / "checkpoint", accept_difference="0").batch("run3", 0, range(1, 11))
+    assert lake.found() == once(10)
+
+
+def test_a_checkpoint_that_is_older_than_the_table(lake: Lake, sink: Sink) -> None:
+    sink.batch("run1", 0, range(10))
+    sink.batch("run1", 1, range(10, 20))
+    with pytest.raises(SinkError, match="The checkpoint is older than the sink") as refused:
+        sink.batch("run2", 0, range(10))
+    assert refused.value.remedy == "sink-older-checkpoint"
+    assert lake.found() == once(20)
+
+
+def test_a_new_checkpoint_is_a_new_query(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    """A constant application ID would pass over its micro-batches, whose numbers begin again."""
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    new = Sink(lake, tmp_path / "new")
+    rows = numbers([3])
+    new.work.complete([new.write("run1", 0, 0, rows, query="another")])
+    assert lake.found() == once(4)
+
+
+def test_two_sinks_of_one_query_into_one_table(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    other = Sink(lake, tmp_path / "checkpoint", name="other")
+    for batch_id in range(2):
+        sink.batch("run1", batch_id, [2 * batch_id])
+        other.batch("run1", batch_id, [2 * batch_id + 1])
+    assert lake.found() == once(4)
+
+
+def test_a_micro_batch_without_rows_is_no_commit(lake: Lake, sink: Sink) -> None:
+    before = lake.versions()
+    sink.work.complete([sink.write("run1", 0, slot) for slot in range(2)])
+    sink.work.complete([])
+    assert lake.versions() == before
+    sink.batch("run1", 1, range(5))
+    sink.work.complete([sink.write("run1", 2, 0, numbers([]))])
+    sink.batch("run1", 3, range(5, 10))
+    assert lake.found() == once(10)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same rows", "other rows"])
+def test_another_driver_commits_the_micro_batch_first(
+    lake: Lake, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """A frozen start, or a copy of the checkpoint: both have read that it is not there."""
+    sink.batch("run1", 0, range(10))
+    other = Sink(lake, tmp_path / "copy")
+    rows = range(10, 20) if same else range(10, 19)
+    visited = at_point(monkeypatch, "lakehouse.commit.before", lambda: other.batch("run2", 1, rows))
+    if same:
+        sink.batch("run1", 1, range(10, 15), range(15, 20))
+        assert lake.found() == once(20)
+        assert lake.data_files() == lake.named_files()
+    else:
+        with pytest.raises(SinkError, match="gives other rows"):
+            sink.batch("run1", 1, range(10, 20))
+        assert lake.found() == once(19)
+    assert visited
+
+
+def test_a_frozen_driver_wakes_when_others_are_further(
+    lake: Lake, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Sink(lake, tmp_path / "copy")
+
+    def meanwhile() -> None:
+        other.batch("run2", 0, range(10))
+        other.batch("run2", 1, range(10, 20))
+
+    visited = at_point(monkeypatch, "lakehouse.commit.before", meanwhile)
+    with pytest.raises(SinkError, match="The checkpoint is older than the sink"):
+        sink.batch("run1", 0, range(10))
+    assert visited
+    assert lake.found() == once(20)
+
+
+def test_other_writers_come_in_between(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker is read again, and the same files are committed."""
+    sink.batch("run1", 0, range(5))
+    visited = at_point(monkeypatch, "lakehouse.commit.before", lambda: lake.add(10))
+    sink.batch("run1", 1, range(5, 10))
+    assert visited
+    assert lake.found() == once(11)
+
+
+def test_a_commit_whose_answer_is_lost(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> None:
+        raise OSError("no answer")
+
+    visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
+    before = lake.versions()
+    sink.batch("run1", 0, range(10))
+    assert visited
+    assert lake.versions() == before + 1
+    assert lake.found() == once(10)
+    assert lake.data_files() == lake.named_files()
+
+
+def test_a_commit_whose_answer_is_lost_and_that_others_follow(
+    lake: Lake, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody rewrites its files before it is looked for: they may be needed, and stay."""
+
+    def lost() -> None:
+        lake.add(10)
+        raise OSError("no answer")
+
+    visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
+    sink.batch("run1", 0, range(10))
+    assert visited
+    assert lake.found() == once(11)
+
+
+def test_commits_that_never_have_an_answer(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, a catalog that is away: nothing is tried for ever."""
+    calls: list[str] = []
+
+    def fails(*_: object, **__: object) -> None:
+        calls.append("called")
+        raise OSError("no space left")
+
+    where = "deltalake.DeltaTable.create_write_transaction"
+    if lake.format == ICEBERG:
+        where = "pyiceberg.table.Transaction.commit_transaction"
+    monkeypatch.setattr(where, fails)
+    with pytest.raises(SinkError, match="in 3 attempts, the last one because: no space left"):
+        sink.batch("run1", 0, range(10))
+    assert len(calls) == 3
+    monkeypatch.undo()
+    sink.batch("run1", 0, range(10))
+    assert lake.found() == once(10)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["all", "some"])
+def test_what_attempts_left_that_do_not_count(lake: Lake, sink: Sink, begun: bool) -> None:
+    """Files of tasks whose answer never came, and of a whole run that was killed."""
+    sink.batch("run1", 0, range(10))
+    sink.tasks("run1", 1, range(10, 20))
+    sink.tasks("run1", 1, range(10, 15)) if begun else None
+    sink.batch("run2", 1, range(10, 20))
+    assert lake.found() == once(20)
+    if lake.format == DELTA:  # of Iceberg remove_orphan_files finds them
+        assert lake.data_files() == lake.named_files()
+
+
+def test_the_marker_is_lost(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    """The table was put back, or made anew in its place."""
+    sink.batch("run1", 0, range(10))
+    if lake.format == DELTA:
+        log = lake.folder / "numbers/_delta_log"
+        (log / f"{1:020d}.json").unlink()
+    else:
+        table = lake.iceberg()
+        with table.transaction() as transaction:
+            transaction.remove_properties(*[p for p in table.properties if "marker" in p])
+    with pytest.raises(SinkError, match="Markers of this sink are lost") as refused:
+        sink.batch("run2", 0, range(10))
+    assert refused.value.remedy == "sink-markers"
+    Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true").batch("run3", 1, [10])
+    assert 10 in lake.found()
+
+
+def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    sink.batch("run1", 0, range(10))
+    if lake.format == DELTA:
+        shutil.rmtree(lake.folder / "numbers")
+    else:
+        lake.iceberg().catalog.drop_table("shop.numbers")
+    with pytest.raises(ConfigError):
+        sink.batch("run1", 1, range(10))
+    with pytest.raises(ConfigError, match="Option table ID is"):
+        Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10))
+
+
+def test_data_files_that_are_removed_before_the_commit(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VACUUM without retention would leave a commit that names what is not there."""
+    answers = sink.tasks("run1", 0, range(10))
+    before = lake.versions()
+    for path in lake.folder.rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(SinkError, match="is gone or changed before it was committed"):
+        sink.work.complete(answers)
+    assert lake.versions() == before
+    sink.batch("run2", 0, range(10))
+    assert lake.found() == once(10)
+
+
+def test_the_table_changes_while_the_query_runs(lake: Lake, sink: Sink) -> None:
+    answers = sink.tasks("run1", 0, range(10))
+    if lake.format == DELTA:
+        from deltalake import DeltaTable, Field
+        from deltalake.schema import PrimitiveType
+
+        DeltaTable(str(lake.folder / "numbers")).alter.add_columns(
+            Field("more", PrimitiveType("string"))
+        )
+    else:
+        from pyiceberg.types import StringType
+
+        with lake.iceberg().update_schema() as update:
+            update.add_column("more", StringType())
+    with pytest.raises(ConfigError, match="than when the query started"):
+        sink.work.complete(answers)
+    assert not lake.found()
+
+
+@pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
+def test_snapshots_expire_before_the_replay(sink: Sink, lake: Lake, tmp_path: Path) -> None:
+    """Spark's own marker of Iceberg goes with its snapshot."""
+    sink.batch("run1", 0, range(10))
+    sink.batch("run1", 1, range(10, 20))
+    lake.add(20)
+    table = lake.iceberg()
+    current = table.current_snapshot().snapshot_id
+    old = [s.snapshot_id for s in table.snapshots() if s.snapshot_id != current]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    assert len(lake.iceberg().snapshots()) == 1
+    Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10, 20))
+    assert lake.found() == once(21)
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+def test_the_log_is_cleaned_and_files_are_rewritten_before_the_replay(
+    sink: Sink, lake: Lake, tmp_path: Path
+) -> None:
+    """Only the checkpoint of the log is left, and none of the data files that the sink wrote."""
+    from deltalake import DeltaTable
+
+    sink.batch("run1", 0, range(10))
+    sink.batch("run1", 1, range(10, 20))
+    lake.add(20)
+    where = str(lake.folder / "numbers")
+    DeltaTable(where).optimize.compact()
+    table = DeltaTable(where)
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    table.create_checkpoint()
+    for path in sorted((lake.folder / "numbers/_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+    Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10, 20))
+    assert lake.found() == once(21)
+    Sink(lake, tmp_path / "checkpoint").batch("run2", 2, [21])
+    assert lake.found() == once(22)
+
+
+def test_nothing_of_a_record_that_the_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
+    make_required(lake)
+    sink = Sink(lake, tmp_path / "checkpoint")
+    rows = pa.RecordBatch.from_pydict(
+        {"n": pa.array([1, None], pa.int64()), "text": pa.array(["a", "b"])}
+    )
+    with pytest.raises(DataError, match="requires a value in column 'n'"):
+        sink.write("run1", 0, 0, rows)
+    sink.batch("run1", 0, range(10))
+    assert lake.found() == once(10)
+    with pytest.raises(ConfigError, match="must have a value, and the stream has no"):
+        Sink(lake, tmp_path / "checkpoint", NUMBERS[1:])
+
+
+def make_required(lake: Lake) -> None:
+    """Make the table of numbers with a first column that must have a value."""
+    if lake.format == DELTA:
+        from deltalake import DeltaTable, Schema
+
+        told = pa.schema([pa.field("n", pa.int64(), False), pa.field("text", pa.string())])
+        DeltaTable.create(str(lake.folder / "numbers"), Schema.from_arrow(told))
+        return
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.schema import Schema as IcebergSchema
+    from pyiceberg.types import LongType, NestedField, StringType
+
+    catalog = load_catalog("default", **lake.catalog)
+    catalog.create_namespace("shop")
+    fields = NestedField(1, "n", LongType(), True), NestedField(2, "text", StringType(), False)
+    catalog.create_table("shop.numbers", IcebergSchema(*fields))
+
+
+def test_markers_name_query_and_sink(sink: Sink, lake: Lake) -> None:
+    """For people who look at the table."""
+    sink.batch("run1", 0, range(10))
+    if lake.format == DELTA:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(lake.folder / "numbers"))
+        assert table.transaction_version(f"dedup/{QUERY}/delta") == 0
+        assert table.transaction_version(f"dedup/{QUERY}/delta/rows") == 10
+        assert '"rows"' in str(table.history(1)[0]["dedup"])
+        return
+    summary = lake.iceberg().current_snapshot().summary
+    assert summary["dedup.batch-id"] == "0"
+    assert summary["dedup.query-id"] == QUERY
+    assert f"dedup.marker.{QUERY}.iceberg" in lake.iceberg().properties

@@ -1,0 +1,183 @@
+"""Queries of Spark into tables: each micro-batch once, whatever Spark runs again or kills."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from dedup import dedup_by_id, faults, split
+from dedup.errors import ConfigError, SinkError, cause
+from dedup.lakehouse import delta_once, delta_sink, iceberg_once, iceberg_sink
+from dedup.lakehouse.lake_options import DELTA, ICEBERG
+from tests.lakehouse.lake_query import LakeQuery
+from tests.lakehouse.lakes import Lake, once
+from tests.support.file_query import FileQuery
+
+POINTS = tuple(name for name in faults.POINTS if name.startswith("lakehouse."))
+#: How the state store is checkpointed in a way of its own, which Delta's own sink fails with.
+ROCKSDB_2 = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+#: What the two have in common by then is tested by one of them, elsewhere by both.
+BOTH_IF_SLOW = pytest.mark.parametrize(
+    "lake", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
+)
+
+
+def test_the_last_micro_batch_runs_again(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Behind the operator, whose state of that micro-batch has to be committed again."""
+    query = LakeQuery(spark, lake, tmp_path / "query")
+    query.numbers(range(30), range(20, 50))
+    query.run()
+    query.forget_commit()
+    query.numbers(range(40, 60))
+    query.run()
+    assert query.found() == once(60)
+    assert lake.data_files() == lake.named_files()
+
+
+def test_with_rocksdb_and_its_second_checkpoint_format(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    for name, value in ROCKSDB_2.items():
+        spark.conf.set(name, value)
+    try:
+        query = LakeQuery(spark, lake, tmp_path / "query")
+        query.numbers(range(30), range(20, 50))
+        query.run()
+        query.forget_commit()
+        query.run()
+        assert query.found() == once(50)
+        assert '"stateUniqueIds":{' in (query.checkpoint / "commits/1").read_text()
+    finally:
+        for name in ROCKSDB_2:
+            spark.conf.unset(name)
+
+
+@BOTH_IF_SLOW
+def test_kills_at_every_step(
+    spark: SparkSession, lake: Lake, tmp_path: Path, fault_folder: Path
+) -> None:
+    """A task of Spark is tried twice; the death of the sink's driver ends the query."""
+    query = LakeQuery(spark, lake, tmp_path / "query")
+    for number, point in enumerate(POINTS):
+        faults.arm(fault_folder, point, "kill")
+        query.numbers(range(20 * number, 20 * number + 30))
+        query.run_to_the_end()
+        assert query.found() == once(20 * number + 30), point
+    assert [(name, kind) for name, kind, _ in faults.fired(fault_folder)] == sorted(
+        (point, "kill") for point in POINTS
+    )
+
+
+@BOTH_IF_SLOW
+def test_a_copy_of_the_checkpoint(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """It has the same ID: what the original has taken is found, what only it takes is not."""
+    query = LakeQuery(spark, lake, tmp_path / "query")
+    query.numbers(range(30))
+    query.run()
+    shutil.copytree(query.checkpoint, tmp_path / "copy")
+    query.numbers(range(30, 60))
+    query.run()
+    copied = {"checkpointLocation": str(tmp_path / "copy")}
+    query.run(**copied)
+    assert query.found() == once(60)
+    query.numbers(range(60, 90))
+    query.run(**copied)
+    query.forget_commit()
+    with pytest.raises(StreamingQueryException) as stopped:
+        query.run()
+    found = cause(stopped.value)
+    assert isinstance(found, SinkError)
+    assert found.remedy == "sink-older-checkpoint"
+    assert query.found() == once(90)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param(0, id="before", marks=pytest.mark.slow),
+        pytest.param(1, id="between"),
+        pytest.param(2, id="after", marks=pytest.mark.slow),
+    ],
+)
+def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fails: int) -> None:
+    """Uniques to Delta Lake, copies to Iceberg; the query dies before, between and after them."""
+    delta, iceberg = Lake(DELTA, tmp_path / "delta"), Lake(ICEBERG, tmp_path / "iceberg")
+    query = FileQuery(spark, "none", tmp_path / "query")
+    checkpoint = str(query.checkpoint)
+    operator = dedup_by_id(
+        "n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2, verdict="verdict"
+    )
+    query.change = lambda rows: rows.transform(operator)
+    unique = delta_sink(delta.folder / "numbers", checkpoint=checkpoint, create=True)
+    settings = {name: value for name, value in iceberg.options().items() if name != "table"}
+    copies = iceberg_sink("shop.numbers", checkpoint=checkpoint, create=True, options=settings)
+    broken = [fails]
+
+    def fail_at(step: int, batch_id: int) -> None:
+        if batch_id == 1 and step in broken:
+            broken.remove(step)
+            raise RuntimeError("made to fail")
+
+    def to_unique(rows: DataFrame, batch_id: int) -> None:
+        fail_at(1, batch_id)
+        unique(rows, batch_id)
+        fail_at(2, batch_id)
+
+    def to_copies(rows: DataFrame, batch_id: int) -> None:
+        fail_at(0, batch_id)
+        copies(rows, batch_id)
+
+    def go() -> None:
+        writer = split(query.rows(), unique=to_unique, duplicate=to_copies)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        writer.start().awaitTermination(120)
+
+    query.add([{"n": n} for n in [*range(10), 0, 1]])
+    query.add([{"n": n} for n in range(5, 15)])
+    with pytest.raises(StreamingQueryException, match="made to fail"):
+        go()
+    go()
+    query.forget_commit()
+    go()
+    assert not broken
+    assert delta.found() == once(15)
+    assert sorted(iceberg.found().elements()) == [0, 1, 5, 6, 7, 8, 9]
+    assert set(iceberg.read()["verdict"].to_pylist()) == {"duplicate"}
+
+
+def test_split_knows_the_checkpoint_of_sinks_with_jars(spark: SparkSession, tmp_path: Path) -> None:
+    query = FileQuery(spark, "none", tmp_path / "query")
+    query.add([{"n": 1}])
+    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "c"), verdict="verdict")
+    marked = query.rows().transform(operator)
+    unique = delta_once("/orders", checkpoint="/a")
+    with pytest.raises(ConfigError, match="one checkpoint; these have /a and /b"):
+        split(marked, unique=unique, late=iceberg_once("shop.late", checkpoint="/b"))
+    with pytest.raises(ConfigError, match="Two sinks of the query have the name 'delta'"):
+        split(marked, unique=unique, late=delta_once("/late", checkpoint="/a"))
+
+
+def test_what_cannot_be_is_refused_before_the_query_starts(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    query = LakeQuery(spark, lake, tmp_path / "query", create="false")
+    query.numbers(range(3))
+    with pytest.raises(Exception, match="let the option create=true make it") as refused:
+        query.run()
+    assert isinstance(cause(refused.value), ConfigError)
+    with pytest.raises(Exception, match="The option nmae is unknown") as refused:
+        query.run(nmae="x")
+    assert isinstance(cause(refused.value), ConfigError)
+    with pytest.raises(Exception, match="publishes the micro-batches"):
+        spark.range(3).write.format(lake.format).mode("append").save()
+    with pytest.raises(Exception, match="is a sink"):
+        spark.read.format(lake.format).load()

@@ -1,0 +1,77 @@
+"""Tables on an S3-compatible store: the same commits, refused where another one came first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedup.errors import SinkError
+from dedup.lakehouse.lake_options import DELTA, ICEBERG
+from tests.lakehouse.lakes import Lake, Sink, at_point, once
+from tests.support.object_store import BUCKET, REGION, ObjectStore, running_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with running_store(tmp_path_factory.mktemp("store") / "log") as running:
+        yield running
+
+
+class StoredLake(Lake):
+    """Tables below a folder of a bucket, with a catalog on the local disk."""
+
+    def __init__(self, format_name: str, folder: Path, store: ObjectStore) -> None:
+        super().__init__(format_name, folder)
+        self.url, self.endpoint = f"s3://{BUCKET}/{folder.parent.name}", f"http://{store.endpoint}"
+
+    @property
+    def catalog(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": self.url,
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": "any",
+            "s3.secret-access-key": "any",
+            "s3.region": REGION,
+        }
+
+    def options(self, table: str = "numbers") -> dict[str, str]:
+        return super().options(table) | (
+            {"path": f"{self.url}/{table}"} if self.format == DELTA else {}
+        )
+
+    def found(self, table: str = "numbers") -> Counter[int]:
+        if self.format == ICEBERG:
+            return super().found(table)
+        from deltalake import DeltaTable, QueryBuilder
+
+        query = QueryBuilder().register("t", DeltaTable(f"{self.url}/{table}"))
+        return Counter(query.execute("SELECT n FROM t").read_all()["n"].to_pylist())
+
+
+@pytest.mark.parametrize("format_name", [DELTA, ICEBERG])
+def test_tables_on_an_object_store(
+    format_name: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {
+        "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": f"http://{store.endpoint}", "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    lake = StoredLake(format_name, tmp_path / "lake", store)
+    sink, copy = Sink(lake, tmp_path / "checkpoint"), Sink(lake, tmp_path / "copy")
+    sink.batch("run1", 0, range(5), range(5, 10))
+    sink.batch("run2", 0, range(10))
+    meanwhile: Callable[[], None] = lambda: copy.batch("run3", 1, range(10, 20))  # noqa: E731
+    visited = at_point(monkeypatch, "lakehouse.commit.before", meanwhile)
+    sink.batch("run2", 1, range(10, 20))
+    assert visited
+    with pytest.raises(SinkError, match="gives other rows"):
+        sink.batch("run4", 1, range(11, 20))
+    assert lake.found() == once(20)
