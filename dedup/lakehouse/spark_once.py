@@ -121,7 +121,8 @@ def delta_once(
 
     Notes
     -----
-    Of two drivers at once (a copy of the checkpoint, a start that was frozen) Delta refuses one.
+    Of two drivers at once (a copy of the checkpoint, a start that was frozen) Delta refuses one, by
+    its documentation.
     Rows are not compared, other than by `delta_sink`.
     """
     delta_library()
