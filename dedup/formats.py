@@ -34,10 +34,10 @@ def register(spark: SparkSession) -> None:
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
         raise ConfigError(
             f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
-            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark 4.1 "
-            "or newer. Use writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), postgres_sink of "
-            "dedup.postgres, files_sink of dedup.files, or delta_sink or iceberg_sink of "
-            "dedup.lakehouse, which do the same."
+            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
+            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka.kafka_sink(...)), "
+            "postgres_sink of dedup.postgres, files_sink of dedup.files, or delta_sink or "
+            "iceberg_sink of dedup.lakehouse, which do the same."
         )
     from dedup.files.sink.files_format import FilesSinkSource
     from dedup.kafka.sink.data_source import KafkaSinkSource
