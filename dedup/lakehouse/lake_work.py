@@ -41,7 +41,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenSlice(StagedSlice):
+class UncommittedSlice(StagedSlice):
     """A slice that waits in data files."""
 
     files: tuple[DataFile, ...] = ()
@@ -110,7 +110,7 @@ class LakeWork:
                 files += self._write(batch, slot, waiting)
         files += self._write(batch, slot, waiting)
         faults.point("lakehouse.task.end")
-        return Answer(batch, WrittenSlice(slot, content, "", tuple(files)))
+        return Answer(batch, UncommittedSlice(slot, content, "", tuple(files)))
 
     def _write(self, batch: Batch, slot: int, waiting: list[pa.Table]) -> list[DataFile]:
         if not waiting:
@@ -135,7 +135,7 @@ class LakeWork:
             return
         faults.point("lakehouse.driver.before")
         batch = answers[0].batch
-        staged = [answer.piece for answer in answers if isinstance(answer.piece, WrittenSlice)]
+        staged = [answer.piece for answer in answers if isinstance(answer.piece, UncommittedSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
         ledger.settle(self.table.setting)
         known = None if self.options.accept_lost_markers else ledger.published()
