@@ -65,8 +65,14 @@ class Ledger:
             return None
 
     def note_published(self, batch_id: int) -> None:
-        """Remember that the sink has published a micro-batch."""
-        self._root.put_bytes(_PUBLISHED, to_document({"batch_id": batch_id}, version=FORMAT))
+        """Remember that the sink has published a micro-batch, unless a later one is known.
+
+        A driver that stood still after its commit comes here when others are further.
+        """
+        known = self.published()
+        if known is None or known < batch_id:
+            body = to_document({"batch_id": batch_id}, version=FORMAT)
+            self._root.put_bytes(_PUBLISHED, body)
 
 
 def read_document(root: Root, name: str) -> dict[str, Any]:

@@ -83,6 +83,13 @@ def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
     Ledger(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
 
 
+def test_a_driver_that_stood_still_takes_no_later_micro_batch_back(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), "q")
+    for batch_id in (0, 2, 1):
+        ledger.note_published(batch_id)
+    assert ledger.published() == 2
+
+
 def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> None:
     rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
     one, other = Staging(str(tmp_path), "one"), Staging(str(tmp_path), "other")
