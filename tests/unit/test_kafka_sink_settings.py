@@ -13,8 +13,9 @@ from dedup.errors import ConfigError, SinkError
 from dedup.kafka import kafka_sink
 from dedup.kafka.sink.sink_options import sink_options
 from dedup.kafka.sink.staging import Staging
-from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
 from dedup.sinks.ledger import Ledger
+from dedup.sinks.shared_options import located
 
 
 def function() -> SinkFunction:
@@ -55,21 +56,21 @@ def test_a_failure_that_was_caught_is_not_passed_by() -> None:
 
 def test_a_checkpoint_tells_the_query_that_runs_this_micro_batch(tmp_path: Path) -> None:
     """Where Spark does not: the wrong checkpoint would publish in another query's name."""
-    sink = kafka_sink("localhost:9", checkpoint=f"file://{tmp_path}", topic="out")
+    checkpoint = located(f"file://{tmp_path}")
     with pytest.raises(ConfigError, match="holds no checkpoint"):
-        sink._query_of_checkpoint(0)
+        query_of_checkpoint(checkpoint, 0, "kafka_sink")
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
     (tmp_path / "metadata").write_text('{"id": "the-query"}')
     (tmp_path / "offsets" / "5").touch()
-    assert sink._query_of_checkpoint(5) == "the-query"
+    assert query_of_checkpoint(checkpoint, 5, "kafka_sink") == "the-query"
     for batch_id in (4, 6):
         with pytest.raises(ConfigError, match="is not the one that the query of"):
-            sink._query_of_checkpoint(batch_id)
+            query_of_checkpoint(checkpoint, batch_id, "kafka_sink")
     (tmp_path / "commits" / "5").touch()
     for batch_id in (5, 6):
         with pytest.raises(ConfigError, match="call it from foreachBatch alone"):
-            sink._query_of_checkpoint(batch_id)
+            query_of_checkpoint(checkpoint, batch_id, "kafka_sink")
 
 
 def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
