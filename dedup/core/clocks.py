@@ -136,9 +136,7 @@ class Clocks:
             # Nobody would observe clocks of other columns again: they would hold the watermarks.
             anew = replace(self, named_by=policy.source_columns, sources={})
             return anew.advance(observed, now_ms=now_ms, run_id=run_id, policy=policy)
-        same_run = run_id == self.run_id and self.now_ms != NEVER_MS
-        elapsed_ms = max(0, now_ms - self.now_ms) if same_run else 0
-        query_time_ms = self.query_time_ms + elapsed_ms
+        query_time_ms = self.query_time_ms + self.elapsed_ms(now_ms, run_id)
         newest_ms = max([self.newest_ms, *(h.newest_ms for h in observed.values())])
         sources = self._observe(observed, query_time_ms, now_ms, newest_ms, policy)
         check_sources(len(sources))
@@ -205,6 +203,11 @@ class Clocks:
         return replace(
             self, low_watermark_ms=low_ms, late_watermark_ms=late_ms, gc_watermark_ms=gc_ms
         )
+
+    def elapsed_ms(self, now_ms: int, run_id: str) -> int:
+        """Return the query time since the last micro-batch: none where a run begins."""
+        same_run = run_id == self.run_id and self.now_ms != NEVER_MS
+        return max(0, now_ms - self.now_ms) if same_run else 0
 
     def effective_now(self, now_ms: int) -> int:
         """Return the processing time of a micro-batch: not behind the last one's, of any run."""

@@ -29,7 +29,7 @@ class Producers:
     epochs, floors : int64 array, shape (n,)
         As in `ProducerMemory`.
     heard_ms : int64 array, shape (n,)
-        Newest effective timestamp of their records.
+        Newest effective timestamp of their records; by processing time, query time.
     counts : uint8 array, shape (n,)
         Number of ranges, 1 to `RANGES`; 0 in a row of `grown` that nothing is remembered in.
     firsts, lasts : int64 array, shape (n, RANGES)

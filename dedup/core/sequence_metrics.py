@@ -34,7 +34,8 @@ class SequenceMetrics:
     fullest_shard_producers
         Of the shard with the most; ``max_producers`` bounds it.
     expired_before_ms
-        Who was last heard of before that is forgotten.
+        Who was last heard of before that is forgotten; None by processing time, as query time (what
+        a query spends running) then measures silence.
     begins, epochs_apart
         As in `BatchMetrics`.
     stage_us : dict of stage name to microseconds

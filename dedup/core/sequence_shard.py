@@ -16,6 +16,7 @@ import numpy as np
 from dedup import kernel
 from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.arrays import BOOL, I64, U8
+from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.producers import Producers
@@ -24,6 +25,10 @@ from dedup.core.sequence import CYCLE, HALF_CYCLE, SequenceRule, SequenceVerdict
 from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import effective_times
 from dedup.errors import ConfigError
+
+
+#: By processing time a producer is silent for at least so many micro-batches until forgotten.
+SILENT_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +55,8 @@ def process_sequences(
         Under ``"error"`` nothing is remembered, as under ``"drop"``; to refuse is the caller's.
     policy : Policy
         Of its fields those of the clocks count; a producer is forgotten once it is silent for
-        longer than the horizon.
+        longer than the horizon: of event time, or else of query time, where the time from one
+        micro-batch to the next counts for at most the horizon divided by `SILENT_BATCHES`.
     epoch : Epoch
 
     Raises
@@ -69,17 +75,20 @@ def process_sequences(
     verdicts[(records.flags & FLAG_NULL_ID) != 0] = SequenceVerdict.UNNUMBERED
     judgeable = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
     producers, counts = state.producers, Counter[str]()
+    advanced = _advanced(clocks, records, policy, epoch)
     if len(judgeable):
-        times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
+        times_ms = np.full(len(judgeable), advanced.query_time_ms)
+        if policy.event_time:
+            times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
         judging = _NumberedRecords.begin(producers, records, judgeable, epoch.hash_key)
         verdicts[judgeable] = judging.run(rule, counts)
         np.maximum.at(judging.table.heard_ms, judging.rows, times_ms)
         producers = judging.table.where(judging.table.counts > 0)
     counts["producers_new"] = max(0, len(producers) - len(state.producers))
-    advanced = clocks.advance(
-        records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
-    )
-    kept = producers.where(producers.heard_ms >= advanced.gc_watermark_ms)
+    expired_before_ms = advanced.query_time_ms - policy.horizon_ms
+    if policy.event_time:
+        expired_before_ms = advanced.gc_watermark_ms
+    kept = producers.where(producers.heard_ms >= expired_before_ms)
     counts["producers_expired"] = len(producers) - len(kept)
     _check_room(kept, rule)
     per_verdict = np.bincount(verdicts, minlength=len(SequenceVerdict)).tolist()
@@ -92,6 +101,22 @@ def process_sequences(
     }
     after = replace(state, epoch=epoch.number, clocks=advanced, producers=kept)
     return SequenceOutcome(verdicts, after, counted)
+
+
+def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) -> Clocks:
+    """Return the clocks at the end of the micro-batch, query time among them.
+
+    By processing time a producer may only seem silent: what it sent while the query was down, or at
+    rest between two micro-batches, is read in one of the next ones.
+    """
+    advanced = clocks.advance(
+        records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
+    )
+    if policy.event_time:
+        return advanced
+    elapsed_ms = clocks.elapsed_ms(epoch.now_ms, epoch.run_id)
+    counted_ms = min(elapsed_ms, max(1, policy.horizon_ms // SILENT_BATCHES))
+    return replace(advanced, query_time_ms=clocks.query_time_ms + counted_ms)
 
 
 def _check_room(producers: Producers, rule: SequenceRule) -> None:

@@ -29,6 +29,7 @@ class SequenceShard:
     policy: Policy = field(default_factory=lambda: Policy(horizon_ms=1000, bucket_ms=1000))
     row: bytes | None = None
     number: int = 0
+    run_id: str = "run"
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -55,7 +56,7 @@ class SequenceShard:
             ),
         )
         epoch = Epoch(
-            number=self.number, run_id="run", now_ms=now_ms, worker_now_ms=now_ms, shard=0,
+            number=self.number, run_id=self.run_id, now_ms=now_ms, worker_now_ms=now_ms, shard=0,
             hash_key=b"0123456789abcdef",
         )  # fmt: skip
         return process_sequences(self.state, made, self.rule, self.policy, epoch)

@@ -42,9 +42,18 @@ class SequenceModel:
     expire_ms: int | None = None
     producers: dict[object, Remembered] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    query_ms: int = 0
+    before_ms: int | None = None
+
+    def restart(self) -> None:
+        """Begin another run: the time up to its first micro-batch does not count."""
+        self.before_ms = None
 
     def batch(self, records: Iterable[tuple[object, int, int]], now_ms: int = 0) -> Counter[object]:
         """Judge (producer, epoch, sequence); return how often each had each verdict."""
+        if self.before_ms is not None and self.expire_ms is not None:
+            self.query_ms += min(now_ms - self.before_ms, self.expire_ms // 4)
+        self.before_ms = now_ms
         found: Counter[object] = Counter()
         by_producer: dict[object, dict[int, list[int]]] = {}
         for producer, epoch, sequence in records:
@@ -66,10 +75,10 @@ class SequenceModel:
                     found[producer, epoch, sequence, again] += copies - 1
             if producer in self.producers:
                 memory = self.producers[producer]
-                memory.heard_ms = max(memory.heard_ms, now_ms)
+                memory.heard_ms = max(memory.heard_ms, self.query_ms)
         if self.expire_ms is not None:
             for producer in list(self.producers):
-                if self.producers[producer].heard_ms < now_ms - self.expire_ms:
+                if self.producers[producer].heard_ms < self.query_ms - self.expire_ms:
                     del self.producers[producer]
         return +found
 

@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 from tests.support.sequence_driver import SequenceShard
 from tests.support.sequence_model import (
@@ -83,14 +84,17 @@ def test_verdicts_and_counts_are_those_of_the_model(
 def check_against_the_model(
     given_batches: list[list[Record]], gaps: str, unknown: str, rng: Random
 ) -> None:
-    model = SequenceModel(gaps, unknown, expire_ms=1000)
-    shard = SequenceShard(SequenceRule(gaps=gaps, unknown=unknown))  # type: ignore[arg-type]
+    model = SequenceModel(gaps, unknown, expire_ms=80)
+    policy = Policy(horizon_ms=80, bucket_ms=80)
+    shard = SequenceShard(SequenceRule(gaps=gaps, unknown=unknown), policy)  # type: ignore[arg-type]
     now_ms = 0
     for records in given_batches:
-        now_ms += rng.choice([1, 300, 999, 1000, 1001])
+        now_ms += rng.choice([1, 19, 20, 21, 1000])
         if rng.random() < 0.2:  # a restart with other options
             model.gaps, model.unknown = rng.choice(["emit", "drop"]), rng.choice(["emit", "drop"])
             shard.rule = SequenceRule(gaps=model.gaps, unknown=model.unknown)  # type: ignore[arg-type]
+            model.restart()
+            shard.run_id += "+"
         model.counts.clear()
         expected = model.batch(records, now_ms)
         shuffled = rng.sample(records, len(records))

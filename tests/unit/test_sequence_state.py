@@ -14,7 +14,7 @@ from dedup.core.clocks import NEVER_MS, Clocks, SourceClock
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.producers import Producers
-from dedup.core.sequence import CYCLE, RANGES, ProducerMemory, SequenceRule, judge_run
+from dedup.core.sequence import CYCLE, RANGES, Handling, ProducerMemory, SequenceRule, judge_run
 from dedup.core.sequence_state import SequenceState
 from dedup.core.state import ShardState
 from dedup.errors import ClockError, ConfigError, StateError
@@ -142,8 +142,32 @@ def test_more_producers_than_allowed_are_an_error() -> None:
     with pytest.raises(ConfigError, match="remember 3 producers, and max_producers is 2"):
         shard.batch([("c", 0, 0)])
     # Those that expire make room in the same micro-batch.
+    for now_ms in (250, 500, 750, 1000):
+        shard.batch([], now_ms=now_ms)
     assert shard.batch([("c", 0, 0)], now_ms=1001) == ["accept"]
     assert len(shard.state.producers) == 1
+
+
+@pytest.mark.parametrize("unknown", ["emit", "drop"])
+def test_time_in_which_the_query_is_down_is_no_silence(unknown: Handling) -> None:
+    shard = SequenceShard(SequenceRule(unknown=unknown))
+    shard.batch([("a", 0, 0), ("b", 0, 4), ("b", 0, 0)], now_ms=0)
+    shard.run_id = "another"
+    assert shard.batch([("a", 0, 1)], now_ms=5000) == ["accept"]
+    assert shard.batch([("a", 0, 2)], now_ms=5100) == ["accept"]
+    assert shard.batch([("b", 0, 4), ("b", 0, 5)], now_ms=5200) == ["duplicate", "accept"]
+
+
+def test_a_pause_counts_for_a_part_of_the_time_alone() -> None:
+    """What came meanwhile is read in the micro-batches behind it."""
+    shard = SequenceShard()
+    shard.batch([("a", 0, 0), ("b", 0, 0)], now_ms=0)
+    for n in range(1, 5):
+        shard.batch([("a", 0, n)], now_ms=100_000 * n)
+    assert len(shard.state.producers) == 2
+    shard.batch([("a", 0, 5)], now_ms=400_001)
+    assert list(shard.state.producers.keys) == [b"a"]
+    assert shard.counts["producers_expired"] == 1
 
 
 def test_a_clock_that_cannot_be_right_is_refused() -> None:

@@ -70,7 +70,8 @@ def dedup_by_sequence(
         An integer: 0 for a producer's first record, one more for each record after it, and 0 again
         after 2^31 - 1.
     expire_after : str or timedelta
-        A producer that nothing was heard of for longer than this is forgotten.
+        A producer that nothing was heard of for longer than this is forgotten. Without `timestamp`
+        it is time in which the query runs: downtime does not count.
     epoch : str or Column, optional
         An integer from 0 on that a producer raises when it begins anew, at sequence 0. Records of
         earlier epochs are then fenced. Default: there is one epoch.
@@ -78,7 +79,8 @@ def dedup_by_sequence(
         What a producer numbers its records within (Kafka: topic and partition). Default: it numbers
         all of them together.
     timestamp : str or Column, optional
-        A record's time, for `expire_after` alone. Default: processing time.
+        A record's time, for `expire_after` alone. Default: processing time, by which a query that
+        runs in single micro-batches (`availableNow`) forgets nobody.
     source_partition, idle_timeout, max_future, null_timestamps, accept_clock_jump
         As in `dedup_by_id`; the first four with `timestamp` alone.
     gaps : {"emit", "drop", "error"}

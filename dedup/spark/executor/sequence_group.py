@@ -201,7 +201,7 @@ def _output(
         "now_ms": known_ms(clocks.now_ms),
         "newest_ms": known_ms(clocks.newest_ms),
         "low_watermark_ms": known_ms(clocks.low_watermark_ms),
-        "expired_before_ms": known_ms(clocks.gc_watermark_ms),
+        "expired_before_ms": known_ms(clocks.gc_watermark_ms) if plan.policy.event_time else None,
         "expire_after_ms": plan.policy.horizon_ms,
         "max_producers": _numbering(plan).rule.max_producers,
     }
