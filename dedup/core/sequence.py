@@ -9,7 +9,8 @@ a choice here: `SequenceRule`.
 Sequences count from 0 to 2^31 - 1 and then from 0 again. They are judged by their **position**, a
 number that goes on counting, of which the sequence is the remainder by 2^31. A sequence is at the
 position next to the newest one that it can have: at most 2^30 ahead of it, or behind it
-(invariant 15).
+(invariant 15). Where nothing is known, of a producer or of a new epoch, its sequences in the
+micro-batch begin behind the widest hole in their circle.
 """
 
 from __future__ import annotations
@@ -188,18 +189,17 @@ def _of_unknown_producer(epoch: int, first: int, last: int, rule: SequenceRule) 
 def _of_new_epoch(
     memory: ProducerMemory, epoch: int, first: int, last: int, rule: SequenceRule
 ) -> Judged:
-    if first == CYCLE:
-        bumped = ProducerMemory(epoch, CYCLE, ((first, last),))
-        return Judged(_led_by(SequenceVerdict.ACCEPT, first, last), bumped)
-    if rule.gaps == "emit":
-        bumped = ProducerMemory(epoch, CYCLE, ((first, last),))
-        missing = max(0, first - CYCLE)
-        return Judged(_led_by(SequenceVerdict.GAP, first, last), bumped, missing)
-    if first < CYCLE <= last:
-        refused = Piece(first, CYCLE - 1, SequenceVerdict.GAP)
-        begun = _of_new_epoch(memory, epoch, CYCLE, last, rule)
-        return replace(begun, pieces=(refused, *begun.pieces))
-    return Judged((Piece(first, last, SequenceVerdict.GAP),), memory)
+    zero = -(-first // CYCLE) * CYCLE
+    if first == zero or rule.gaps == "emit":
+        verdict = SequenceVerdict.ACCEPT if first == zero else SequenceVerdict.GAP
+        floor = first // CYCLE * CYCLE
+        bumped = ProducerMemory(epoch, floor, ((first, last),))
+        return Judged(_led_by(verdict, first, last), bumped, first - floor)
+    refused = Piece(first, min(last, zero - 1), SequenceVerdict.GAP)
+    if last < zero:
+        return Judged((refused,), memory)
+    begun = _of_new_epoch(memory, epoch, zero, last, rule)
+    return replace(begun, pieces=(refused, *begun.pieces))
 
 
 def _of_known_epoch(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -> Judged:

@@ -26,7 +26,6 @@ from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import effective_times
 from dedup.errors import ConfigError
 
-
 #: By processing time a producer is silent for at least so many micro-batches until forgotten.
 SILENT_BATCHES = 4
 
@@ -201,14 +200,16 @@ class _NumberedRecords:
         is_known = rows < self.known
         goes_on = is_known & (epochs == self.table.epochs[rows])
         newest = self.table.lasts[rows, np.maximum(self.table.counts[rows].astype(np.int64), 1) - 1]
-        reference = np.where(goes_on, newest, np.int64(CYCLE - 1))
-        ahead = (self.sequences - reference) % CYCLE
-        positions = reference + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
-        lowest = np.full(len(self.table.epochs), np.iinfo(np.int64).max)
-        np.minimum.at(lowest, rows, epochs)
-        unknown = np.flatnonzero(~is_known & (epochs == lowest[rows]))
-        if len(unknown):
-            positions[unknown] = _from_the_widest_hole(rows[unknown], self.sequences[unknown])
+        ahead = (self.sequences - newest) % CYCLE
+        positions = newest + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
+        begun = np.flatnonzero(~goes_on)
+        if len(begun):
+            # By producer and epoch, none of which is known.
+            order = np.lexsort((epochs[begun], rows[begun]))
+            row, epoch = rows[begun][order], epochs[begun][order]
+            group = np.zeros(len(begun), np.int64)
+            group[order[1:]] = np.cumsum((row[1:] != row[:-1]) | (epoch[1:] != epoch[:-1]))
+            positions[begun] = _from_the_widest_hole(group, self.sequences[begun])
         return positions
 
     def _settle(self, runs: _Runs, judged: U8, remembered: BOOL) -> I64:
@@ -295,14 +296,14 @@ class _Runs:
         return np.diff(np.append(self.starts, distinct))
 
 
-def _from_the_widest_hole(rows: I64, sequences: I64) -> I64:
-    """Return positions of records whose producers nothing is known of.
+def _from_the_widest_hole(groups: I64, sequences: I64) -> I64:
+    """Return positions of records of groups that nothing is known of.
 
-    Their first sequence is that behind the widest hole in the circle of sequences, and in the
-    second cycle, so that there is room for earlier ones.
+    The first sequence of a group is that behind the widest hole in the circle of sequences, and in
+    the second cycle, so that there is room for earlier ones.
     """
-    order = np.lexsort((sequences, rows))
-    row, sequence = rows[order], sequences[order]
+    order = np.lexsort((sequences, groups))
+    row, sequence = groups[order], sequences[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = row[1:] != row[:-1]
     starts = np.flatnonzero(begins)

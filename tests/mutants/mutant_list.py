@@ -539,7 +539,7 @@ MUTANTS = (
     _mutant(
         "a new epoch may begin anywhere",
         "core/sequence.py",
-        "if first == CYCLE:",
+        'if first == zero or rule.gaps == "emit":',
         "if True:",
         NUMBERS,
     ),
@@ -567,8 +567,8 @@ MUTANTS = (
     _mutant(
         "numbers do not begin again behind the last",
         "core/sequence_shard.py",
-        "ahead = (self.sequences - reference) % CYCLE",
-        "ahead = self.sequences - reference",
+        "ahead = (self.sequences - newest) % CYCLE",
+        "ahead = self.sequences - newest",
         NUMBERS,
     ),
     _mutant(
@@ -588,8 +588,8 @@ MUTANTS = (
     _mutant(
         "a producer is forgotten as it turns as old as it may be",
         "core/sequence_shard.py",
-        "producers.heard_ms >= advanced.gc_watermark_ms",
-        "producers.heard_ms > advanced.gc_watermark_ms",
+        "producers.heard_ms >= expired_before_ms",
+        "producers.heard_ms > expired_before_ms",
         NUMBERS,
     ),
 )  # fmt: skip

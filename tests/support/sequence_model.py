@@ -59,11 +59,9 @@ class SequenceModel:
         for producer, epoch, sequence in records:
             by_producer.setdefault(producer, {}).setdefault(epoch, []).append(sequence)
         for producer, epochs in by_producer.items():
-            strange = producer not in self.producers
             for epoch in sorted(epochs):
                 sequences = epochs[epoch]
-                places = self._places(producer, epoch, set(sequences), strange=strange)
-                strange = False
+                places = self._places(producer, epoch, set(sequences))
                 verdicts: dict[int, str] = {}
                 for run in runs_of(set(places)):
                     verdicts |= self._judge(producer, epoch, run)
@@ -86,17 +84,13 @@ class SequenceModel:
         policies = {"accept": "emit", "gap": self.gaps, "unknown": self.unknown}
         return policies.get(verdict) == "emit"
 
-    def _places(
-        self, producer: object, epoch: int, sequences: set[int], *, strange: bool
-    ) -> dict[int, int]:
+    def _places(self, producer: object, epoch: int, sequences: set[int]) -> dict[int, int]:
         """Position -> sequence."""
-        if strange:
+        memory = self.producers.get(producer)
+        if memory is None or memory.epoch != epoch:
             first = _behind_the_widest_hole(sequences)
             return {SEQUENCES + first + (s - first) % SEQUENCES: s for s in sequences}
-        memory = self.producers.get(producer)
-        newest = SEQUENCES - 1
-        if memory is not None and memory.epoch == epoch:
-            newest = max(memory.positions)
+        newest = max(memory.positions)
         places = {}
         for s in sequences:
             near = [s + cycle * SEQUENCES for cycle in range(-1, newest // SEQUENCES + 3)]
@@ -160,11 +154,11 @@ class SequenceModel:
                 verdicts[place] = "accept"
                 self.producers[producer].positions.add(place)
                 continue
-            verdicts[place] = "accept" if place == SEQUENCES else "gap"
+            verdicts[place] = "gap" if place % SEQUENCES else "accept"
             if verdicts[place] == "accept" or self.gaps == "emit":
-                if verdicts[place] == "gap":
-                    self.counts["missing"] += max(0, place - SEQUENCES)
-                self.producers[producer] = Remembered(epoch, SEQUENCES, {place}, heard_ms)
+                self.counts["missing"] += place % SEQUENCES
+                floor = place - place % SEQUENCES
+                self.producers[producer] = Remembered(epoch, floor, {place}, heard_ms)
                 bumped = True
         return verdicts
 

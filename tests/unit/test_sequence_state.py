@@ -14,7 +14,15 @@ from dedup.core.clocks import NEVER_MS, Clocks, SourceClock
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.producers import Producers
-from dedup.core.sequence import CYCLE, RANGES, Handling, ProducerMemory, SequenceRule, judge_run
+from dedup.core.sequence import (
+    CYCLE,
+    HALF_CYCLE,
+    RANGES,
+    Handling,
+    ProducerMemory,
+    SequenceRule,
+    judge_run,
+)
 from dedup.core.sequence_state import SequenceState
 from dedup.core.state import ShardState
 from dedup.errors import ClockError, ConfigError, StateError
@@ -197,9 +205,22 @@ def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
     known = ProducerMemory(3, CYCLE, ((CYCLE, CYCLE + 5),))
     refused = judge_run(known, 4, CYCLE + 1, CYCLE + 2, strict)
     assert refused.memory == known
-    bumped = judge_run(known, 4, CYCLE - 1, CYCLE + 2, strict)
+    zero = 2 * CYCLE
+    bumped = judge_run(known, 4, zero - 1, zero + 2, strict)
     assert [piece.verdict.name for piece in bumped.pieces] == ["GAP", "ACCEPT"]
-    assert bumped.memory == ProducerMemory(4, CYCLE, ((CYCLE, CYCLE + 2),))
+    assert bumped.memory == ProducerMemory(4, zero, ((zero, zero + 2),))
+
+
+def test_a_new_epoch_in_the_midst_of_the_numbers_is_not_torn() -> None:
+    shard = SequenceShard()
+    shard.batch([("p", 0, 0)])
+    records = [("p", 1, HALF_CYCLE + n) for n in range(-3, 3)]
+    assert shard.batch(records) == ["gap"] + ["accept"] * 5
+    assert shard.counts["missing"] == HALF_CYCLE - 3
+    assert shard.batch(records) == ["duplicate"] * 6
+    # What was left out goes on once when it comes.
+    assert shard.batch([("p", 1, 7)]) == ["gap"]
+    assert shard.batch([("p", 1, 7)]) == ["duplicate"]
 
 
 def test_copies_that_tie_are_ranked_once() -> None:
