@@ -81,7 +81,10 @@ def process_sequences(
             times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
         judging = _NumberedRecords.begin(producers, records, judgeable, epoch.hash_key)
         verdicts[judgeable] = judging.run(rule, counts)
-        np.maximum.at(judging.table.heard_ms, judging.rows, times_ms)
+        # A broker's producer lives by what is appended: with what is fenced, an epoch that was
+        # raised by mistake would never expire.
+        alive = verdicts[judgeable] != SequenceVerdict.FENCED
+        np.maximum.at(judging.table.heard_ms, judging.rows[alive], times_ms[alive])
         producers = judging.table.where(judging.table.counts > 0)
     counts["producers_new"] = max(0, len(producers) - len(state.producers))
     expired_before_ms = advanced.query_time_ms - policy.horizon_ms
@@ -201,7 +204,7 @@ class _NumberedRecords:
         goes_on = is_known & (epochs == self.table.epochs[rows])
         newest = self.table.lasts[rows, np.maximum(self.table.counts[rows].astype(np.int64), 1) - 1]
         ahead = (self.sequences - newest) % CYCLE
-        positions = newest + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
+        positions: I64 = newest + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
         begun = np.flatnonzero(~goes_on)
         if len(begun):
             # By producer and epoch, none of which is known.

@@ -49,12 +49,14 @@ class SequenceModel:
         """Begin another run: the time up to its first micro-batch does not count."""
         self.before_ms = None
 
-    def batch(self, records: Iterable[tuple[object, int, int]], now_ms: int = 0) -> Counter[object]:
+    def batch(
+        self, records: Iterable[tuple[object, int, int]], now_ms: int = 0
+    ) -> Counter[tuple[object, int, int, str]]:
         """Judge (producer, epoch, sequence); return how often each had each verdict."""
         if self.before_ms is not None and self.expire_ms is not None:
             self.query_ms += min(now_ms - self.before_ms, self.expire_ms // 4)
         self.before_ms = now_ms
-        found: Counter[object] = Counter()
+        found: Counter[tuple[object, int, int, str]] = Counter()
         by_producer: dict[object, dict[int, list[int]]] = {}
         for producer, epoch, sequence in records:
             by_producer.setdefault(producer, {}).setdefault(epoch, []).append(sequence)
@@ -71,7 +73,8 @@ class SequenceModel:
                     found[producer, epoch, sequence, verdict] += 1
                     again = "duplicate" if self._goes_on(verdict) else verdict
                     found[producer, epoch, sequence, again] += copies - 1
-            if producer in self.producers:
+            alive = any(p == producer and verdict != "fenced" for p, _, _, verdict in found)
+            if alive and producer in self.producers:
                 memory = self.producers[producer]
                 memory.heard_ms = max(memory.heard_ms, self.query_ms)
         if self.expire_ms is not None:

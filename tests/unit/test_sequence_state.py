@@ -166,6 +166,16 @@ def test_time_in_which_the_query_is_down_is_no_silence(unknown: Handling) -> Non
     assert shard.batch([("b", 0, 4), ("b", 0, 5)], now_ms=5200) == ["duplicate", "accept"]
 
 
+def test_an_epoch_that_nothing_is_heard_of_expires_though_older_ones_go_on() -> None:
+    shard = SequenceShard()
+    shard.batch([("a", 0, 0)])
+    assert shard.batch([("a", 99, 12345)]) == ["gap"]
+    for n in range(1, 6):
+        assert shard.batch([("a", 0, n)], now_ms=250 * n) == ["fenced"]
+    assert shard.counts["producers_expired"] == 1
+    assert shard.batch([("a", 0, 6), ("a", 0, 7)], now_ms=1251) == ["unknown", "accept"]
+
+
 def test_a_pause_counts_for_a_part_of_the_time_alone() -> None:
     """What came meanwhile is read in the micro-batches behind it."""
     shard = SequenceShard()

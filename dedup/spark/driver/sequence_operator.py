@@ -94,7 +94,8 @@ def dedup_by_sequence(
         known of, where it is not number 0, and records older than what is remembered. ``"emit"``
         loses nothing. ``"drop"``: such a producer is taken from its next record 0 on.
     fenced : {"drop", "emit", "error"}
-        What becomes of records of an epoch that a newer one has ended.
+        What becomes of records of an epoch that a newer one has ended, such as were held back
+        and come late among them. They are not signs of life of their producer.
     unnumbered : {"emit", "drop", "error"}
         What becomes of records without a producer, epoch or sequence: null, or below 0. They need
         no timestamp.
