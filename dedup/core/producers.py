@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
-from dedup.core.sequence import RANGES, ProducerMemory
+from dedup.core.sequence import MOST_RANGES, ProducerMemory
 
 _HEADER = struct.Struct("<QQQ")
 #: Bytes of a producer beside its key and its ranges: length, epoch, time, floor, number of ranges.
@@ -31,9 +31,9 @@ class Producers:
     heard_ms : int64 array, shape (n,)
         Newest effective timestamp of their records; by processing time, query time.
     counts : uint8 array, shape (n,)
-        Number of ranges, 1 to `RANGES`; 0 in a row of `grown` that nothing is remembered in.
-    firsts, lasts : int64 array, shape (n, RANGES)
-        The ranges, the lowest first; 0 behind them.
+        Number of ranges, 1 to `MOST_RANGES`; 0 in a row of `grown` that nothing is remembered in.
+    firsts, lasts : int64 array, shape (n, width)
+        The ranges, the lowest first; 0 behind them. The width is 1 at least.
     """
 
     keys: Keys
@@ -47,7 +47,7 @@ class Producers:
     @staticmethod
     def empty() -> Producers:
         """Return none."""
-        none, ranges = np.zeros(0, np.int64), np.zeros((0, RANGES), np.int64)
+        none, ranges = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
         return Producers(Keys.empty(), none, none, none, np.zeros(0, np.uint8), ranges, ranges)
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Producers:
     def grown(self, keys: Keys) -> Producers:
         """Return a copy that may be changed, with rows for the keys that follow these."""
         new = len(keys) - len(self)
-        none, ranges = np.zeros(new, np.int64), np.zeros((new, RANGES), np.int64)
+        none, ranges = np.zeros(new, np.int64), np.zeros((new, self.firsts.shape[1]), np.int64)
         return Producers(
             keys,
             np.concatenate([self.epochs, none]),
@@ -76,13 +76,20 @@ class Producers:
             np.concatenate([self.lasts, ranges]),
         )
 
-    def remember(self, row: int, memory: ProducerMemory) -> None:
-        """Change a row of a copy that `grown` made."""
+    def remember(self, row: int, memory: ProducerMemory) -> Producers:
+        """Change a row of a copy that `grown` made; return the copy, wider if need be."""
+        count = len(memory.ranges)
+        if count > self.firsts.shape[1]:
+            width = min(2 * count, MOST_RANGES)
+            wider = replace(
+                self, firsts=_padded(self.firsts, width), lasts=_padded(self.lasts, width)
+            )
+            return wider.remember(row, memory)
         self.epochs[row], self.floors[row] = memory.epoch, memory.floor
-        self.counts[row] = len(memory.ranges)
+        self.counts[row] = count
         self.firsts[row] = self.lasts[row] = 0
-        for column, (first, last) in enumerate(memory.ranges):
-            self.firsts[row, column], self.lasts[row, column] = first, last
+        self.firsts[row, :count], self.lasts[row, :count] = zip(*memory.ranges, strict=True)
+        return self
 
     def where(self, mask: BOOL) -> Producers:
         """Return those where the mask is set."""
@@ -100,7 +107,7 @@ class Producers:
 
     def to_bytes(self) -> bytes:
         """Return the bytes that ``dedup/core/FORMATS.md`` describes."""
-        used = np.arange(RANGES) < self.counts[:, None]
+        used = np.arange(self.firsts.shape[1]) < self.counts[:, None]
         return b"".join(
             (
                 _HEADER.pack(len(self), int(self.counts.sum()), len(self.keys.data)),
@@ -137,15 +144,15 @@ class Producers:
         np.cumsum(lengths, out=offsets[1:])
         if int(offsets[-1]) != key_bytes or int(counts.sum()) != ranges:
             raise ValueError("lengths of keys, or numbers of ranges, do not add up")
-        if count and not 1 <= int(counts.min()) <= int(counts.max()) <= RANGES:
-            raise ValueError(f"a producer has no range, or more than {RANGES}")
-        used = np.arange(RANGES) < counts[:, None]
+        if count and not counts.min():
+            raise ValueError("a producer has no range")
+        used = np.arange(max(1, int(counts.max(initial=0)))) < counts[:, None]
         tables = []
         for values in (firsts, lasts):
-            table = np.zeros((count, RANGES), np.int64)
+            table = np.zeros(used.shape, np.int64)
             table[used] = values
             tables.append(table)
-        _check_order(counts, *tables)
+        _check_order(used, *tables)
         return Producers(
             Keys(keys, offsets),
             epochs.astype(np.int64),
@@ -156,9 +163,12 @@ class Producers:
         )
 
 
-def _check_order(counts: U8, firsts: I64, lasts: I64) -> None:
+def _padded(table: I64, width: int) -> I64:
+    return np.pad(table, ((0, 0), (0, width - table.shape[1])))
+
+
+def _check_order(used: BOOL, firsts: I64, lasts: I64) -> None:
     """Refuse ranges that fall, overlap or adjoin."""
-    used = np.arange(RANGES) < counts[:, None]
     if bool((firsts > lasts)[used].any()):
         raise ValueError("a range of sequences ends before it begins")
     if bool((firsts[:, 1:] <= lasts[:, :-1] + 1)[used[:, 1:]].any()):

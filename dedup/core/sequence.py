@@ -23,8 +23,9 @@ from typing import Literal, TypeAlias, get_args
 CYCLE = 1 << 31
 #: A sequence is taken for one that is at most so far ahead, else for one behind.
 HALF_CYCLE = CYCLE >> 1
-#: Unbroken ranges of sequences that are remembered of a producer.
-RANGES = 5
+#: Unbroken ranges of sequences that may be remembered of a producer, and are by default.
+MOST_RANGES = 255
+RANGES = 64
 
 Handling: TypeAlias = Literal["emit", "drop", "error"]
 HANDLINGS: tuple[Handling, ...] = get_args(Handling)
@@ -65,6 +66,8 @@ class SequenceRule:
     gaps, unknown, fenced, unnumbered : {"emit", "drop", "error"}
         By verdict. A broker has ``gaps="drop"`` and ``fenced="drop"``, and ``unknown="emit"`` since
         release 2.5.
+    ranges : int
+        Unbroken ranges of sequences that are remembered of a producer at most, up to `MOST_RANGES`.
     max_producers : int
         Producers that a shard remembers at most.
     """
@@ -73,6 +76,7 @@ class SequenceRule:
     unknown: Handling = "emit"
     fenced: Handling = "drop"
     unnumbered: Handling = "emit"
+    ranges: int = RANGES
     max_producers: int = 100_000
 
     def goes_on(self, null_timestamps: str) -> frozenset[str]:
@@ -99,8 +103,8 @@ class ProducerMemory:
     floor : int
         Position below which it is not known what went on, but for `ranges`.
     ranges : tuple of (int, int)
-        First and last position of each unbroken range that went on, at least one and at most
-        `RANGES`, in order, with at least one missing position between two of them.
+        First and last position of each unbroken range that went on, at least one, in order, with at
+        least one missing position between two of them.
     """
 
     epoch: int
@@ -112,18 +116,20 @@ class ProducerMemory:
         """The newest position."""
         return self.ranges[-1][1]
 
-    def adding(self, runs: list[tuple[int, int]]) -> ProducerMemory:
-        """Return the memory with further positions; the lowest ranges give way."""
-        ranges: list[tuple[int, int]] = []
-        for first, last in sorted([*self.ranges, *runs]):
+    def adding(self, runs: list[tuple[int, int]], most: int) -> ProducerMemory:
+        """Return the memory with further positions; the lowest ranges beyond so many give way."""
+        # What lies ahead alone needs no look at the ranges before the newest.
+        ahead = runs[0][0] > self.last
+        ranges = list(self.ranges) if ahead else []
+        for first, last in runs if ahead else sorted([*self.ranges, *runs]):
             if ranges and first <= ranges[-1][1] + 1:
                 ranges[-1] = ranges[-1][0], max(last, ranges[-1][1])
             else:
                 ranges.append((first, last))
         floor = self.floor
-        if gone := ranges[:-RANGES]:
+        if gone := ranges[:-most]:
             floor = max(floor, gone[-1][1] + 1)
-        return replace(self, floor=floor, ranges=tuple(ranges[-RANGES:]))
+        return ProducerMemory(self.epoch, floor, tuple(ranges[-most:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,8 @@ def _of_known_epoch(memory: ProducerMemory, first: int, last: int, rule: Sequenc
     elif ahead <= last:
         pieces.append(Piece(ahead, last, SequenceVerdict.GAP))
     added = [(piece.first, piece.last) for piece in pieces if piece.remembered]
-    return Judged(tuple(pieces), memory.adding(added) if added else memory, missing, recovered)
+    after = memory.adding(added, rule.ranges) if added else memory
+    return Judged(tuple(pieces), after, missing, recovered)
 
 
 def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -> list[Piece]:

@@ -21,7 +21,14 @@ from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.producers import Producers
 from dedup.core.records import Epoch, Records
-from dedup.core.sequence import CYCLE, HALF_CYCLE, SequenceRule, SequenceVerdict, judge_run
+from dedup.core.sequence import (
+    CYCLE,
+    HALF_CYCLE,
+    ProducerMemory,
+    SequenceRule,
+    SequenceVerdict,
+    judge_run,
+)
 from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import effective_times
 from dedup.errors import ConfigError
@@ -249,19 +256,26 @@ class _NumberedRecords:
         counts: Counter[str],
     ) -> None:
         """Judge the runs of these indexes one after another."""
-        for index in slow.tolist():
-            row, first = int(runs.rows[index]), int(runs.firsts[index])
-            found = judge_run(
-                self.table.memory(row), int(runs.epochs[index]), first, int(runs.lasts[index]), rule
-            )
-            start = int(runs.starts[index])
+        columns = (runs.rows, runs.epochs, runs.firsts, runs.lasts, runs.starts)
+        at, memory = -1, None
+        for row, epoch, first, last, start in zip(
+            *(c[slow].tolist() for c in columns), strict=True
+        ):
+            if row != at:
+                self._keep(at, memory)
+                at, memory = row, self.table.memory(row)
+            found = judge_run(memory, epoch, first, last, rule)
             for piece in found.pieces:
                 part = slice(start + piece.first - first, start + piece.last - first + 1)
                 judged[part], remembered[part] = piece.verdict, piece.remembered
             counts["missing"] += found.missing
             counts["recovered"] += found.recovered
-            if found.memory is not None:
-                self.table.remember(row, found.memory)
+            memory = found.memory
+        self._keep(at, memory)
+
+    def _keep(self, row: int, memory: ProducerMemory | None) -> None:
+        if memory is not None:
+            self.table = self.table.remember(row, memory)
 
     def _of_records(self, order: I64, is_first: BOOL, judged: U8, remembered: BOOL) -> U8:
         """Return the verdicts of records, in their own order, from those of distinct positions."""

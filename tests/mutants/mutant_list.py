@@ -560,8 +560,8 @@ MUTANTS = (
     _mutant(
         "all ranges of a producer are kept",
         "core/sequence.py",
-        "if gone := ranges[:-RANGES]:",
-        "if gone := ranges[:-99]:",
+        "if gone := ranges[:-most]:",
+        "if gone := ranges[:-255]:",
         NUMBERS,
     ),
     _mutant(

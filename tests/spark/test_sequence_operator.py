@@ -359,6 +359,7 @@ def test_the_state_of_another_partition_is_told(
         ({"gaps": "wait"}, "gaps='wait' must be one of 'emit', 'drop', 'error'"),
         ({"expire_after": "0 s"}, "expire_after='0 s' must be at least a millisecond"),
         ({"max_producers": 0}, "max_producers=0 must be at least 1"),
+        ({"ranges": 256}, "ranges=256 must be 1 to 255"),
         ({"max_producers": True}, "max_producers=True must be a whole number"),
         ({"accept_clock_jump": 1}, "accept_clock_jump=1 must be True or False"),
         ({"source_partition": "n"}, r"source_partition=\['n'\] needs a timestamp"),

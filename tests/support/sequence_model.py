@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 SEQUENCES = 2**31
+#: Batches that a broker remembers of a producer.
 KEPT = 5
 
 
@@ -27,8 +28,8 @@ class Remembered:
     def runs(self) -> list[list[int]]:
         return runs_of(self.positions)
 
-    def keep_newest(self) -> None:
-        for run in self.runs()[:-KEPT]:
+    def keep_newest(self, most: int) -> None:
+        for run in self.runs()[:-most]:
             self.positions -= set(run)
             self.known_from = max(self.known_from, run[-1] + 1)
 
@@ -39,6 +40,7 @@ class SequenceModel:
 
     gaps: str = "emit"
     unknown: str = "emit"
+    kept: int = 64
     expire_ms: int | None = None
     producers: dict[object, Remembered] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -133,7 +135,7 @@ class SequenceModel:
                 if self.unknown == "emit":
                     added.add(place)
         memory.positions |= added
-        memory.keep_newest()
+        memory.keep_newest(self.kept)
         return verdicts
 
     def _judge_stranger(self, producer: object, epoch: int, run: list[int]) -> dict[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from random import Random
 
@@ -84,15 +85,16 @@ def test_verdicts_and_counts_are_those_of_the_model(
 def check_against_the_model(
     given_batches: list[list[Record]], gaps: str, unknown: str, rng: Random
 ) -> None:
-    model = SequenceModel(gaps, unknown, expire_ms=80)
+    kept = rng.choice([1, 2, 5, 64])
+    model = SequenceModel(gaps, unknown, kept, expire_ms=80)
     policy = Policy(horizon_ms=80, bucket_ms=80)
-    shard = SequenceShard(SequenceRule(gaps=gaps, unknown=unknown), policy)  # type: ignore[arg-type]
+    shard = SequenceShard(SequenceRule(gaps=gaps, unknown=unknown, ranges=kept), policy)  # type: ignore[arg-type]
     now_ms = 0
     for records in given_batches:
         now_ms += rng.choice([1, 19, 20, 21, 1000])
         if rng.random() < 0.2:  # a restart with other options
             model.gaps, model.unknown = rng.choice(["emit", "drop"]), rng.choice(["emit", "drop"])
-            shard.rule = SequenceRule(gaps=model.gaps, unknown=model.unknown)  # type: ignore[arg-type]
+            shard.rule = replace(shard.rule, gaps=model.gaps, unknown=model.unknown)  # type: ignore[arg-type]
             model.restart()
             shard.run_id += "+"
         model.counts.clear()

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup.catalog.definition import Definition, encoded_kind
 from dedup.catalog.fit import Accepted
 from dedup.core.duration import duration_ms
-from dedup.core.sequence import SEQUENCE_VERDICTS, Handling
+from dedup.core.sequence import RANGES, SEQUENCE_VERDICTS, Handling
 from dedup.spark.driver import build, checks, columns
 from dedup.spark.driver.options import ColumnOrName, ColumnsOption, several
 from dedup.spark.driver.sequence_options import SequenceOptions
@@ -50,6 +50,7 @@ def dedup_by_sequence(
     verdict: str | None = None,
     idle_timeout: Duration | None = "10 minutes",
     max_future: Duration = "10 minutes",
+    ranges: int = RANGES,
     max_producers: int = 100_000,
     accept_clock_jump: bool = False,
     max_shard_batch_bytes: int = 1 << 30,
@@ -59,8 +60,8 @@ def dedup_by_sequence(
 
     Use it as ``events.transform(dedup_by_sequence("device", "n", expire_after="7 days"))``, on a
     stream or a batch DataFrame. The result has the same columns, types and rows, without
-    duplicates. There is no catalog: what is remembered of a producer is in Spark state, some 50
-    to 150 bytes however many records it has sent.
+    duplicates. There is no catalog: what is remembered of a producer is in Spark state, some 60
+    bytes however many records it has sent, and 16 for each hole in its numbers, up to `ranges`.
 
     Parameters
     ----------
@@ -102,6 +103,10 @@ def dedup_by_sequence(
     verdict : str, optional
         Name of a string column to add; then every row goes on, marked ``accept``, ``duplicate``,
         ``gap``, ``fenced``, ``unknown``, ``unnumbered`` or ``untimed``.
+    ranges : int
+        Unbroken ranges of numbers, the newest, that are remembered of a producer: 1 to 255, 16
+        bytes each. A producer needs more than one only while some of its numbers are missing. What
+        lies below them is ``unknown``.
     max_producers : int
         Producers (of a partition each) that a stream's shard may remember; more stop the query.
     max_shard_batch_bytes : int
@@ -130,9 +135,10 @@ def dedup_by_sequence(
     duplicate has one that went on before it; and with the options' defaults every other record goes
     on, but for those of a fenced epoch.
 
-    Of each producer and partition the newest five unbroken ranges of sequences are remembered,
-    within 2^30 of the newest: with nothing missing that is one range, and covers all. It follows
-    the idempotent producer's rule of Kafka (KIP-98, KIP-360), which remembers five batches.
+    Of each producer and partition the newest `ranges` unbroken ranges of sequences are remembered,
+    within 2^30 of the newest: with nothing missing that is one range, and covers all. With more
+    holes at a time the oldest range gives way, and what comes late below it is ``unknown``. It
+    follows the idempotent producer's rule of Kafka (KIP-98, KIP-360), which remembers five batches.
     """
     return SequenceOperator(
         SequenceOptions(
@@ -151,6 +157,7 @@ def dedup_by_sequence(
             verdict=verdict,
             idle_timeout=idle_timeout,
             max_future=max_future,
+            ranges=ranges,
             max_producers=max_producers,
             accept_clock_jump=accept_clock_jump,
             max_shard_batch_bytes=max_shard_batch_bytes,

@@ -10,7 +10,7 @@ from typing import Literal
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import check_least, choice, positive_ms, refused
 from dedup.core.policy import NULL_TIMESTAMPS, Policy
-from dedup.core.sequence import HANDLINGS, Handling, SequenceRule
+from dedup.core.sequence import HANDLINGS, MOST_RANGES, Handling, SequenceRule
 from dedup.errors import ConfigError
 from dedup.spark.driver.options import ColumnOrName, ColumnsOption, check_texts, several
 
@@ -42,6 +42,7 @@ class SequenceOptions:
     verdict: str | None
     idle_timeout: str | timedelta | None
     max_future: str | timedelta
+    ranges: int
     max_producers: int
     accept_clock_jump: bool
     max_shard_batch_bytes: int
@@ -51,11 +52,13 @@ class SequenceOptions:
         for option in _BY_VERDICT:
             choice(option, getattr(self, option), HANDLINGS)
         choice("null_timestamps", self.null_timestamps, NULL_TIMESTAMPS)
-        for option in ("max_producers", "max_shard_batch_bytes"):
+        for option in ("ranges", "max_producers", "max_shard_batch_bytes"):
             value = getattr(self, option)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{option}={value!r} must be a whole number.")
             check_least(option, value)
+        if self.ranges > MOST_RANGES:
+            raise refused("ranges", self.ranges, f"be 1 to {MOST_RANGES}.")
         if not isinstance(self.accept_clock_jump, bool):
             raise refused("accept_clock_jump", self.accept_clock_jump, "be True or False.")
         for option in ("producer", "partition", "source_partition"):
@@ -97,5 +100,6 @@ class SequenceOptions:
             unknown=self.unknown,
             fenced=self.fenced,
             unnumbered=self.unnumbered,
+            ranges=self.ranges,
             max_producers=self.max_producers,
         )
