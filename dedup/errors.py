@@ -88,6 +88,16 @@ class StateError(DedupError):
         )
 
     @classmethod
+    def of_another(cls, found: str, asked: str) -> StateError:
+        """Return the error for a whole row that another operator wrote."""
+        return cls(
+            f"This checkpoint is that of a query with {found}, and is given to one with {asked}, "
+            "which cannot go on with its state. Give each query a checkpoint of its own. Nothing "
+            "was emitted, changed or lost.",
+            remedy="changed-settings",
+        )
+
+    @classmethod
     def unknown_version(cls, found: int, known: int) -> StateError:
         """Return the error for a row that another release wrote."""
         return cls(

@@ -71,12 +71,7 @@ class SequenceState:
             If the row is damaged, of an unknown version, or not ours.
         """
         row = state_row.read(
-            data,
-            MAGIC,
-            (VERSION,),
-            whose="dedup_by_sequence",
-            content="producers",
-            damaged=SequenceState.damaged,
+            data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged
         )
         try:
             head = row.fields()

@@ -173,11 +173,7 @@ class ShardState:
             If the row is damaged, of an unknown version, or not ours.
         """
         row = state_row.read(
-            data,
-            MAGIC,
-            (_BEFORE, VERSION, WITH_PAYLOADS),
-            whose="this library",
-            content="manifest and tail",
+            data, MAGIC, (_BEFORE, VERSION, WITH_PAYLOADS), content="manifest and tail"
         )
         with_payloads = row.version == WITH_PAYLOADS
         try:

@@ -12,6 +12,8 @@ from typing import Any
 from dedup.core.parse import parse_json
 from dedup.errors import StateError
 
+#: Whose rows begin so.
+_OPERATORS = {b"DDST": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 #: Bytes before the head.
@@ -56,7 +58,6 @@ def read(
     magic: bytes,
     versions: tuple[int, ...],
     *,
-    whose: str,
     content: str,
     damaged: Callable[[str], StateError] = StateError.damaged,
 ) -> StateRow:
@@ -68,8 +69,8 @@ def read(
     magic : bytes
     versions : tuple of int
         Formats that are read, the newest last.
-    whose, content : str
-        Who writes such rows, and what head and body are, for the errors.
+    content : str
+        What head and body are, for the errors.
     damaged : callable
         Makes the error for a row that cannot be trusted.
 
@@ -79,10 +80,12 @@ def read(
         If the row is damaged, of an unknown version, or not ours.
     """
     view = memoryview(data)
-    if len(data) < HEADER_BYTES or data[:4] != magic:
-        raise damaged(f"it does not begin as a state row of {whose}")
+    if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:
+        raise damaged(f"it does not begin as a state row of {_OPERATORS[magic]}")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
         raise damaged("the checksum of its header is wrong")
+    if data[:4] != magic:
+        raise StateError.of_another(_OPERATORS[data[:4]], _OPERATORS[magic])
     _, version, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
     if version not in versions:
         raise StateError.unknown_version(version, versions[-1])

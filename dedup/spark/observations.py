@@ -157,7 +157,8 @@ def as_dict(observed: Any) -> dict[str, Any]:
 
 
 def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics | None:
-    if observed.get("shards") in (None, 0):
+    # Those of another operator may have the name of these.
+    if observed.get("shards") in (None, 0) or "gc_shard" not in observed:
         return None
     return BatchMetrics(
         query_id=str(about["id"]),

@@ -48,7 +48,7 @@ def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> Sequ
         The operator's `metrics` option.
     """
     about, observed = about_and_observed(progress, name)
-    if observed is None or observed.get("shards") in (None, 0):
+    if observed is None or observed.get("shards") in (None, 0) or "fenced" not in observed:
         return None
     return SequenceMetrics(
         query_id=str(about["id"]),

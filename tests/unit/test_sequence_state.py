@@ -67,10 +67,12 @@ def test_any_flipped_bit_and_any_cut_is_refused() -> None:
 
 
 def test_other_rows_are_refused_by_what_they_are() -> None:
-    with pytest.raises(StateError, match="does not begin as a state row of dedup_by_sequence"):
+    with pytest.raises(StateError, match="with dedup_by_id, and is given to one with dedup_by_seq"):
         SequenceState.from_bytes(ShardState().to_bytes())
-    with pytest.raises(StateError, match="does not begin as a state row of this library"):
+    with pytest.raises(StateError, match="with dedup_by_sequence, and is given to one with dedup_"):
         ShardState.from_bytes(state().to_bytes(), hash_key_id=0)
+    with pytest.raises(StateError, match="does not begin as a state row of dedup_by_sequence"):
+        SequenceState.from_bytes(b"DDXX" + state().to_bytes()[4:])
     row = bytearray(state().to_bytes())
     row[4:6] = struct.pack("<H", 2)
     row[20:24] = struct.pack("<I", zlib.crc32(row[:20]))

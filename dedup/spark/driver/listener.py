@@ -45,11 +45,11 @@ class DedupListener(StreamingQueryListener):
         Takes a BatchMetrics; called on Spark's listener thread, so keep it short. An exception
         in it is logged and goes no further. Default: log a line to the ``dedup`` logger.
     metrics : str
-        The option `metrics` of `dedup_by_id`.
+        The option `metrics` of `dedup_by_id`, which has a default of its own.
     on_sequences : callable, optional
         As `on_batch`, of the `SequenceMetrics` of `dedup_by_sequence`.
     sequence_metrics : str
-        The option `metrics` of `dedup_by_sequence`.
+        The option `metrics` of `dedup_by_sequence`; it may be the same name.
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.monitor.metrics_log`), which
         ``dedup watch`` reads; ``~`` is the home folder. It is rotated and never grows beyond

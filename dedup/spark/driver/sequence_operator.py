@@ -68,8 +68,8 @@ def dedup_by_sequence(
     producer : str, Column, or several
         Who numbers the records: types as of an ID of `dedup_by_id`.
     sequence : str or Column
-        An integer: 0 for a producer's first record, one more for each record after it, and 0 again
-        after 2^31 - 1.
+        An integer: 0 for a producer's first record, one more for each record after it. After
+        2^31 - 1 it may begin again at 0, or count on: its remainder by 2^31 is what counts.
     expire_after : str or timedelta
         A producer that nothing was heard of for longer than this is forgotten. Without `timestamp`
         it is time in which the query runs: downtime does not count.
@@ -131,9 +131,10 @@ def dedup_by_sequence(
     -----
     Guarantee, per committed micro-batch, across task retries, executor loss, restarts from the
     checkpoint and rollback: of records with the same producer, partition, epoch and sequence at
-    most one goes on, but for those whose verdict is ``unknown``; every record dropped as a
-    duplicate has one that went on before it; and with the options' defaults every other record goes
-    on, but for those of a fenced epoch.
+    most one goes on, but for those whose verdict is ``unknown``, and ``fenced``, ``unnumbered`` or
+    ``untimed`` where you let them go on; every record dropped as a duplicate has one that went on
+    before it; and with the options' defaults every other record goes on, but for those of a fenced
+    epoch.
 
     Of each producer and partition the newest `ranges` unbroken ranges of sequences are remembered,
     within 2^30 of the newest: with nothing missing that is one range, and covers all. With more

@@ -13,6 +13,7 @@ from dedup.core.policy import NULL_TIMESTAMPS, Policy
 from dedup.core.sequence import HANDLINGS, MOST_RANGES, Handling, SequenceRule
 from dedup.errors import ConfigError
 from dedup.spark.driver.options import ColumnOrName, ColumnsOption, check_texts, several
+from dedup.spark.idtime import IdTime
 
 _BY_VERDICT = ("gaps", "unknown", "fenced", "unnumbered")
 
@@ -32,7 +33,7 @@ class SequenceOptions:
     expire_after: str | timedelta
     epoch: ColumnOrName | None
     partition: ColumnsOption
-    timestamp: ColumnOrName | None
+    timestamp: ColumnOrName | IdTime | None
     source_partition: ColumnsOption
     gaps: Handling
     unknown: Handling
@@ -71,6 +72,11 @@ class SequenceOptions:
         if not self.producer:
             raise ConfigError("producer=[] names no column.")
         check_texts({"verdict": self.verdict}, self.metrics)
+        if isinstance(self.timestamp, IdTime):
+            raise ConfigError(
+                "timestamp=time_from_id(...) reads the ID of dedup_by_id, and records of "
+                "dedup_by_sequence have none; give a timestamp column, or none."
+            )
         if self.timestamp is None and self.source_partition:
             raise ConfigError(
                 f"source_partition={list(several(self.source_partition))!r} needs a timestamp "

@@ -24,13 +24,12 @@ class Numbers:
 
 
 def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Numbers:
-    """Return the numbers of a batch's records.
+    """Return the numbers of a batch's records; of a number that counts on, the remainder.
 
     Raises
     ------
     DataError
-        If a sequence is too large, or a record is not numbered and the user chose that this is an
-        error.
+        If a record is not numbered and the user chose that this is an error.
     """
     sequences, missing = _whole(batch.column(numbering.sequence_column))
     epochs = np.zeros(batch.num_rows, np.int64)
@@ -40,14 +39,6 @@ def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Num
     for column in numbering.producer_columns:
         if batch.column(column).null_count:
             missing |= batch.column(column).is_null().to_numpy(zero_copy_only=False)
-    large = (sequences >= CYCLE) & ~missing
-    if large.any():
-        raise DataError(
-            f"{int(large.sum())} records have a sequence above {CYCLE - 1:,}, where a producer "
-            f"begins again at 0. {first_of(plan, batch, large)} If yours counts on, give "
-            f"sequence=F.col(...) % {CYCLE}.",
-            remedy="bad-records",
-        )
     if numbering.rule.unnumbered == "error" and missing.any():
         raise DataError(
             f"{int(missing.sum())} records have no producer, epoch or sequence (null, or below 0), "
@@ -55,7 +46,7 @@ def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Num
             'choose unnumbered="emit" or "drop".',
             remedy="bad-records",
         )
-    return Numbers(epochs, sequences, missing)
+    return Numbers(epochs, sequences % CYCLE, missing)
 
 
 def _whole(column: pa.Array) -> tuple[I64, BOOL]:

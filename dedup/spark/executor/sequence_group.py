@@ -161,8 +161,8 @@ def _named(plan: Plan, base: SequenceState, shard: int, shards: int) -> Sequence
         raise ConfigError(
             f"This query was begun with {was}, and is started with {now}: what is remembered "
             "would be compared with other numbers. Give the options that it was begun with (a "
-            "renamed column is renamed back by withColumnRenamed), or begin anew with another "
-            "checkpoint.",
+            "renamed column is renamed back by withColumnRenamed, one of another type cast back by "
+            "withColumn, before the operator), or begin anew with another checkpoint.",
             remedy="changed-settings",
         )
     return base

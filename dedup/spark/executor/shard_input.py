@@ -66,12 +66,14 @@ class ShardInput:
                 continue
             self.nbytes += len(keys) + len(head) + len(body)
             if self.nbytes > self.plan.max_shard_batch_bytes:
+                # More shards do not divide the records of one producer.
+                shards = "use more `shards`, " if self.plan.numbering is None else ""
                 raise ConfigError(
                     f"One shard's share of this micro-batch is more than "
                     f"{self.plan.max_shard_batch_bytes:,} bytes, which a worker must hold in "
                     "memory. Limit the micro-batch at its source (Kafka: maxOffsetsPerTrigger, "
-                    "files: maxFilesPerTrigger or maxBytesPerTrigger), use more `shards`, or "
-                    "raise `max_shard_batch_bytes`.",
+                    f"files: maxFilesPerTrigger or maxBytesPerTrigger), {shards}or raise "
+                    "`max_shard_batch_bytes`.",
                     remedy="large-micro-batch",
                 )
             self.heads.append(wire.read_batch(head, schema))
