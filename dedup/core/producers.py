@@ -76,20 +76,21 @@ class Producers:
             np.concatenate([self.lasts, ranges]),
         )
 
+    def wide_enough(self, count: int) -> Producers:
+        """Return the producers with room for so many ranges of each."""
+        if count <= self.firsts.shape[1]:
+            return self
+        room = ((0, 0), (0, min(2 * count, MOST_RANGES) - self.firsts.shape[1]))
+        return replace(self, firsts=np.pad(self.firsts, room), lasts=np.pad(self.lasts, room))
+
     def remember(self, row: int, memory: ProducerMemory) -> Producers:
         """Change a row of a copy that `grown` made; return the copy, wider if need be."""
         count = len(memory.ranges)
-        if count > self.firsts.shape[1]:
-            width = min(2 * count, MOST_RANGES)
-            wider = replace(
-                self, firsts=_padded(self.firsts, width), lasts=_padded(self.lasts, width)
-            )
-            return wider.remember(row, memory)
-        self.epochs[row], self.floors[row] = memory.epoch, memory.floor
-        self.counts[row] = count
-        self.firsts[row] = self.lasts[row] = 0
-        self.firsts[row, :count], self.lasts[row, :count] = zip(*memory.ranges, strict=True)
-        return self
+        table = self.wide_enough(count)
+        table.epochs[row], table.floors[row], table.counts[row] = memory.epoch, memory.floor, count
+        table.firsts[row] = table.lasts[row] = 0
+        table.firsts[row, :count], table.lasts[row, :count] = zip(*memory.ranges, strict=True)
+        return table
 
     def where(self, mask: BOOL) -> Producers:
         """Return those where the mask is set."""
@@ -161,10 +162,6 @@ class Producers:
             counts.copy(),
             *tables,
         )
-
-
-def _padded(table: I64, width: int) -> I64:
-    return np.pad(table, ((0, 0), (0, width - table.shape[1])))
 
 
 def _check_order(used: BOOL, firsts: I64, lasts: I64) -> None:

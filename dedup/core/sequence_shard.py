@@ -200,7 +200,7 @@ class _NumberedRecords:
         )
         judged = np.full(len(distinct), SequenceVerdict.ACCEPT, np.uint8)
         remembered = np.ones(len(distinct), np.bool_)
-        slow = self._settle(runs, judged, remembered)
+        slow = self._settle(runs, rule, judged, remembered, counts)
         self._judge(runs, slow, rule, judged, remembered, counts)
         return self._of_records(order, is_first, judged, remembered)
 
@@ -222,11 +222,13 @@ class _NumberedRecords:
             positions[begun] = _from_the_widest_hole(group, self.sequences[begun])
         return positions
 
-    def _settle(self, runs: _Runs, judged: U8, remembered: BOOL) -> I64:
+    def _settle(
+        self, runs: _Runs, rule: SequenceRule, judged: U8, remembered: BOOL, counts: Counter[str]
+    ) -> I64:
         """Judge the plain runs all at once; return the indexes of the others.
 
         Plain is the only run of its producer where it follows the newest position, begins a
-        producer at 0, or lies within the newest range.
+        producer, lies within the newest range, or adds one ahead of it; but for what is dropped.
         """
         rows = runs.rows
         only = np.bincount(rows, minlength=len(self.table.epochs))[rows] == 1
@@ -236,15 +238,26 @@ class _NumberedRecords:
         newest = self.table.lasts[rows, column]
         follows = goes_on & (runs.firsts == newest + 1)
         self.table.lasts[rows[follows], column[follows]] = runs.lasts[follows]
-        new = only & ~begun & (runs.firsts % CYCLE == 0)
+        at_zero = runs.firsts % CYCLE == 0
+        new = only & ~begun & (at_zero | (rule.unknown == "emit"))
         self.table.epochs[rows[new]] = runs.epochs[new]
         self.table.floors[rows[new]] = self.table.firsts[rows[new], 0] = runs.firsts[new]
         self.table.lasts[rows[new], 0] = runs.lasts[new]
         self.table.counts[rows[new]] = 1
+        judged[runs.starts[new & ~at_zero]] = SequenceVerdict.UNKNOWN
         again = goes_on & (runs.firsts >= self.table.firsts[rows, column]) & (runs.lasts <= newest)
         repeated = np.repeat(again, runs.lengths(len(judged)))
         judged[repeated], remembered[repeated] = SequenceVerdict.DUPLICATE, False
-        return np.flatnonzero(~(follows | new | again))
+        ranges = self.table.counts[rows]
+        ahead = goes_on & (runs.firsts > newest + 1) & (ranges < rule.ranges)
+        ahead &= rule.gaps == "emit"
+        self.table = self.table.wide_enough(int(ranges[ahead].max(initial=0)) + 1)
+        self.table.firsts[rows[ahead], ranges[ahead]] = runs.firsts[ahead]
+        self.table.lasts[rows[ahead], ranges[ahead]] = runs.lasts[ahead]
+        self.table.counts[rows[ahead]] += 1
+        judged[runs.starts[ahead]] = SequenceVerdict.GAP
+        counts["missing"] += int((runs.firsts - newest - 1)[ahead].sum())
+        return np.flatnonzero(~(follows | new | again | ahead))
 
     def _judge(
         self,

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from dedup.core import sequence_shard
 from dedup.core.clocks import NEVER_MS, Clocks, SourceClock
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
@@ -262,6 +263,24 @@ def test_copies_that_tie_are_ranked_once() -> None:
     records = [("p", 0, 0), ("p", 0, 1), ("p", 0, 0), ("p", 0, 1), ("p", 0, 0)]
     assert shard.batch(records) == ["accept", "accept", "duplicate", "duplicate", "duplicate"]
     assert NEVER_MS not in shard.state.producers.heard_ms
+
+
+def test_plain_runs_are_judged_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a fleet that begins without its state, say, or loses records: one at a time is slow."""
+    shard = SequenceShard(SequenceRule(ranges=3))
+    monkeypatch.setattr(sequence_shard, "judge_run", None)
+    assert shard.batch([("a", 0, 5), ("a", 0, 6), ("b", 0, 0)]) == ["unknown", "accept", "accept"]
+    assert shard.batch([("a", 0, 9), ("a", 0, 10), ("b", 0, 1)]) == ["gap", "accept", "accept"]
+    assert (shard.counts["missing"], shard.counts["gap"]) == (2, 1)
+    assert shard.batch([("a", 0, 12), ("b", 0, 3)]) == ["gap", "gap"]
+    assert shard.state.producers.counts.tolist() == [3, 2]
+    # Where a range has to give way, or something is dropped, each is judged by itself.
+    with pytest.raises(TypeError):
+        shard.batch([("a", 0, 14)])
+    shard.rule = SequenceRule(gaps="drop", unknown="drop")
+    for record in (("b", 0, 5), ("c", 0, 5)):
+        with pytest.raises(TypeError):
+            shard.batch([record])
 
 
 def test_many_producers_at_once() -> None:
