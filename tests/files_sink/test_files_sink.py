@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -177,14 +178,39 @@ def test_two_drivers_publish_the_same(place: str, tmp_path: Path, armed: Path, p
         assert [name for name, _, _ in faults.fired(armed)] == [point]
 
 
-def test_files_that_are_gone_are_named(sink: FolderSink, armed: Path) -> None:
+def test_files_that_are_gone_are_staged_anew_or_named(
+    sink: FolderSink, tmp_path: Path, armed: Path
+) -> None:
+    sink.batch("run1", 0, [0])
     faults.arm(armed, "files.planned", "raise")
     with pytest.raises(faults.FaultInjected):
-        sink.batch("run1", 0, [0])
-    output_of(sink.work.options).clean(0)
-    with pytest.raises(SinkError, match="which is gone, and so is batch=0") as refused:
-        sink.batch("run2", 0, [0])
+        sink.batch("run1", 1, [1, 2])
+    output_of(sink.work.options).clean(1)
+    with pytest.raises(SinkError, match="which is gone, and so is batch=1") as refused:
+        sink.batch("run2", 1, [1, 3])  # other rows
     assert refused.value.remedy == "files-gone"
+    if "://" in sink.path:
+        with pytest.raises(SinkError, match="which is gone, and so is batch=1"):
+            sink.batch("run2", 1, [1, 2])
+        assert sink.numbers() == once(1)
+    else:
+        sink.batch("run2", 1, [2], [1])
+        sink.batch("run2", 2, [3])
+        assert sink.numbers() == once(4)
+        assert left(sink) == []
+    assert [name for name, _, _ in faults.fired(armed)] == ["files.planned"]
+
+
+def test_a_micro_batch_that_was_seen_does_not_come_back(tmp_path: Path) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    shutil.rmtree(tmp_path / "out" / "batch=0")  # as a loader does with what it has taken
+    with pytest.raises(SinkError, match="which is gone, and so is batch=0"):
+        sink.batch("run2", 0, [0])
+    assert sink.numbers() == Counter()
+    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
+    accepting.batch("run3", 0, [0])
+    assert sink.numbers() == once(1)
 
 
 def test_what_a_task_wrote_and_the_driver_does_not_see(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class FilesWork:
         try:
             publish_staged(
                 batch,
-                FilesSink(output, batch, known),
+                FilesSink(output, batch, known, staged),
                 slices,
                 whole=lambda: staged,
                 compare_whole=True,
@@ -123,9 +123,15 @@ class FilesSink:
     the micro-batch is decided (`dedup.files.sink.plans`).
     """
 
-    def __init__(self, output: Output, batch: Batch, known_batch_id: int | None = None) -> None:
+    def __init__(
+        self,
+        output: Output,
+        batch: Batch,
+        known_batch_id: int | None = None,
+        staged: Sequence[WrittenSlice] = (),
+    ) -> None:
         self.output, self.batch, self.plans = output, batch, BatchPlans(output.root)
-        self._known_batch_id = known_batch_id
+        self._known_batch_id, self._staged = known_batch_id, staged
         self._slot = WholeSlot(self)
 
     def slots(self) -> Collection[int]:
@@ -139,8 +145,20 @@ class FilesSink:
             return {}
         if newest.marker.batch_id == self.batch.batch_id:
             # Who decided it may have been killed since, or stand still.
-            self.output.carry_out(newest)
+            self.output.carry_out(newest, self._anew(newest.marker))
         return {WHOLE: newest.marker}
+
+    def _anew(self, planned: Marker) -> list[WrittenFile] | None:
+        """Return what is staged now, where it holds what is planned, and that was never whole.
+
+        What is known to have been published was seen: who took it away meant to.
+        """
+        known = self._known_batch_id
+        was_seen = known is not None and known >= planned.batch_id
+        content = sum((piece.content for piece in self._staged), Content())
+        if was_seen or (planned.rows, planned.content) != (content.rows, content.hash):
+            return None
+        return [file for piece in self._staged for file in piece.files]
 
     def slot(self, number: int) -> WholeSlot:
         """Return the only one."""
@@ -170,7 +188,7 @@ class WholeSlot:
 
     def pre_commit(self, marker: Marker) -> None:
         """Bring all files into their shape, where nobody sees them yet."""
-        folder, files = self._sink.output.lay_out(self._sink.batch, self.files)
+        folder, files = self._sink.output.lay_out(self._sink.batch.batch_id, self.files)
         self._plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
 

@@ -37,11 +37,18 @@ class Output(Protocol):
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
         """Bring files to where the driver finds them, durably; return them with their places."""
 
-    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
         """Bring what the tasks staged into the shape that a plan names; return what is planned."""
 
-    def carry_out(self, plan: BatchPlan) -> None:
+    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible; again and again, by anybody, with one result.
+
+        Parameters
+        ----------
+        plan : BatchPlan
+        anew : sequence of WrittenFile, optional
+            The same rows as the tasks have just staged them, to be shown where what the plan names
+            is gone.
 
         Raises
         ------
@@ -68,9 +75,9 @@ class LocalOutput:
         """Return the files, which are in their places."""
         return list(files)
 
-    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
         """Move the files to a folder of this attempt's own."""
-        folder = f"{STAGING}/{batch.batch_id:012d}-{uuid.uuid4().hex}"
+        folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
         names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
@@ -78,14 +85,16 @@ class LocalOutput:
         found = zip(names, files, strict=True)
         return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in found]
 
-    def carry_out(self, plan: BatchPlan) -> None:
-        """Rename the folder that the plan names."""
+    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
+        """Rename the folder that the plan names, or one of files that are staged anew."""
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
         if not source.exists() and not (self._path / folder_of(number)).exists():
             # Looked up in this order, another start may have renamed it in between.
-            raise _gone(self.root, plan, plan.folder)
+            if anew is None:
+                raise _gone(self.root, plan, plan.folder)
+            source = self._path / self.lay_out(number, anew)[0]
         publish_folder(source, self._path, number)
 
     def clean(self, batch_id: int) -> None:
@@ -120,15 +129,18 @@ class StoreOutput:
         faults.point("files.uploaded")
         return staged
 
-    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
         """Leave the files where they are, and say where they belong."""
         names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
                  for file in files]  # fmt: skip
         found = zip(names, files, strict=True)
         return "", [PlannedFile(file.path, name, file.nbytes) for name, file in found]
 
-    def carry_out(self, plan: BatchPlan) -> None:
-        """Copy each file that is not in its place yet; names and contents are the plan's."""
+    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
+        """Copy each file that is not in its place yet; names and contents are the plan's.
+
+        Files that are staged anew cannot take their place: some may have been copied and read.
+        """
 
         def place(file: PlannedFile) -> None:
             name = f"{folder_of(plan.marker.batch_id)}/{file.name}"
