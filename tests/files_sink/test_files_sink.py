@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -17,6 +18,7 @@ from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DedupError, SinkError
 from dedup.files import output_files, published_files, slice_files
+from dedup.files.sink import output_root
 from dedup.files.sink.files_options import FilesOptions, files_options
 from dedup.files.sink.files_work import FilesSink
 from dedup.files.sink.outputs import output_of
@@ -322,6 +324,36 @@ def test_one_of_several_creates(store: ObjectStore, tmp_path: Path) -> None:
                               tmp_path)).root  # fmt: skip
     with pytest.raises(DedupError, match=r"cannot write s3://bucket/x/y: .*"):
         away.create_bytes("y", b"")
+
+
+def test_a_store_that_does_not_heed_conditions_is_refused(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    class Unheeding:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def put_object(self, **request: Any) -> Any:
+            sent.append(request.pop("IfNoneMatch"))
+            return self._client.put_object(**request)
+
+    client = output_root._client
+    monkeypatch.setattr(output_root, "_client", lambda *where: Unheeding(client(*where)))
+    with pytest.raises(ConfigError, match="and does not heed them") as refused:
+        FolderSink(store.uri(f"unheeding-{tmp_path.name}"), tmp_path / "checkpoint")
+    assert "any:any" not in str(refused.value)
+    assert sent == ["*", "*"]
+    monkeypatch.undo()
+    # What another has proven is proven; and the owner is not written a second time.
+    sink = FolderSink(store.uri(f"unheeding-{tmp_path.name}"), tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    monkeypatch.setattr(output_root, "_client", lambda *where: Unheeding(client(*where)))
+    other = FolderSink(sink.path, tmp_path / "other", query="99999999-0000-0000-0000-000000000000")
+    with pytest.raises(ConfigError, match="holds micro-batches of query 1111"):
+        other.batch("run1", 1, [1])
+    assert sent == ["*", "*"]
 
 
 def _options(path: str, folder: Path) -> FilesOptions:
