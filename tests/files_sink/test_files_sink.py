@@ -365,6 +365,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
     [
         ({}, "needs the option path"),
         ({"path": "gs://b/x"}, "cannot be used: the sink writes to a local"),
+        ({"path": "s3://b/a#b?region=r"}, "Write %23 where it is part of it"),
         ({"path": "/o", "file.format": "orc"}, "must be one of parquet, json, csv"),
         ({"path": "/o", "compression": "lzo"}, "must be one of snappy, zstd, gzip, none"),
         ({"path": "/o", "header": "true"}, "Option header is for file.format csv"),
@@ -394,11 +395,15 @@ def test_options_as_they_are_taken() -> None:
 
 def test_objects_appear_where_their_folder_says(store: ObjectStore, tmp_path: Path) -> None:
     """Names that have to be encoded in a request to copy."""
-    sink = FolderSink(store.uri(f"names-{tmp_path.name}"), tmp_path / "checkpoint",
+    sink = FolderSink(store.uri(f"my%20names%23{tmp_path.name}%2Fout"), tmp_path / "checkpoint",
                       partition_by="day")  # fmt: skip
     rows = pa.record_batch({"n": [0, 1], "day": ["a b/c", "é%=+"]})
     sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, iter([rows]))])
     fs, base = pafs.FileSystem.from_uri(sink.path)
     found = fs.get_file_info(pafs.FileSelector(f"{base}/batch=0", recursive=False))
     assert sorted(each.base_name for each in found) == ["day=a b%2Fc", "day=é%25%3D+"]
+    sink.work.complete([sink.work.write(sink.batch_of("run2", 0), 0, iter([rows]))])
     assert sink.numbers() == once(2)
+    both = fs.get_file_info([f"{base}/_batches/000000000000.plan", f"{base}/_dedup.query"])
+    assert base.endswith(f"/my names#{tmp_path.name}/out")
+    assert [each.type for each in both] == [pafs.FileType.File] * 2

@@ -98,6 +98,11 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
             f"path={without_credentials(path)!r} cannot be used: the sink writes to a local file "
             "system, to a folder that all machines mount, and to s3://bucket/folder."
         )
+    if scheme_of(path) and "#" in path:
+        raise ConfigError(
+            f"path={without_credentials(path)!r} cannot be used: in a URI, '#' ends the name of "
+            "the folder. Write %23 where it is part of it."
+        )
     file_format = options.get("file.format", "parquet").lower()
     if file_format not in CODECS:
         raise ConfigError(f"Option file.format={file_format!r} must be one of {', '.join(CODECS)}.")

@@ -150,4 +150,4 @@ def _parsed(uri: str) -> tuple[str, str, dict[str, Any]]:
     if parts.username is not None:
         settings["aws_access_key_id"] = unquote(parts.username)
         settings["aws_secret_access_key"] = unquote(parts.password or "")
-    return parts.netloc.rpartition("@")[2], parts.path.strip("/"), settings
+    return parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/"), settings
