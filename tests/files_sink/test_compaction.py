@@ -248,7 +248,9 @@ def test_the_command(tmp_path: Path) -> None:
     sink = made(tmp_path)
     told = CliRunner().invoke(app, ["compact", sink.path, "--older-than", "0 seconds"])
     assert (told.exit_code, told.stdout.splitlines()[0]) == (0, "12 files of 2 folders became 2.")
-    assert "MiB of replaced files stay until a later run." in told.stdout
+    assert "MiB of replaced files stay in _compaction until a later run." in told.stdout
+    told = CliRunner().invoke(app, ["compact", "--help"], terminal_width=200)
+    assert "a reader that remembers which files it has read" in " ".join(told.stdout.split())
     told = CliRunner().invoke(app, ["compact", str(tmp_path / "nowhere"), "--json"])
     assert told.exit_code != 0
     assert "shows no micro-batches" in told.stderr
