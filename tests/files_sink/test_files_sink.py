@@ -14,15 +14,17 @@ import pyarrow.fs as pafs
 import pytest
 
 from dedup import faults
+from dedup.catalog import localfile
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.errors import ConfigError, DedupError, SinkError
+from dedup.errors import CatalogError, ConfigError, DedupError, SinkError
 from dedup.files import output_files, published_files, slice_files
-from dedup.files.sink import output_root
+from dedup.files.sink import output_root, outputs
 from dedup.files.sink.files_options import FilesOptions, files_options
 from dedup.files.sink.files_work import FilesSink
 from dedup.files.sink.outputs import output_of
-from dedup.files.sink.plans import BatchPlans
+from dedup.files.sink.plans import BatchPlan, BatchPlans
+from dedup.sinks import batch_folders
 from dedup.sinks.batch_folders import published_batches
 from tests.files_sink.folder_sink import FolderSink, batch_of, once
 from tests.support.object_store import ObjectStore
@@ -201,6 +203,67 @@ def test_files_that_are_gone_are_staged_anew_or_named(
         assert sink.numbers() == once(4)
         assert left(sink) == []
     assert [name for name, _, _ in faults.fired(armed)] == ["files.planned"]
+
+
+def test_nothing_is_laid_beside_what_a_lost_plan_has_shown(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    sink = FolderSink(store.uri(f"beside-{tmp_path.name}"), tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    sink.batch("run1", 1, [1], [2])
+    root = output_of(sink.work.options).root
+    root.delete_folder("_batches")
+    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
+    with pytest.raises(
+        SinkError, match="batch=1 holds 2 objects, such as batch=1/part-"
+    ) as refused:
+        accepting.batch("run2", 1, [1], [2])
+    assert refused.value.remedy == "sink-markers"
+    assert sink.numbers() == once(3)
+    root.delete_folder("batch=1")
+    accepting.batch("run3", 1, [1], [2])
+    accepting.batch("run3", 2, [3])
+    assert sink.numbers() == once(4)
+
+
+def test_a_copy_that_the_store_has_not_made(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = FolderSink(store.uri(f"copy-{tmp_path.name}"), tmp_path / "checkpoint")
+    monkeypatch.setattr(output_root.OutputRoot, "copy", lambda root, _, to: root.put_bytes(to, b""))
+    with pytest.raises(CatalogError, match="has 0 bytes after a copy that the store has confirmed"):
+        sink.batch("run1", 0, [0])
+    monkeypatch.undo()
+    assert left(sink) != []
+    sink.batch("run2", 0, [0])
+    assert sink.numbers() == once(1)
+    assert left(sink) == []
+
+
+def test_what_a_plan_names_is_on_the_disk_before_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", partition_by="day")
+    done: list[str] = []
+    create, sync = BatchPlans.create, localfile.sync
+
+    def noted(path: Path) -> None:
+        done.append(str(path.relative_to(tmp_path / "out")))
+        sync(path)
+
+    def planned(plans: BatchPlans, plan: BatchPlan) -> bool:
+        folder = plan.folder
+        assert {folder, "_staging", "."} <= set(done)
+        assert {f"{folder}/day=d0", f"{folder}/day=d1"} <= set(done)
+        done.append("plan")
+        return create(plans, plan)
+
+    for module in (batch_folders, outputs):
+        monkeypatch.setattr(module, "sync", noted)
+    monkeypatch.setattr(BatchPlans, "create", planned)
+    sink.batch("run1", 0, [0, 1])
+    assert "plan" in done
+    assert sink.numbers() == once(2)
 
 
 def test_a_micro_batch_that_was_seen_does_not_come_back(tmp_path: Path) -> None:

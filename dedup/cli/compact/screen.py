@@ -22,6 +22,6 @@ def compacted_lines(body: dict[str, Any]) -> Iterator[str]:
         )
     if body["kept_bytes"]:
         yield (
-            f"{body['kept_bytes'] / (1 << 20):,.1f} MiB of replaced files stay in _compaction until "
-            "a later run."
+            f"{body['kept_bytes'] / (1 << 20):,.1f} MiB of replaced files stay in _compaction "
+            "until a later run."
         )

@@ -11,8 +11,10 @@ from dedup import faults
 from dedup.errors import SinkError
 from dedup.files.sink.files_options import FilesOptions
 from dedup.files.sink.outputs import Output, output_of
+from dedup.files.sink.plans import FOLDER as PLANS
 from dedup.files.sink.plans import BatchPlan, BatchPlans
 from dedup.files.slice_files import FileShape, SliceFiles, WrittenFile
+from dedup.sinks.batch_folders import folder_of
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import WHOLE, Marker
@@ -188,9 +190,22 @@ class WholeSlot:
 
     def pre_commit(self, marker: Marker) -> None:
         """Bring all files into their shape, where nobody sees them yet."""
-        folder, files = self._sink.output.lay_out(self._sink.batch.batch_id, self.files)
+        number = self._sink.batch.batch_id
+        self._refuse_unplanned(number)
+        folder, files = self._sink.output.lay_out(number, self.files)
         self._plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
+
+    def _refuse_unplanned(self, number: int) -> None:
+        root, shown = self._sink.output.root, self._sink.output.unplanned(number)
+        # With a plan it is another start's, which has just been quicker: `commit` finds it.
+        if shown and self._sink.plans.read(number) is None:
+            raise SinkError(
+                f"{root.url(folder_of(number))} holds {len(shown)} objects, such as {shown[0]}, "
+                f"and no plan in {root.url(PLANS)} says whose they are: the plan of micro-batch "
+                f"{number} is lost, and its rows would be there twice. Nothing was published.",
+                remedy="sink-markers",
+            )
 
     def commit(self) -> None:
         """Decide what the micro-batch consists of, and make it visible."""
