@@ -436,6 +436,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "target.file.size": "lots"}, "must be 1KB to 4GB"),
         ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
+        ({"path": "/o", "partition.by": "a, b,a"}, "partition.by names 'a' more than once"),
         ({"path": "/c"}, "checkpointLocation /c/d lies in the output /c"),
     ],
 )
@@ -451,6 +452,8 @@ def test_options_as_they_are_taken() -> None:
     )  # fmt: skip
     assert (made.path, made.target_bytes, made.partition_by) == ("s3://b/x", 128 << 20, ("a", "b"))
     assert made.compression == "zstd"
+    for uri in ("file:/o", "file:///o", "file://localhost/o"):
+        assert files_options({"path": uri, "checkpointLocation": "/c"}).path == "/o"
     hidden = files_options({"path": "/o", "checkpointLocation": "/o/_checkpoint"})
     assert (hidden.target_bytes, hidden.ledger) == (None, "/o/_checkpoint/dedup-sinks/files")
     assert "path" not in repr(made)

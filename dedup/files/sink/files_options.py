@@ -118,7 +118,9 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
         raise ConfigError("Option header is for file.format csv.")
     name = options.get("name", "files")
     check_name("name", name, "markers")
-    columns = (each.strip() for each in options.get("partition.by", "").split(","))
+    columns = [each.strip() for each in options.get("partition.by", "").split(",")]
+    if twice := [each for each in columns if each and columns.count(each) > 1]:
+        raise ConfigError(f"Option partition.by names {twice[0]!r} more than once.")
     made = FilesOptions(
         path=path,
         file_format=file_format,
