@@ -201,9 +201,9 @@ class WholeSlot:
         # With a plan it is another start's, which has just been quicker: `commit` finds it.
         if shown and self._sink.plans.read(number) is None:
             raise SinkError(
-                f"{root.url(folder_of(number))} holds {len(shown)} objects, such as {shown[0]}, "
-                f"and no plan in {root.url(PLANS)} says whose they are: the plan of micro-batch "
-                f"{number} is lost, and its rows would be there twice. Nothing was published.",
+                f"{root.url(folder_of(number))} is not empty (it holds {shown[0]}), and no plan in "
+                f"{root.url(PLANS)} says what belongs there: the plan of micro-batch {number} is "
+                "lost, and its rows would be there twice. Nothing was published.",
                 remedy="sink-markers",
             )
 
