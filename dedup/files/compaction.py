@@ -116,7 +116,7 @@ def compact(
                         left += 1
                         continue
                     _replace(leaf, groups, own)
-                except (FileNotFoundError, DataError):
+                except (FileNotFoundError, DedupError):
                     if leaf.exists():
                         raise
                     continue  # somebody has removed the micro-batch meanwhile

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -170,19 +171,21 @@ def test_files_without_rows_go_and_hold_nothing_up(tmp_path: Path, rows: tuple[i
     assert tools.compact(tmp_path / "out", older_than="0 seconds").folders == 0
 
 
+@pytest.mark.parametrize("step", ["exchange", "_is_known", "_merge_parquet", "_merge_lines"])
 def test_a_micro_batch_that_is_removed_meanwhile_is_passed_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    sink = made(tmp_path)
+    sink = made(tmp_path, file_format="json" if step == "_merge_lines" else "parquet")
     removed: list[Path] = []
+    carry_on = getattr(compaction, step)
 
-    def remove_first(new: Path, leaf: Path) -> None:
+    def remove_first(*given: Any) -> Any:
         if not removed:
-            removed.append(leaf)
-            shutil.rmtree(leaf)
-        exchange.exchange(new, leaf)
+            removed.append(tmp_path / "out" / "batch=0")
+            shutil.rmtree(removed[0])
+        return carry_on(*given)
 
-    monkeypatch.setattr(compaction, "exchange", remove_first)
+    monkeypatch.setattr(compaction, step, remove_first)
     done = compact(sink)
     assert [leaf.name for leaf in removed] == ["batch=0"]
     assert (done.folders, done.files_before, done.files_after) == (1, 6, 1)
