@@ -159,6 +159,9 @@ def compact(
 ) -> Compacted:
     """Merge small files of each micro-batch of an output, while readers and its query go on.
 
+    Rows get into files with new names: a reader that remembers which files it has read (Spark's
+    ``readStream`` over the output, loaders) reads them again.
+
     Parameters
     ----------
     output : path

@@ -53,7 +53,7 @@ class Compacted:
     files_before, files_after : int
         Files of those leaves.
     left_folders : int
-        Leaves with several small files of a kind that is not compacted.
+        Leaves with several small files of a kind that is not compacted, or beside folders.
     kept_bytes : int
         Of replaced files, which a later compaction removes.
     """
@@ -105,16 +105,21 @@ def compact(
         _remove_replaced(own, now_ms - keep_replaced_ms, now_ms)
         for number in numbers:
             for leaf in _leaves(output / folder_of(number)):
-                if leaf.stat().st_mtime_ns // 1_000_000 > now_ms - older_than_ms:
-                    continue
-                files = _files(leaf)
-                groups = _groups(files, target_bytes)
-                if len(groups) == len(files):
-                    continue
-                if not _is_known(files):
-                    left += 1
-                    continue
-                _replace(leaf, groups, own)
+                try:
+                    if leaf.stat().st_mtime_ns // 1_000_000 > now_ms - older_than_ms:
+                        continue
+                    files = _files(leaf)
+                    groups = _groups(files, target_bytes)
+                    if len(groups) == len(files):
+                        continue
+                    if not _is_known(files) or _has_folders(leaf):
+                        left += 1
+                        continue
+                    _replace(leaf, groups, own)
+                except (FileNotFoundError, DedupError):
+                    if leaf.exists():
+                        raise
+                    continue  # somebody has removed the micro-batch meanwhile
                 folders, before, after = folders + 1, before + len(files), after + len(groups)
         kept = sum(path.stat().st_size for path in own.rglob("*") if path.is_file())
     return Compacted(
@@ -155,6 +160,11 @@ def _files(leaf: Path) -> list[Path]:
         path for path in leaf.iterdir()
         if path.is_file() and not path.name.startswith(("_", "."))
     )  # fmt: skip
+
+
+def _has_folders(leaf: Path) -> bool:
+    """Whether an exchange would take folders away that are not this leaf's files."""
+    return any(path.is_dir() for path in leaf.iterdir())
 
 
 def _groups(files: Sequence[Path], target_bytes: int) -> list[list[Path]]:
@@ -200,7 +210,13 @@ def _replace(leaf: Path, groups: Sequence[Sequence[Path]], own: Path) -> None:
             if len(group) == 1:
                 os.link(group[0], new / group[0].name)
             elif group[0].suffix == ".parquet":
-                _merge_parquet(group, new / f"part-{uuid.uuid4().hex}.parquet")
+                # Spark leaves files without rows, which have no row group and no codec to go on by.
+                filled = [path for path in group if pq.read_metadata(path).num_rows]
+                if len(filled) > 1:
+                    _merge_parquet(filled, new / f"part-{uuid.uuid4().hex}.parquet")
+                else:
+                    kept = (filled or group)[0]
+                    os.link(kept, new / kept.name)
             else:
                 _merge_lines(group, new / f"part-{uuid.uuid4().hex}{_LINES}")
             faults.point("compact.file")
@@ -219,7 +235,9 @@ def _replace(leaf: Path, groups: Sequence[Sequence[Path]], own: Path) -> None:
 
 def _merge_parquet(files: Sequence[Path], path: Path) -> None:
     with pq.ParquetFile(files[0]) as first:
-        compression = first.metadata.row_group(0).column(0).compression.lower()
+        groups = (first.metadata.row_group(n) for n in range(first.num_row_groups))
+        codec = next(group.column(0).compression for group in groups if group.num_rows)
+        compression = codec.lower()
         columns = first.schema_arrow
     compression = "none" if compression == "uncompressed" else compression
     target = ParquetOutput(path, columns, compression)

@@ -10,10 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.errors import DataError
+
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 #: What Spark escapes in the name of a folder, and calls the one of rows without a value.
 _TO_ESCAPE = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+#: Of the name of a folder, on all usual file systems.
+_LONGEST_BYTES = 255
 
 
 def folder_names(path: Path, root: Path) -> Iterator[str]:
@@ -32,6 +36,11 @@ def parted(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, 
     rows : RecordBatch
     columns : sequence of str
         From the outermost folder to the innermost.
+
+    Raises
+    ------
+    DataError
+        If a value cannot be the name of a folder.
     """
     if not rows.num_rows:
         return
@@ -53,7 +62,16 @@ def _folders_of(column: pa.Array, name: str) -> pa.Array:
     values = column.dictionary_encode()
     texts = values.dictionary.cast(pa.string()).to_pylist()
     begin = f"{_escaped(name)}="
-    folders = pa.array([begin + (_escaped(text) or _NO_VALUE) for text in texts], pa.string())
+    names = [begin + (_escaped(text) or _NO_VALUE) for text in texts]
+    for text, each in zip(texts, names, strict=True):
+        if "\0" in each or len(each.encode()) > _LONGEST_BYTES:
+            raise DataError(
+                f"Column {name!r} names folders, and none can be named by {text[:40]!r} "
+                f"({len(each.encode()):,} bytes with the column; file systems take up to "
+                f"{_LONGEST_BYTES}, and no NUL). Nothing of its micro-batch was published. Shorten "
+                "the values in the query (substring, md5), or partition by another column."
+            )
+    folders = pa.array(names, pa.string())
     found = folders.take(values.indices) if len(folders) else pa.nulls(len(column), pa.string())
     return found.fill_null(begin + _NO_VALUE)
 

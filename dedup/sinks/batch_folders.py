@@ -94,7 +94,7 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
     for path in source.rglob("*"):
         if path.is_file() and path.name.startswith(("_", ".")):
             path.unlink()
-    _flush(source)
+    flush(source)
     try:
         source.rename(target)
     except OSError as error:
@@ -106,12 +106,13 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
         # The side output may lie on another file system; the last step is a rename there too.
         near = root / STAGING / source.parent.name
         shutil.copytree(source, near)
-        _flush(near)
+        flush(near)
         near.rename(target)
     sync(root)
 
 
-def _flush(folder: Path) -> None:
+def flush(folder: Path) -> None:
+    """Bring a folder's files and names to the disk, from its innermost folders outwards."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(Path(parent, name))

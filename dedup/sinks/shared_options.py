@@ -78,7 +78,7 @@ def folder(options: Mapping[str, str], name: str) -> str:
 def located(checkpoint: str) -> str:
     """Return a checkpoint's location as pyarrow takes it, the same in every process."""
     same = re.sub(r"^s3[an]://", "s3://", checkpoint)
-    return _absolute(re.sub(r"^file:/+", "/", same))
+    return _absolute(re.sub(r"^file:(//localhost)?/+", "/", same))
 
 
 def _absolute(where: str) -> str:

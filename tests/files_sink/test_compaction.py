@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,6 +138,61 @@ def test_what_cannot_be_put_together_is_left(tmp_path: Path) -> None:
     assert tools.compact(folder.parent, older_than="0 seconds").left_folders == 1
 
 
+def test_folders_beside_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "batch=0"
+    (folder / "day=1").mkdir(parents=True)
+    for number, name in enumerate(("a.parquet", "b.parquet", "day=1/c.parquet", "day=1/d.parquet")):
+        pq.write_table(pa.table({"n": [number]}), folder / name)
+    done = tools.compact(tmp_path / "out", older_than="0 seconds")
+    assert (done.folders, done.left_folders) == (1, 1)
+    assert seen_locally(str(tmp_path / "out")) == once(4)
+    assert sorted(path.name for path in folder.iterdir()) == ["a.parquet", "b.parquet", "day=1"]
+
+
+@pytest.mark.parametrize("rows", [(0, 2, 0, 1), (0, 3), (0, 0, 0)])
+def test_files_without_rows_go_and_hold_nothing_up(tmp_path: Path, rows: tuple[int, ...]) -> None:
+    """As Spark leaves them: without a row group."""
+    folder = tmp_path / "out" / "batch=0"
+    folder.mkdir(parents=True)
+    columns, first = pa.schema([("n", pa.int64())]), 0
+    for number, count in enumerate(rows):
+        with pq.ParquetWriter(folder / f"{number}.parquet", columns, compression="zstd") as writer:
+            if count:
+                writer.write_table(pa.table({"n": range(first, first + count)}, columns))
+        first += count
+    done = tools.compact(tmp_path / "out", older_than="0 seconds")
+    assert (done.folders, done.files_before, done.files_after) == (1, len(rows), 1)
+    assert seen_locally(str(tmp_path / "out")) == once(first)
+    (file,) = folder.iterdir()
+    with pq.ParquetFile(file) as found:
+        codecs = {found.metadata.row_group(n).column(0).compression
+                  for n in range(found.num_row_groups)}  # fmt: skip
+    assert codecs == ({"ZSTD"} if first else set())
+    assert tools.compact(tmp_path / "out", older_than="0 seconds").folders == 0
+
+
+@pytest.mark.parametrize("step", ["exchange", "_is_known", "_merge_parquet", "_merge_lines"])
+def test_a_micro_batch_that_is_removed_meanwhile_is_passed_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    sink = made(tmp_path, file_format="json" if step == "_merge_lines" else "parquet")
+    removed: list[Path] = []
+    carry_on = getattr(compaction, step)
+
+    def remove_first(*given: Any) -> Any:
+        if not removed:
+            removed.append(tmp_path / "out" / "batch=0")
+            shutil.rmtree(removed[0])
+        return carry_on(*given)
+
+    monkeypatch.setattr(compaction, step, remove_first)
+    done = compact(sink)
+    assert [leaf.name for leaf in removed] == ["batch=0"]
+    assert (done.folders, done.files_before, done.files_after) == (1, 6, 1)
+    assert sorted(sink.numbers()) == list(range(60, 120))
+    assert not list((tmp_path / "out" / "_compaction").glob("new-*"))
+
+
 def test_lines_without_an_end(tmp_path: Path) -> None:
     folder = tmp_path / "batch=0"
     folder.mkdir()
@@ -194,7 +251,9 @@ def test_the_command(tmp_path: Path) -> None:
     sink = made(tmp_path)
     told = CliRunner().invoke(app, ["compact", sink.path, "--older-than", "0 seconds"])
     assert (told.exit_code, told.stdout.splitlines()[0]) == (0, "12 files of 2 folders became 2.")
-    assert "MiB of replaced files stay until a later run." in told.stdout
+    assert "MiB of replaced files stay in _compaction until a later run." in told.stdout
+    told = CliRunner().invoke(app, ["compact", "--help"], terminal_width=200)
+    assert "a reader that remembers which files it has read" in " ".join(told.stdout.split())
     told = CliRunner().invoke(app, ["compact", str(tmp_path / "nowhere"), "--json"])
     assert told.exit_code != 0
     assert "shows no micro-batches" in told.stderr

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
 from dedup import faults
+from dedup.catalog import localfile
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.errors import ConfigError, DedupError, SinkError
+from dedup.errors import CatalogError, ConfigError, DedupError, SinkError
 from dedup.files import output_files, published_files, slice_files
+from dedup.files.sink import output_root, outputs
 from dedup.files.sink.files_options import FilesOptions, files_options
 from dedup.files.sink.files_work import FilesSink
 from dedup.files.sink.outputs import output_of
-from dedup.files.sink.plans import BatchPlans
+from dedup.files.sink.plans import BatchPlan, BatchPlans
+from dedup.sinks import batch_folders
 from dedup.sinks.batch_folders import published_batches
 from tests.files_sink.folder_sink import FolderSink, batch_of, once
 from tests.support.object_store import ObjectStore
@@ -177,14 +182,100 @@ def test_two_drivers_publish_the_same(place: str, tmp_path: Path, armed: Path, p
         assert [name for name, _, _ in faults.fired(armed)] == [point]
 
 
-def test_files_that_are_gone_are_named(sink: FolderSink, armed: Path) -> None:
+def test_files_that_are_gone_are_staged_anew_or_named(
+    sink: FolderSink, tmp_path: Path, armed: Path
+) -> None:
+    sink.batch("run1", 0, [0])
     faults.arm(armed, "files.planned", "raise")
     with pytest.raises(faults.FaultInjected):
-        sink.batch("run1", 0, [0])
-    output_of(sink.work.options).clean(0)
-    with pytest.raises(SinkError, match="which is gone, and so is batch=0") as refused:
-        sink.batch("run2", 0, [0])
+        sink.batch("run1", 1, [1, 2])
+    output_of(sink.work.options).clean(1)
+    with pytest.raises(SinkError, match="which is gone, and so is batch=1") as refused:
+        sink.batch("run2", 1, [1, 3])  # other rows
     assert refused.value.remedy == "files-gone"
+    if "://" in sink.path:
+        with pytest.raises(SinkError, match="which is gone, and so is batch=1"):
+            sink.batch("run2", 1, [1, 2])
+        assert sink.numbers() == once(1)
+    else:
+        sink.batch("run2", 1, [2], [1])
+        sink.batch("run2", 2, [3])
+        assert sink.numbers() == once(4)
+        assert left(sink) == []
+    assert [name for name, _, _ in faults.fired(armed)] == ["files.planned"]
+
+
+def test_nothing_is_laid_beside_what_a_lost_plan_has_shown(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    sink = FolderSink(store.uri(f"beside-{tmp_path.name}"), tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    sink.batch("run1", 1, [1], [2])
+    root = output_of(sink.work.options).root
+    root.delete_folder("_batches")
+    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
+    with pytest.raises(
+        SinkError, match=r"batch=1 is not empty \(it holds batch=1/part-"
+    ) as refused:
+        accepting.batch("run2", 1, [1], [2])
+    assert refused.value.remedy == "sink-markers"
+    assert sink.numbers() == once(3)
+    root.delete_folder("batch=1")
+    accepting.batch("run3", 1, [1], [2])
+    accepting.batch("run3", 2, [3])
+    assert sink.numbers() == once(4)
+
+
+def test_a_copy_that_the_store_has_not_made(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = FolderSink(store.uri(f"copy-{tmp_path.name}"), tmp_path / "checkpoint")
+    monkeypatch.setattr(output_root.OutputRoot, "copy", lambda root, _, to: root.put_bytes(to, b""))
+    with pytest.raises(CatalogError, match="has 0 bytes after a copy that the store has confirmed"):
+        sink.batch("run1", 0, [0])
+    monkeypatch.undo()
+    assert left(sink) != []
+    sink.batch("run2", 0, [0])
+    assert sink.numbers() == once(1)
+    assert left(sink) == []
+
+
+def test_what_a_plan_names_is_on_the_disk_before_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", partition_by="day")
+    done: list[str] = []
+    create, sync = BatchPlans.create, localfile.sync
+
+    def noted(path: Path) -> None:
+        done.append(str(path.relative_to(tmp_path / "out")))
+        sync(path)
+
+    def planned(plans: BatchPlans, plan: BatchPlan) -> bool:
+        folder = plan.folder
+        assert {folder, "_staging", "."} <= set(done)
+        assert {f"{folder}/day=d0", f"{folder}/day=d1"} <= set(done)
+        done.append("plan")
+        return create(plans, plan)
+
+    for module in (batch_folders, outputs):
+        monkeypatch.setattr(module, "sync", noted)
+    monkeypatch.setattr(BatchPlans, "create", planned)
+    sink.batch("run1", 0, [0, 1])
+    assert "plan" in done
+    assert sink.numbers() == once(2)
+
+
+def test_a_micro_batch_that_was_seen_does_not_come_back(tmp_path: Path) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    shutil.rmtree(tmp_path / "out" / "batch=0")  # as a loader does with what it has taken
+    with pytest.raises(SinkError, match="which is gone, and so is batch=0"):
+        sink.batch("run2", 0, [0])
+    assert sink.numbers() == Counter()
+    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
+    accepting.batch("run3", 0, [0])
+    assert sink.numbers() == once(1)
 
 
 def test_what_a_task_wrote_and_the_driver_does_not_see(tmp_path: Path) -> None:
@@ -298,6 +389,36 @@ def test_one_of_several_creates(store: ObjectStore, tmp_path: Path) -> None:
         away.create_bytes("y", b"")
 
 
+def test_a_store_that_does_not_heed_conditions_is_refused(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    class Unheeding:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def put_object(self, **request: Any) -> Any:
+            sent.append(request.pop("IfNoneMatch"))
+            return self._client.put_object(**request)
+
+    client = output_root._client
+    monkeypatch.setattr(output_root, "_client", lambda *where: Unheeding(client(*where)))
+    with pytest.raises(ConfigError, match="and does not heed them") as refused:
+        FolderSink(store.uri(f"unheeding-{tmp_path.name}"), tmp_path / "checkpoint")
+    assert "any:any" not in str(refused.value)
+    assert sent == ["*", "*"]
+    monkeypatch.undo()
+    # What another has proven is proven; and the owner is not written a second time.
+    sink = FolderSink(store.uri(f"unheeding-{tmp_path.name}"), tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    monkeypatch.setattr(output_root, "_client", lambda *where: Unheeding(client(*where)))
+    other = FolderSink(sink.path, tmp_path / "other", query="99999999-0000-0000-0000-000000000000")
+    with pytest.raises(ConfigError, match="holds micro-batches of query 1111"):
+        other.batch("run1", 1, [1])
+    assert sent == ["*", "*"]
+
+
 def _options(path: str, folder: Path) -> FilesOptions:
     return files_options({"path": path, "checkpointLocation": str(folder / "checkpoint")})
 
@@ -307,6 +428,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
     [
         ({}, "needs the option path"),
         ({"path": "gs://b/x"}, "cannot be used: the sink writes to a local"),
+        ({"path": "s3://b/a#b?region=r"}, "Write %23 where it is part of it"),
         ({"path": "/o", "file.format": "orc"}, "must be one of parquet, json, csv"),
         ({"path": "/o", "compression": "lzo"}, "must be one of snappy, zstd, gzip, none"),
         ({"path": "/o", "header": "true"}, "Option header is for file.format csv"),
@@ -314,6 +436,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "target.file.size": "lots"}, "must be 1KB to 4GB"),
         ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
+        ({"path": "/o", "partition.by": "a, b,a"}, "partition.by names 'a' more than once"),
         ({"path": "/c"}, "checkpointLocation /c/d lies in the output /c"),
     ],
 )
@@ -329,6 +452,8 @@ def test_options_as_they_are_taken() -> None:
     )  # fmt: skip
     assert (made.path, made.target_bytes, made.partition_by) == ("s3://b/x", 128 << 20, ("a", "b"))
     assert made.compression == "zstd"
+    for uri in ("file:/o", "file:///o", "file://localhost/o"):
+        assert files_options({"path": uri, "checkpointLocation": "/c"}).path == "/o"
     hidden = files_options({"path": "/o", "checkpointLocation": "/o/_checkpoint"})
     assert (hidden.target_bytes, hidden.ledger) == (None, "/o/_checkpoint/dedup-sinks/files")
     assert "path" not in repr(made)
@@ -336,11 +461,15 @@ def test_options_as_they_are_taken() -> None:
 
 def test_objects_appear_where_their_folder_says(store: ObjectStore, tmp_path: Path) -> None:
     """Names that have to be encoded in a request to copy."""
-    sink = FolderSink(store.uri(f"names-{tmp_path.name}"), tmp_path / "checkpoint",
+    sink = FolderSink(store.uri(f"my%20names%23{tmp_path.name}%2Fout"), tmp_path / "checkpoint",
                       partition_by="day")  # fmt: skip
     rows = pa.record_batch({"n": [0, 1], "day": ["a b/c", "é%=+"]})
     sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, iter([rows]))])
     fs, base = pafs.FileSystem.from_uri(sink.path)
     found = fs.get_file_info(pafs.FileSelector(f"{base}/batch=0", recursive=False))
     assert sorted(each.base_name for each in found) == ["day=a b%2Fc", "day=é%25%3D+"]
+    sink.work.complete([sink.work.write(sink.batch_of("run2", 0), 0, iter([rows]))])
     assert sink.numbers() == once(2)
+    both = fs.get_file_info([f"{base}/_batches/000000000000.plan", f"{base}/_dedup.query"])
+    assert base.endswith(f"/my names#{tmp_path.name}/out")
+    assert [each.type for each in both] == [pafs.FileType.File] * 2

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup.errors import DedupError
+from dedup.errors import DataError, DedupError
 from dedup.files import output_files
 from dedup.files.folder_columns import parted
 from dedup.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
@@ -100,6 +100,16 @@ def test_rows_are_parted_by_the_column_that_names_folders() -> None:
         "v=late": {"n": [2]},
     }
     assert dict(parted(numbers(2), [])) == {"": numbers(2)}
+
+
+@pytest.mark.parametrize(("value", "why"), [("x" * 254, "256 bytes"), ("a\0b", "no NUL")])
+def test_a_value_that_cannot_name_a_folder(value: str, why: str) -> None:
+    fits = pa.record_batch({"v": ["x" * 253], "n": [1]})
+    assert [len(name) for name, _ in parted(fits, ["v"])] == [255]
+    rows = pa.record_batch({"v": ["a", value], "n": [1, 2]})
+    with pytest.raises(DataError, match=f"Column 'v' names folders, .*{why}") as refused:
+        list(parted(rows, ["v"]))
+    assert len(str(refused.value)) < 400
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

@@ -28,7 +28,11 @@ class CompactFlags(Flags):
 def compact(flags: CompactFlags) -> Done:
     """Merge small files of each micro-batch, while others read the output and a query writes it.
 
-    Parquet and JSON lines. Replaced files are removed by a later run.
+    Rows get into files with new names: a reader that remembers which files it has read (Spark's
+    readStream over the output, Auto Loader, Snowpipe) reads them again. Do not compact what such a
+    reader still looks at.
+
+    Parquet and JSON lines. Replaced files stay in _compaction until a later run removes them.
     """
     from dedup import tools
     from dedup.cli.compact.screen import compacted_lines

@@ -16,8 +16,12 @@ def compacted_lines(body: dict[str, Any]) -> Iterator[str]:
     else:
         yield "There was nothing to merge."
     if body["left_folders"]:
-        yield f"{body['left_folders']:,} folders were left: their files cannot be put together."
+        yield (
+            f"{body['left_folders']:,} folders were left: their files cannot be put together, or "
+            "lie beside folders."
+        )
     if body["kept_bytes"]:
         yield (
-            f"{body['kept_bytes'] / (1 << 20):,.1f} MiB of replaced files stay until a later run."
+            f"{body['kept_bytes'] / (1 << 20):,.1f} MiB of replaced files stay in _compaction "
+            "until a later run."
         )

@@ -98,6 +98,11 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
             f"path={without_credentials(path)!r} cannot be used: the sink writes to a local file "
             "system, to a folder that all machines mount, and to s3://bucket/folder."
         )
+    if scheme_of(path) and "#" in path:
+        raise ConfigError(
+            f"path={without_credentials(path)!r} cannot be used: in a URI, '#' ends the name of "
+            "the folder. Write %23 where it is part of it."
+        )
     file_format = options.get("file.format", "parquet").lower()
     if file_format not in CODECS:
         raise ConfigError(f"Option file.format={file_format!r} must be one of {', '.join(CODECS)}.")
@@ -113,7 +118,9 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
         raise ConfigError("Option header is for file.format csv.")
     name = options.get("name", "files")
     check_name("name", name, "markers")
-    columns = (each.strip() for each in options.get("partition.by", "").split(","))
+    columns = [each.strip() for each in options.get("partition.by", "").split(",")]
+    if twice := [each for each in columns if each and columns.count(each) > 1]:
+        raise ConfigError(f"Option partition.by names {twice[0]!r} more than once.")
     made = FilesOptions(
         path=path,
         file_format=file_format,

@@ -51,6 +51,7 @@ def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
             f"path={output.root.url()} holds micro-batches of {other}: give a new folder.",
             remedy="output-folder",
         )
+    output.root.check_exclusive()
     return FilesWork(options, shape)
 
 

@@ -11,8 +11,10 @@ from dedup import faults
 from dedup.errors import SinkError
 from dedup.files.sink.files_options import FilesOptions
 from dedup.files.sink.outputs import Output, output_of
+from dedup.files.sink.plans import FOLDER as PLANS
 from dedup.files.sink.plans import BatchPlan, BatchPlans
 from dedup.files.slice_files import FileShape, SliceFiles, WrittenFile
+from dedup.sinks.batch_folders import folder_of
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import WHOLE, Marker
@@ -97,7 +99,7 @@ class FilesWork:
         try:
             publish_staged(
                 batch,
-                FilesSink(output, batch, known),
+                FilesSink(output, batch, known, staged),
                 slices,
                 whole=lambda: staged,
                 compare_whole=True,
@@ -123,9 +125,15 @@ class FilesSink:
     the micro-batch is decided (`dedup.files.sink.plans`).
     """
 
-    def __init__(self, output: Output, batch: Batch, known_batch_id: int | None = None) -> None:
+    def __init__(
+        self,
+        output: Output,
+        batch: Batch,
+        known_batch_id: int | None = None,
+        staged: Sequence[WrittenSlice] = (),
+    ) -> None:
         self.output, self.batch, self.plans = output, batch, BatchPlans(output.root)
-        self._known_batch_id = known_batch_id
+        self._known_batch_id, self._staged = known_batch_id, staged
         self._slot = WholeSlot(self)
 
     def slots(self) -> Collection[int]:
@@ -139,8 +147,20 @@ class FilesSink:
             return {}
         if newest.marker.batch_id == self.batch.batch_id:
             # Who decided it may have been killed since, or stand still.
-            self.output.carry_out(newest)
+            self.output.carry_out(newest, self._anew(newest.marker))
         return {WHOLE: newest.marker}
+
+    def _anew(self, planned: Marker) -> list[WrittenFile] | None:
+        """Return what is staged now, where it holds what is planned, and that was never whole.
+
+        What is known to have been published was seen: who took it away meant to.
+        """
+        known = self._known_batch_id
+        was_seen = known is not None and known >= planned.batch_id
+        content = sum((piece.content for piece in self._staged), Content())
+        if was_seen or (planned.rows, planned.content) != (content.rows, content.hash):
+            return None
+        return [file for piece in self._staged for file in piece.files]
 
     def slot(self, number: int) -> WholeSlot:
         """Return the only one."""
@@ -170,9 +190,22 @@ class WholeSlot:
 
     def pre_commit(self, marker: Marker) -> None:
         """Bring all files into their shape, where nobody sees them yet."""
-        folder, files = self._sink.output.lay_out(self._sink.batch, self.files)
+        number = self._sink.batch.batch_id
+        self._refuse_unplanned(number)
+        folder, files = self._sink.output.lay_out(number, self.files)
         self._plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
+
+    def _refuse_unplanned(self, number: int) -> None:
+        root, shown = self._sink.output.root, self._sink.output.unplanned(number)
+        # With a plan it is another start's, which has just been quicker: `commit` finds it.
+        if shown and self._sink.plans.read(number) is None:
+            raise SinkError(
+                f"{root.url(folder_of(number))} is not empty (it holds {shown[0]}), and no plan in "
+                f"{root.url(PLANS)} says what belongs there: the plan of micro-batch {number} is "
+                "lost, and its rows would be there twice. Nothing was published.",
+                remedy="sink-markers",
+            )
 
     def commit(self) -> None:
         """Decide what the micro-batch consists of, and make it visible."""

@@ -10,10 +10,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from dedup.catalog.root import Root
 from dedup.catalog.uri import scheme_of
-from dedup.errors import CatalogError, MissingExtraError
+from dedup.errors import CatalogError, ConfigError, MissingExtraError
 
 #: A store that is asked for the same name by two at a time answers 409: ask again.
 _TRIES = 5
+#: Lies in an output on S3, and shows that the store heeds conditional writes.
+_PROBE = "_dedup.probe"
 
 
 class OutputRoot(Root):
@@ -46,6 +48,28 @@ class OutputRoot(Root):
             _boto3()
         self.exists("_dedup.query")
 
+    def check_exclusive(self) -> None:
+        """Look whether the store refuses to create what is there, by creating something twice.
+
+        Raises
+        ------
+        ConfigError
+            If it does not, so that of two starts both would decide.
+        CatalogError
+            If the storage does not answer, or refuses.
+        """
+        if self._uri is None or (self._uri, os.getpid()) in _EXCLUSIVE:
+            return
+        if self._put_new(_PROBE, b"first") and self._put_new(_PROBE, b"second"):
+            raise ConfigError(
+                f"The store of {self.url()} takes conditional writes (PUT with If-None-Match: *) "
+                "and does not heed them: it replaced an object that was there. Two starts of a "
+                "query, or two queries, would overwrite what the other has decided there. Write "
+                "to a store that has them (Amazon S3, a newer release of this one), or to a folder "
+                "that all machines mount."
+            )
+        _EXCLUSIVE.add((self._uri, os.getpid()))
+
     def create_bytes(self, name: str, data: bytes) -> bool:
         """Write an object that is not there yet; return False, writing nothing, where it is.
 
@@ -56,6 +80,12 @@ class OutputRoot(Root):
         """
         if self._uri is None:
             return super().create_bytes(name, data)
+        # An answer that was lost is asked for again: what is there may be our own.
+        return self._put_new(name, data) or self.read_bytes(name) == data
+
+    def _put_new(self, name: str, data: bytes) -> bool:
+        """Return whether the store has taken an object, and not refused it because one is there."""
+        assert self._uri is not None
         _, botocore = _boto3()
         bucket, folder, _ = _parsed(self._uri)
         client = _client(self._uri, os.getpid())
@@ -69,8 +99,7 @@ class OutputRoot(Root):
                     time.sleep(0.2)
                     continue
                 if status == 412:
-                    # An answer that was lost is asked for again: it may be our own.
-                    return self.read_bytes(name) == data
+                    return False
                 raise self._refused(name, error) from error
             except botocore.exceptions.BotoCoreError as error:
                 raise self._refused(name, error) from error
@@ -84,6 +113,10 @@ class OutputRoot(Root):
             "start the query again",
             remedy="storage",
         )
+
+
+#: Outputs, by process, whose store has shown that it heeds them: a micro-batch does not ask again.
+_EXCLUSIVE: set[tuple[str, int]] = set()
 
 
 @lru_cache(maxsize=8)
@@ -117,4 +150,4 @@ def _parsed(uri: str) -> tuple[str, str, dict[str, Any]]:
     if parts.username is not None:
         settings["aws_access_key_id"] = unquote(parts.username)
         settings["aws_secret_access_key"] = unquote(parts.password or "")
-    return parts.netloc.rpartition("@")[2], parts.path.strip("/"), settings
+    return parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/"), settings

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Protocol
 
 from dedup import faults
+from dedup.catalog.localfile import sync
 from dedup.errors import CatalogError, SinkError
 from dedup.files.sink.files_options import FilesOptions
 from dedup.files.sink.output_root import OutputRoot
 from dedup.files.sink.plans import BatchPlan, PlannedFile
 from dedup.files.slice_files import WrittenFile, batch_of_staged, staging_folder
 from dedup.files.task_files import gather
-from dedup.sinks.batch_folders import STAGING, folder_of, publish_folder
+from dedup.sinks.batch_folders import STAGING, flush, folder_of, publish_folder
 from dedup.sinks.protocol import Batch
 
 _COPIES_AT_ONCE = 8
@@ -37,17 +38,27 @@ class Output(Protocol):
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
         """Bring files to where the driver finds them, durably; return them with their places."""
 
-    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
         """Bring what the tasks staged into the shape that a plan names; return what is planned."""
 
-    def carry_out(self, plan: BatchPlan) -> None:
+    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible; again and again, by anybody, with one result.
+
+        Parameters
+        ----------
+        plan : BatchPlan
+        anew : sequence of WrittenFile, optional
+            The same rows as the tasks have just staged them, to be shown where what the plan names
+            is gone.
 
         Raises
         ------
         SinkError
             When files that it names are neither in their place nor staged.
         """
+
+    def unplanned(self, batch_id: int) -> Sequence[str]:
+        """Return what a micro-batch shows already, and would show beside what is yet planned."""
 
     def clean(self, batch_id: int) -> None:
         """Remove what was staged for a micro-batch that is published, and for those before it."""
@@ -68,25 +79,35 @@ class LocalOutput:
         """Return the files, which are in their places."""
         return list(files)
 
-    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
         """Move the files to a folder of this attempt's own."""
-        folder = f"{STAGING}/{batch.batch_id:012d}-{uuid.uuid4().hex}"
+        folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
+            # A plan is durable at once, and so has to be what it names.
+            flush(self._path / folder)
+            sync(self._path / STAGING)
+            sync(self._path)
         names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
                  for file in files]  # fmt: skip
         found = zip(names, files, strict=True)
         return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in found]
 
-    def carry_out(self, plan: BatchPlan) -> None:
-        """Rename the folder that the plan names."""
+    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
+        """Rename the folder that the plan names, or one of files that are staged anew."""
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
         if not source.exists() and not (self._path / folder_of(number)).exists():
             # Looked up in this order, another start may have renamed it in between.
-            raise _gone(self.root, plan, plan.folder)
+            if anew is None:
+                raise _gone(self.root, plan, plan.folder)
+            source = self._path / self.lay_out(number, anew)[0]
         publish_folder(source, self._path, number)
+
+    def unplanned(self, batch_id: int) -> Sequence[str]:
+        """Return nothing: a folder that is there is not added to."""
+        return ()
 
     def clean(self, batch_id: int) -> None:
         """Remove what was staged for a micro-batch that is published, and for those before it."""
@@ -120,15 +141,18 @@ class StoreOutput:
         faults.point("files.uploaded")
         return staged
 
-    def lay_out(self, batch: Batch, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
+    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
         """Leave the files where they are, and say where they belong."""
         names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
                  for file in files]  # fmt: skip
         found = zip(names, files, strict=True)
         return "", [PlannedFile(file.path, name, file.nbytes) for name, file in found]
 
-    def carry_out(self, plan: BatchPlan) -> None:
-        """Copy each file that is not in its place yet; names and contents are the plan's."""
+    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
+        """Copy each file that is not in its place yet; names and contents are the plan's.
+
+        Files that are staged anew cannot take their place: some may have been copied and read.
+        """
 
         def place(file: PlannedFile) -> None:
             name = f"{folder_of(plan.marker.batch_id)}/{file.name}"
@@ -140,12 +164,25 @@ class StoreOutput:
                 if self.root.exists(file.staged):
                     raise
                 # Another start has copied it, and cleaned up behind itself.
-                if self.root.size(name) != file.nbytes:
-                    raise _gone(self.root, plan, file.staged) from None
+            # A store may answer a copy with success and an error in one; the original goes next.
+            size = self.root.size(name)
+            if size != file.nbytes:
+                if not self.root.exists(file.staged):
+                    raise _gone(self.root, plan, file.staged)
+                raise CatalogError(
+                    f"{self.root.url(name)} has {size} bytes after a copy that the store has "
+                    f"confirmed, in place of {file.nbytes}. What was staged is still there: start "
+                    "the query again, and it is copied anew.",
+                    remedy="storage",
+                )
             faults.point("files.copied")
 
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
             list(pool.map(place, plan.files))
+
+    def unplanned(self, batch_id: int) -> Sequence[str]:
+        """Return the objects in the folder of the micro-batch."""
+        return [found.name for found in self.root.list(folder_of(batch_id))]
 
     def clean(self, batch_id: int) -> None:
         """Remove what was staged for a micro-batch that is published, and for those before it."""

@@ -104,9 +104,9 @@ class BatchPlans:
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
         """Return the plan that says most to the driver of a micro-batch; None for a new output.
 
-        Every micro-batch has one, also one without rows. So the next one's tells that the output
-        is ahead, its own that it is published, and where the one before has none, all are looked
-        through.
+        Every micro-batch has one, also one without rows, but not one of which Spark made no task.
+        So the next one's tells that the output is ahead, its own that it is published, and where
+        the one before has none, all are looked through.
 
         Parameters
         ----------
