@@ -106,8 +106,7 @@ class DeltaFiles:
             except CatalogError as error:
                 raise SinkError(
                     f"A data file of table {self.columns.shown} could not be written. Spark tries "
-                    "the task again; where another start of the query has just published this "
-                    f"micro-batch and cleaned up, let only one run. {error.text}"
+                    f"the task again. {error.text}"
                 ) from None
             files.append(DataFile(name, len(data), (texts, stats_of(metadata[0]))))
         return files
@@ -224,16 +223,13 @@ class DeltaPort:
         return self._found == self._own
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this micro-batch that no commit can name."""
-        with suppress(CatalogError):
-            root = Root(self.target.options.table)
-            if outcome is Publication.COMMITTED:
-                # All others of the micro-batch are of attempts that do not count.
-                mine = {file.path for file in self.files}
-                there = root.list(self.target.folder(self.batch))
-                root.delete(info.name for info in there if info.name not in mine)
-            else:
-                root.delete(file.path for file in self.files)
+        """Delete the data files of this attempt, where it found the micro-batch published.
+
+        Those of other attempts stay for `VACUUM`: a version of the table may name them.
+        """
+        if outcome is Publication.FOUND:
+            with suppress(CatalogError):
+                Root(self.target.options.table).delete(file.path for file in self.files)
 
 
 def delta_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaFiles:

@@ -197,9 +197,9 @@ class IcebergPort:
         return self._sent is not None and marker == self._sent
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this micro-batch that no commit can name.
+        """Delete the data files of this attempt, where it found the micro-batch published.
 
-        Those of killed tasks have names that no driver knows: `remove_orphan_files` finds them.
+        Those of other attempts stay for `remove_orphan_files`.
         """
         if outcome is Publication.FOUND and self._table is not None:
             for file in self.files:

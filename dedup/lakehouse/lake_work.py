@@ -51,7 +51,7 @@ class LakePort(WholePort, Protocol):
     """A table in the hands of one driver."""
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this micro-batch that no commit can name; never raises."""
+        """Delete data files of this attempt that no commit can name; never raises."""
 
 
 class LakeTable(Protocol):
