@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -162,6 +163,32 @@ def test_a_commit_whose_answer_is_lost_and_that_others_follow(
     sink.batch("run1", 0, range(10))
     assert visited
     assert lake.found() == once(11)
+
+
+@pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
+def test_a_commit_that_landed_and_is_told_to_be_a_conflict(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client or proxy that lost the answer sends the commit again, which is refused then."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    commit, told = SqlCatalog.commit_table, []
+
+    def twice(*arguments: Any) -> Any:
+        found = commit(*arguments)
+        if not told:
+            told.append("conflict")
+            raise CommitFailedException("the version is another one")
+        return found
+
+    sink.batch("run1", 0, range(5))
+    before = lake.versions()
+    monkeypatch.setattr(SqlCatalog, "commit_table", twice)
+    sink.batch("run1", 1, range(5, 10))
+    assert told
+    assert lake.versions() == before + 1
+    assert lake.found() == once(10)
 
 
 def test_commits_that_never_have_an_answer(
