@@ -24,7 +24,13 @@ import pyarrow.parquet as pq
 from dedup import faults
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, MissingExtraError, SinkError
-from dedup.lakehouse.delta_schema import columns_of, partition_text, refuse_features, stats_of
+from dedup.lakehouse.delta_schema import (
+    RETENTION,
+    columns_of,
+    partition_text,
+    refuse_features,
+    stats_of,
+)
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
 from dedup.lakehouse.lake_options import LakeOptions
 from dedup.lakehouse.lake_work import DataFile
@@ -138,9 +144,9 @@ class DeltaPort:
         self._table = table = open_table(self.target.options)
         if shape_of(table) != self.target.shape or str(table.metadata().id) != self.target.table_id:
             raise ConfigError(
-                f"Table {self.target.columns.shown} has other columns, partitions or features than "
-                "when the query started. Nothing of the micro-batch is in the table. Start the "
-                "query again, in foreachBatch with a new delta_sink(...)."
+                f"Table {self.target.columns.shown} has other columns, partitions, properties "
+                "or features than when the query started. Start the query again, in foreachBatch "
+                "with a new delta_sink(...). Should a commit have become visible, it is found then."
             )
         mine = app_id(self.batch.query_id, self.batch.sink)
         batch_id = table.transaction_version(mine)
@@ -197,8 +203,6 @@ class DeltaPort:
             custom_metadata={"dedup": marker.to_bytes().decode()},
             # What came in between is for `newest` to look at.
             max_commit_retries=0,
-            # Without a time they would go with the first checkpoint of the log, where the table has
-            # delta.setTransactionRetentionDuration.
             app_transactions=[
                 Transaction(name, number, marker.time_ms) for name, number in numbers.items()
             ],
@@ -300,8 +304,8 @@ def open_table(options: LakeOptions) -> DeltaTable:
         ) from None
     except Exception as error:
         raise SinkError(
-            f"The table at {options.table} cannot be read: {error}. Nothing was written. Start the "
-            "query again once it can."
+            f"The table at {options.table} cannot be read: {error}. Start the query again once it "
+            "can; should a commit have become visible before, it is found then."
         ) from None
 
 
@@ -320,7 +324,7 @@ def shape_of(table: DeltaTable) -> str:
 
 def _is_upkeep(name: str) -> bool:
     """Return whether a property says nothing about what is written."""
-    return not name.startswith(("delta.constraints", "delta.columnMapping"))
+    return not name.startswith(("delta.constraints", "delta.columnMapping", RETENTION))
 
 
 def _check_files(where: str, files: Sequence[DataFile]) -> None:

@@ -148,9 +148,9 @@ class IcebergPort:
         if _shape_of(table.metadata) != _shape_of(self.target.metadata):
             raise ConfigError(
                 f"Table {self.target.columns.shown} is another one, or has other columns, "
-                "partitions or another format than when the query started. Nothing of the "
-                "micro-batch is in the table. Start the query again, in foreachBatch with a new "
-                "iceberg_sink(...)."
+                "partitions or another format than when the query started. Start the query again, "
+                "in foreachBatch with a new iceberg_sink(...). Should a commit have become "
+                "visible, it is found then."
             )
         name = marker_property(self.batch.query_id, self.batch.sink)
         told = table.properties.get(name)
@@ -320,8 +320,8 @@ def open_table(options: LakeOptions) -> Table:
         raise
     except Exception as error:
         raise SinkError(
-            f"Table {options.table} cannot be read: {error}. Nothing was written. Start the query "
-            "again once it can."
+            f"Table {options.table} cannot be read: {error}. Start the query again once it can; "
+            "should a commit have become visible before, it is found then."
         ) from None
 
 

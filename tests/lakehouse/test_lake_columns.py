@@ -229,6 +229,7 @@ def test_statistics_of_nothing_but_nulls() -> None:
         ({"delta.constraints.positive": "n > 0"}, "has the constraint positive"),
         ({"delta.columnMapping.mode": "name"}, "has column mapping"),
         ({"delta.enableRowTracking": "true"}, "row tracking"),
+        ({"delta.setTransactionRetentionDuration": "interval 1 days"}, "forgets application"),
     ],
 )
 def test_features_of_delta_are_refused(

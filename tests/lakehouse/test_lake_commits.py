@@ -191,6 +191,32 @@ def test_a_commit_that_landed_and_is_told_to_be_a_conflict(
     assert lake.found() == once(10)
 
 
+def test_a_table_that_is_away_after_a_commit_without_an_answer(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells then whether rows were written, and the error does not say that none were."""
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    where = "deltalake.DeltaTable.__init__"
+    if lake.format == ICEBERG:
+        where = "pyiceberg.catalog.sql.SqlCatalog.load_table"
+
+    def lost() -> None:
+        monkeypatch.setattr(where, away)
+        raise OSError("no answer")
+
+    visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
+    with pytest.raises(SinkError, match="should a commit have become visible") as refused:
+        sink.batch("run1", 0, range(10))
+    assert visited
+    assert "Nothing was written" not in str(refused.value)
+    monkeypatch.undo()
+    sink.batch("run2", 0, range(10))
+    assert lake.found() == once(10)
+
+
 def test_commits_that_never_have_an_answer(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +324,19 @@ def test_the_table_changes_while_the_query_runs(lake: Lake, sink: Sink) -> None:
     with pytest.raises(ConfigError, match="than when the query started"):
         sink.work.complete(answers)
     assert not lake.found()
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+def test_markers_begin_to_be_forgotten_while_the_query_runs(lake: Lake, sink: Sink) -> None:
+    """Then nothing would tell that the first micro-batch is there already."""
+    from deltalake import DeltaTable
+
+    sink.batch("run1", 0, range(10))
+    table = DeltaTable(str(lake.folder / "numbers"))
+    table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"})
+    with pytest.raises(ConfigError, match="other columns, partitions, properties or features"):
+        sink.batch("run1", 1, range(10, 20))
+    assert lake.found() == once(10)
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
