@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dedup import faults
@@ -180,7 +181,7 @@ class DeltaPort:
         from deltalake.transaction import AddAction, RemoveAction
 
         assert self._table is not None, "newest comes first"
-        _check_files(self.target.options.table, self.files)
+        _check_files(self._table, self.files)
         mine = app_id(self.batch.query_id, self.batch.sink)
         content = int(marker.content, 16)
         numbers = {
@@ -327,13 +328,23 @@ def _is_upkeep(name: str) -> bool:
     return not name.startswith(("delta.constraints", "delta.columnMapping", RETENTION))
 
 
-def _check_files(where: str, files: Sequence[DataFile]) -> None:
-    """Refuse to commit files that somebody has removed, such as a VACUUM without retention."""
-    root = Root(where)
-    for file in files:
-        if root.size(file.path) != file.size_bytes:
+def _check_files(table: DeltaTable, files: Sequence[DataFile]) -> None:
+    """Refuse to commit files that are not where delta-rs commits: removed, or in another store."""
+    from deltalake.fs import DeltaStorageHandler
+
+    try:
+        store = pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+        found = store.get_file_info([file.path for file in files])
+    except Exception as error:
+        raise SinkError(
+            f"The table at {table.table_uri} cannot be read: {error}. Start the query again once "
+            "it can; should a commit have become visible before, it is found then."
+        ) from None
+    for file, info in zip(files, found, strict=True):
+        if info.size != file.size_bytes:
             raise SinkError(
-                f"The data file {root.url(file.path)} is gone or changed before it was committed; "
-                "nothing of the micro-batch is in the table. Let VACUUM and others leave files "
-                "alone that are younger than a micro-batch takes, and start the query again."
+                f"The data file {file.path} of table {table.table_uri} is gone or changed before "
+                "it was committed. Let VACUUM and others leave files alone that are younger than a "
+                "micro-batch takes; give driver and executors the same AWS_ENDPOINT_URL and "
+                "credentials, of one store; and start the query again."
             )

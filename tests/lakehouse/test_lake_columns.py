@@ -312,6 +312,10 @@ def test_large_slices_become_several_files(
         (ICEBERG, {"table": "orders"}, "must be its name with the namespace"),
         (DELTA, {"path": "/x", "name": "a b"}, "letters, digits"),
         (DELTA, {"path": "/x", "craete": "true"}, "Did you mean create"),
+        (DELTA, {"path": "/a%20b"}, "has a percent sign"),
+        (DELTA, {"path": "s3://b/a#b/t"}, "has a '#'"),
+        (DELTA, {"path": "/x", "storage.AWS_ENDPOINT_URL": "x"}, "storage.AWS_ENDPOINT_URL is not"),
+        (DELTA, {"path": "/x", "storage.aws_secret_access_key": "x"}, "is not taken: data files"),
         (DELTA, {"path": "/x", "create": "yes"}, "must be true or false"),
         (DELTA, {"path": "/x", "accept.difference": "x"}, "must be the number"),
     ],
@@ -323,8 +327,10 @@ def test_options_that_cannot_be(format_name: str, given: dict[str, str], why: st
 
 def test_options() -> None:
     made = lake_options(DELTA, {"path": "s3a://b/t/", "checkpointLocation": "/c",
-                                "storage.AWS_REGION": "x"})  # fmt: skip
-    assert (made.table, dict(made.properties)) == ("s3://b/t", {"AWS_REGION": "x"})
+                                "storage.AWS_ALLOW_HTTP": "x"})  # fmt: skip
+    assert (made.table, dict(made.properties)) == ("s3://b/t", {"AWS_ALLOW_HTTP": "x"})
+    made = lake_options(DELTA, {"path": "s3://b/a%20b", "checkpointLocation": "/c"})
+    assert made.table == "s3://b/a%20b"
     made = lake_options(DELTA, {"path": "file:/a%20b/t", "checkpointLocation": "/c"})
     assert made.table == "/a b/t"
     made = lake_options(ICEBERG, {"table": "a.b", "catalog.uri": "u", "checkpointLocation": "/c"})
