@@ -34,7 +34,7 @@ from dedup.lakehouse.delta_schema import (
 )
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
 from dedup.lakehouse.lake_options import LakeOptions
-from dedup.lakehouse.lake_work import DataFile
+from dedup.lakehouse.lake_work import DataFile, rolled_back
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
 from dedup.sinks.whole import Publication
@@ -154,7 +154,9 @@ class DeltaPort:
         faults.point("lakehouse.marker.read")
         if batch_id is None:
             return None
-        others = [table.transaction_version(f"{mine}/{name}") for name in ("rows", *_PIECES)]
+        others = [
+            table.transaction_version(f"{mine}/{name}") for name in ("version", "rows", *_PIECES)
+        ]
         self._found = table.transaction_version(f"{mine}/commit")
         if None in others or self._found is None:
             raise SinkError(
@@ -162,7 +164,11 @@ class DeltaPort:
                 "whole, so nobody can tell what was published. Nothing was written.",
                 remedy="sink-markers",
             )
-        rows, *pieces = (int(other or 0) for other in others)
+        version, rows, *pieces = (int(other or 0) for other in others)
+        if _is_put_back(table, version):
+            if self.target.options.accept_lost_markers:
+                return None
+            raise rolled_back(self.target.columns.shown, batch_id)
         content = sum(piece << (_PIECE_BITS * place) for place, piece in enumerate(pieces))
         return Marker(
             query_id=self.batch.query_id,
@@ -186,6 +192,7 @@ class DeltaPort:
         content = int(marker.content, 16)
         numbers = {
             mine: marker.batch_id,
+            f"{mine}/version": self._table.version() + 1,
             f"{mine}/rows": marker.rows,
             f"{mine}/commit": self._own,
             **{
@@ -321,6 +328,21 @@ def shape_of(table: DeltaTable) -> str:
         sorted(protocol.writer_features or ()),
     ]
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+
+
+def _is_put_back(table: DeltaTable, version: int) -> bool:
+    """Return whether RESTORE took the table back to before a version, as far as its log tells.
+
+    Application transactions stay where rows go.
+    """
+    later = table.version() - version
+    for told in table.history(later) if later > 0 else ():
+        if told.get("operation") == "RESTORE":
+            to = (told.get("operationParameters") or {}).get("version")
+            # Else it was a time.
+            if to is None or int(to) < version:
+                return True
+    return False
 
 
 def _is_upkeep(name: str) -> bool:

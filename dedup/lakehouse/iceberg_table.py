@@ -24,7 +24,7 @@ from dedup.errors import ConfigError, MissingExtraError, SinkError
 from dedup.lakehouse.iceberg_schema import columns_of, schema_of
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
 from dedup.lakehouse.lake_options import LakeOptions
-from dedup.lakehouse.lake_work import DataFile
+from dedup.lakehouse.lake_work import DataFile, rolled_back
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
 from dedup.sinks.whole import Publication
@@ -157,7 +157,12 @@ class IcebergPort:
         faults.point("lakehouse.marker.read")
         if told is None:
             return None
-        return Marker.from_bytes(told.encode(), f"property {name} of {self.target.columns.shown}")
+        marker = Marker.from_bytes(told.encode(), f"property {name} of {self.target.columns.shown}")
+        if _is_put_back(table, marker):
+            if self.target.options.accept_lost_markers:
+                return None
+            raise rolled_back(self.target.columns.shown, marker.batch_id)
+        return marker
 
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version right behind the one that was read last."""
@@ -167,13 +172,7 @@ class IcebergPort:
             _check_file(table, file)
         self._sent = marker
         table.catalog = cast("Catalog", _Sender(table.catalog))
-        summary = {
-            "dedup.query-id": marker.query_id,
-            "dedup.sink": marker.sink,
-            "dedup.batch-id": str(marker.batch_id),
-            "dedup.rows": str(marker.rows),
-            "dedup.content": marker.content,
-        }
+        summary = _summary_of(marker)
         name = marker_property(marker.query_id, marker.sink)
         faults.point("lakehouse.commit.before")
         try:
@@ -351,6 +350,39 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
         metadata.format_version,
         metadata.location,
     )
+
+
+def _summary_of(marker: Marker) -> dict[str, str]:
+    """Return what the snapshot of a commit says of it."""
+    return {
+        "dedup.query-id": marker.query_id,
+        "dedup.sink": marker.sink,
+        "dedup.batch-id": str(marker.batch_id),
+        "dedup.rows": str(marker.rows),
+        "dedup.content": marker.content,
+    }
+
+
+def _is_put_back(table: Table, marker: Marker) -> bool:
+    """Return whether ``main`` was taken back to before a commit, as far as snapshots tell.
+
+    Properties stay where rows go.
+    """
+    wanted = _summary_of(marker).items()
+    of_marker = [
+        each
+        for each in table.metadata.snapshots
+        if each.summary and wanted <= each.summary.additional_properties.items()
+    ]
+    ids = {each.snapshot_id for each in of_marker}
+    first = min((each.sequence_number or 0 for each in of_marker), default=0)
+    here = table.current_snapshot()
+    while ids and here and here.snapshot_id not in ids:
+        if here.parent_snapshot_id is None or (here.sequence_number or 0) < first:
+            return True
+        here = table.snapshot_by_id(here.parent_snapshot_id)
+    # Without a snapshot here its parent has expired, and nobody knows; a new table has no marker.
+    return bool(ids) and table.current_snapshot() is None
 
 
 def _check_file(table: Table, file: DataFile) -> None:

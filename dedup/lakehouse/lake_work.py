@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dedup import faults
+from dedup.errors import SinkError
 from dedup.lakehouse.lake_columns import CHUNK_BYTES, TableColumns
 from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
@@ -45,6 +46,16 @@ class UncommittedSlice(StagedSlice):
     """A slice that waits in data files."""
 
     files: tuple[DataFile, ...] = ()
+
+
+def rolled_back(shown: str, batch_id: int) -> SinkError:
+    """Return the error for a table that has a marker still, and its rows no more."""
+    return SinkError(
+        f"Table {shown} was put back to a version before micro-batch {batch_id}, which this sink "
+        "has published: its rows, and those of micro-batches before it, may be gone. Nothing was "
+        "written.",
+        remedy="sink-markers",
+    )
 
 
 class LakePort(WholePort, Protocol):

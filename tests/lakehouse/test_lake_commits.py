@@ -268,6 +268,49 @@ def test_the_marker_is_lost(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     assert 10 in lake.found()
 
 
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "and written by others"])
+def test_the_table_is_put_back(lake: Lake, sink: Sink, tmp_path: Path, more: bool) -> None:
+    """RESTORE and rollback take rows back, but neither transactions nor properties."""
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    put_back(lake, 1)
+    if more:
+        lake.add(100)
+    rows = lake.found()
+    for batch_id in (2, 3):
+        with pytest.raises(SinkError, match="was put back to a version before") as refused:
+            Sink(lake, tmp_path / "checkpoint").batch("run2", batch_id, [batch_id])
+        assert refused.value.remedy == "sink-markers"
+    assert lake.found() == rows
+    accepting = Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true")
+    accepting.batch("run3", 2, [2])
+    Sink(lake, tmp_path / "checkpoint").batch("run3", 2, [2])
+    Sink(lake, tmp_path / "checkpoint").batch("run3", 3, [3])
+    assert lake.found() == rows + Counter([2, 3])
+
+
+def test_the_table_is_put_back_to_where_the_rows_are(lake: Lake, sink: Sink) -> None:
+    sink.batch("run1", 0, [0])
+    lake.add(100)
+    put_back(lake, 1)
+    sink.batch("run2", 0, [0])
+    sink.batch("run2", 1, [1])
+    assert lake.found() == once(2)
+
+
+def put_back(lake: Lake, commits: int) -> None:
+    """Take a table back to where it was so many commits before."""
+    if lake.format == DELTA:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(lake.folder / "numbers"))
+        table.restore(table.version() - commits)
+        return
+    table = lake.iceberg()
+    last = table.metadata.snapshots[-1 - commits].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(last).commit()
+
+
 def lose_the_marker(lake: Lake) -> None:
     """Take the markers out of a table, whose rows stay."""
     if lake.format == DELTA:
