@@ -90,7 +90,7 @@ class DeltaFiles:
     @property
     def setting(self) -> dict[str, str]:
         """What may not change while the sink has markers."""
-        return {"path": self.options.table, "table ID": self.table_id}
+        return {"path": self.options.table}
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""

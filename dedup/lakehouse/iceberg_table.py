@@ -78,7 +78,12 @@ class IcebergFiles:
     @property
     def setting(self) -> dict[str, str]:
         """What may not change while the sink has markers."""
-        return {"table": self.options.table, "table ID": str(self.metadata.table_uuid)}
+        return {"table": self.options.table}
+
+    @property
+    def table_id(self) -> str:
+        """Of this table, and of none that is made anew under its name."""
+        return str(self.metadata.table_uuid)
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""

@@ -76,6 +76,10 @@ class LakeTable(Protocol):
     def setting(self) -> dict[str, str]:
         """What may not change while the sink has markers."""
 
+    @property
+    def table_id(self) -> str:
+        """Of this table, and of none that is made anew under its name."""
+
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""
 
@@ -148,7 +152,7 @@ class LakeWork:
         batch = answers[0].batch
         staged = [answer.piece for answer in answers if isinstance(answer.piece, UncommittedSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
-        ledger.settle(self.table.setting)
+        ledger.settle(self.table.setting, table_id=self.table.table_id)
         known = None if self.options.accept_lost_markers else ledger.published()
         port = self.table.port(batch, [file for piece in staged for file in piece.files])
         outcome = publish_whole(

@@ -331,8 +331,12 @@ def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:
         lake.iceberg().catalog.drop_table("shop.numbers")
     with pytest.raises(ConfigError):
         sink.batch("run1", 1, range(10))
-    with pytest.raises(ConfigError, match="Option table ID is"):
-        Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10))
+    for accepting in ({}, {"accept_lost_markers": "true"}):
+        with pytest.raises(SinkError, match="another table than the one") as refused:
+            Sink(lake, tmp_path / "checkpoint", **accepting).batch("run2", 1, range(10))
+        assert refused.value.remedy == "sink-markers"
+    Sink(lake, tmp_path / "checkpoint", name="anew").batch("run3", 1, range(10))
+    assert lake.found() == once(10)
 
 
 def test_data_files_that_are_removed_before_the_commit(
