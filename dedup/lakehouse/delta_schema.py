@@ -208,10 +208,13 @@ def stats_of(file: pq.FileMetaData) -> str:
         if any(chunk is None or not chunk.has_null_count for chunk in chunks):
             continue
         nulls[path] = sum(chunk.null_count for chunk in chunks)
-        bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
         without = [chunk for chunk in chunks if not chunk.has_min_max]
-        if not bounds or any(chunk.num_values for chunk in without):
+        if len(without) == len(chunks) or any(chunk.num_values for chunk in without):
             continue
+        try:
+            bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
+        except OverflowError:
+            continue  # a time or date that Python has not
         low, high = _bound(min(low for low, _ in bounds)), _bound(max(high for _, high in bounds))
         if low is not None and high is not None:
             least[path], greatest[path] = low, high

@@ -96,7 +96,9 @@ class DeltaFiles:
         """Write rows to data files that are durable, under names that no other attempt has."""
         root = Root(self.options.table)
         files = []
-        for values, part in parts(rows, [rows.column(name) for name in self.partition_by]):
+        for values, part in parts(
+            self.columns.shown, rows, [rows.column(name) for name in self.partition_by]
+        ):
             texts = {
                 name: partition_text(self.columns.shown, name, value)
                 for name, value in zip(self.partition_by, values, strict=True)

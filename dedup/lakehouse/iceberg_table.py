@@ -8,7 +8,7 @@ That commit asserts that the branch ``main`` is where it was when the marker was
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +31,7 @@ from dedup.sinks.whole import Publication
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -87,10 +88,7 @@ class IcebergFiles:
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""
-        from pyiceberg.io import load_file_io
-        from pyiceberg.io.pyarrow import write_file
         from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
-        from pyiceberg.table import WriteTask
 
         spec, schema = self.metadata.spec(), self.metadata.schema()
         keys = [
@@ -100,23 +98,73 @@ class IcebergFiles:
             for each in spec.fields
         ]
         files = []
-        for values, part in parts(self._whole(rows), keys):
+        for values, part in parts(self.columns.shown, self._whole(rows), keys):
             fields = [
                 PartitionFieldValue(each, value)
                 for each, value in zip(spec.fields, values, strict=True)
             ]
-            task = WriteTask(
-                write_uuid=uuid.uuid4(),
-                task_id=slot,
-                schema=schema,
-                record_batches=part.combine_chunks().to_batches(),
-                partition_key=PartitionKey(fields, spec, schema) if fields else None,
-            )
-            storage = load_file_io(self.storage, self.metadata.location)
-            for made in write_file(storage, self.metadata, iter([task])):
-                _make_durable(made.file_path)
-                files.append(DataFile(made.file_path, made.file_size_in_bytes, made))
+            key = PartitionKey(fields, spec, schema) if fields else None
+            files.append(self._file(slot, part, key))
         return files
+
+    def _file(self, slot: int, part: pa.Table, key: PartitionKey | None) -> DataFile:
+        """Write one data file.
+
+        pyiceberg's own function for it makes empty lists and maps of null ones, where they hold
+        structures (it builds them anew from their offsets); its writer and statistics are right.
+        """
+        from pyiceberg.io import load_file_io
+        from pyiceberg.io.fileformat import FileFormatFactory
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyiceberg.manifest import DataFile as Entry
+        from pyiceberg.manifest import DataFileContent, FileFormat
+        from pyiceberg.schema import Schema, sanitize_column_names
+        from pyiceberg.table.locations import load_location_provider
+        from pyiceberg.typedef import Record
+
+        # Names of columns as in all files of Iceberg; readers know what is inside by its ID.
+        fields = self.metadata.schema().fields
+        plain = sanitize_column_names(self.metadata.schema()).fields
+        schema = Schema(*(
+            each.model_copy(update={"name": other.name})
+            for each, other in zip(fields, plain, strict=True)
+        ))  # fmt: skip
+        target = schema_to_pyarrow(schema, include_field_ids=True)
+        arrays = [column.cast(each.type) for column, each in zip(part.columns, target, strict=True)]
+        rows = pa.Table.from_arrays(arrays, schema=target)
+        properties = self.metadata.properties
+        storage = load_file_io(self.storage, self.metadata.location)
+        where = load_location_provider(self.metadata.location, properties).new_data_location(
+            f"00000-{slot}-{uuid.uuid4()}.parquet", key
+        )
+        output = storage.new_output(where)
+        for settings in (properties, _without_bounds(properties)):
+            writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(
+                output, schema, settings
+            )
+            try:
+                with writer:
+                    writer.write(rows)
+                break
+            except OverflowError:
+                # A time or date that Python has not, which pyiceberg would take for a bound.
+                if settings is not properties:
+                    raise
+        _make_durable(where)
+        size_bytes = len(output)
+        entry = Entry.from_args(
+            content=DataFileContent.DATA,
+            file_path=where,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key else Record(),
+            file_size_in_bytes=size_bytes,
+            sort_order_id=None,
+            spec_id=self.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **writer.result().to_serialized_dict(),
+        )
+        return DataFile(where, size_bytes, entry)
 
     def _whole(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, null where the stream has none."""
@@ -402,6 +450,13 @@ def _check_file(table: Table, file: DataFile) -> None:
             "micro-batch is in the table. Let remove_orphan_files and others leave files alone "
             "that are younger than a micro-batch takes, and start the query again."
         )
+
+
+def _without_bounds(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties with which a file's statistics count values and say no more of them."""
+    per_column = "write.metadata.metrics.column."
+    kept = {name: told for name, told in properties.items() if not name.startswith(per_column)}
+    return {**kept, "write.metadata.metrics.default": "counts"}
 
 
 def _make_durable(place: str) -> None:
