@@ -338,13 +338,15 @@ def _is_put_back(table: DeltaTable, version: int) -> bool:
     Application transactions stay where rows go.
     """
     later = table.version() - version
-    for told in table.history(later) if later > 0 else ():
+    has_rows = {version: True}
+    for told in reversed(table.history(later) if later > 0 else []):
+        here = int(told["version"])
+        has_rows[here] = has_rows.get(here - 1, True)
         if told.get("operation") == "RESTORE":
             to = (told.get("operationParameters") or {}).get("version")
-            # Else it was a time.
-            if to is None or int(to) < version:
-                return True
-    return False
+            # Without a version it was to a time.
+            has_rows[here] = to is not None and has_rows.get(int(to), int(to) > version)
+    return not has_rows.get(table.version(), True)
 
 
 def _is_upkeep(name: str) -> bool:

@@ -298,6 +298,23 @@ def test_the_table_is_put_back_to_where_the_rows_are(lake: Lake, sink: Sink) -> 
     assert lake.found() == once(2)
 
 
+def test_a_table_that_was_put_back_is_put_forward_again(lake: Lake, sink: Sink) -> None:
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    put_back(lake, 2)
+    with pytest.raises(SinkError, match="was put back to a version before"):
+        sink.batch("run2", 2, [2])
+    if lake.format == DELTA:
+        put_back(lake, 1)
+    else:
+        table = lake.iceberg()
+        last = table.metadata.snapshots[-1].snapshot_id
+        table.manage_snapshots().set_current_snapshot(last).commit()
+    sink.batch("run3", 2, [2])
+    sink.batch("run3", 3, [3])
+    assert lake.found() == once(4)
+
+
 def put_back(lake: Lake, commits: int) -> None:
     """Take a table back to where it was so many commits before."""
     if lake.format == DELTA:
