@@ -43,6 +43,8 @@ _ON_COLUMNS = {
     "delta.generationExpression": "a generated column",
     "delta.identity.start": "an identity column",
 }
+#: Property of a table after which its markers would be gone.
+RETENTION = "delta.setTransactionRetentionDuration"
 #: In the description of a ``varchar(n)``.
 _LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
 #: Texts of at most this length go into the statistics whole.
@@ -70,6 +72,12 @@ def refuse_features(shown: str, table: DeltaTable) -> None:
             "dedup.lakehouse.delta_once."
         )
     settings = table.metadata().configuration
+    if RETENTION in settings:
+        raise ConfigError(
+            f"Table {shown} forgets application transactions after {settings[RETENTION]}, and this "
+            "sink keeps in them what it has published: it would write a micro-batch a second time. "
+            f"ALTER TABLE ... UNSET TBLPROPERTIES ('{RETENTION}'), and start the query again."
+        )
     mapped = settings.get("delta.columnMapping.mode", "none") != "none"
     checks = sorted(name for name in settings if name.startswith("delta.constraints."))
     schema = table.schema().to_json()
@@ -200,10 +208,13 @@ def stats_of(file: pq.FileMetaData) -> str:
         if any(chunk is None or not chunk.has_null_count for chunk in chunks):
             continue
         nulls[path] = sum(chunk.null_count for chunk in chunks)
-        bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
         without = [chunk for chunk in chunks if not chunk.has_min_max]
-        if not bounds or any(chunk.num_values for chunk in without):
+        if len(without) == len(chunks) or any(chunk.num_values for chunk in without):
             continue
+        try:
+            bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
+        except OverflowError:
+            continue  # a time or date that Python has not
         low, high = _bound(min(low for low, _ in bounds)), _bound(max(high for _, high in bounds))
         if low is not None and high is not None:
             least[path], greatest[path] = low, high

@@ -19,15 +19,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dedup import faults
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, MissingExtraError, SinkError
-from dedup.lakehouse.delta_schema import columns_of, partition_text, refuse_features, stats_of
+from dedup.lakehouse.delta_schema import (
+    RETENTION,
+    columns_of,
+    partition_text,
+    refuse_features,
+    stats_of,
+)
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
 from dedup.lakehouse.lake_options import LakeOptions
-from dedup.lakehouse.lake_work import DataFile
+from dedup.lakehouse.lake_work import DataFile, rolled_back
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
 from dedup.sinks.whole import Publication
@@ -83,13 +90,15 @@ class DeltaFiles:
     @property
     def setting(self) -> dict[str, str]:
         """What may not change while the sink has markers."""
-        return {"path": self.options.table, "table ID": self.table_id}
+        return {"path": self.options.table}
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""
         root = Root(self.options.table)
         files = []
-        for values, part in parts(rows, [rows.column(name) for name in self.partition_by]):
+        for values, part in parts(
+            self.columns.shown, rows, [rows.column(name) for name in self.partition_by]
+        ):
             texts = {
                 name: partition_text(self.columns.shown, name, value)
                 for name, value in zip(self.partition_by, values, strict=True)
@@ -106,8 +115,7 @@ class DeltaFiles:
             except CatalogError as error:
                 raise SinkError(
                     f"A data file of table {self.columns.shown} could not be written. Spark tries "
-                    "the task again; where another start of the query has just published this "
-                    f"micro-batch and cleaned up, let only one run. {error.text}"
+                    f"the task again. {error.text}"
                 ) from None
             files.append(DataFile(name, len(data), (texts, stats_of(metadata[0]))))
         return files
@@ -139,16 +147,18 @@ class DeltaPort:
         self._table = table = open_table(self.target.options)
         if shape_of(table) != self.target.shape or str(table.metadata().id) != self.target.table_id:
             raise ConfigError(
-                f"Table {self.target.columns.shown} has other columns, partitions or features than "
-                "when the query started. Nothing of the micro-batch is in the table. Start the "
-                "query again, in foreachBatch with a new delta_sink(...)."
+                f"Table {self.target.columns.shown} has other columns, partitions, properties "
+                "or features than when the query started. Start the query again, in foreachBatch "
+                "with a new delta_sink(...). Should a commit have become visible, it is found then."
             )
         mine = app_id(self.batch.query_id, self.batch.sink)
         batch_id = table.transaction_version(mine)
         faults.point("lakehouse.marker.read")
         if batch_id is None:
             return None
-        others = [table.transaction_version(f"{mine}/{name}") for name in ("rows", *_PIECES)]
+        others = [
+            table.transaction_version(f"{mine}/{name}") for name in ("version", "rows", *_PIECES)
+        ]
         self._found = table.transaction_version(f"{mine}/commit")
         if None in others or self._found is None:
             raise SinkError(
@@ -156,7 +166,11 @@ class DeltaPort:
                 "whole, so nobody can tell what was published. Nothing was written.",
                 remedy="sink-markers",
             )
-        rows, *pieces = (int(other or 0) for other in others)
+        version, rows, *pieces = (int(other or 0) for other in others)
+        if _is_put_back(table, version):
+            if self.target.options.accept_lost_markers:
+                return None
+            raise rolled_back(self.target.columns.shown, batch_id)
         content = sum(piece << (_PIECE_BITS * place) for place, piece in enumerate(pieces))
         return Marker(
             query_id=self.batch.query_id,
@@ -175,11 +189,12 @@ class DeltaPort:
         from deltalake.transaction import AddAction, RemoveAction
 
         assert self._table is not None, "newest comes first"
-        _check_files(self.target.options.table, self.files)
+        _check_files(self._table, self.files)
         mine = app_id(self.batch.query_id, self.batch.sink)
         content = int(marker.content, 16)
         numbers = {
             mine: marker.batch_id,
+            f"{mine}/version": self._table.version() + 1,
             f"{mine}/rows": marker.rows,
             f"{mine}/commit": self._own,
             **{
@@ -198,8 +213,6 @@ class DeltaPort:
             custom_metadata={"dedup": marker.to_bytes().decode()},
             # What came in between is for `newest` to look at.
             max_commit_retries=0,
-            # Without a time they would go with the first checkpoint of the log, where the table has
-            # delta.setTransactionRetentionDuration.
             app_transactions=[
                 Transaction(name, number, marker.time_ms) for name, number in numbers.items()
             ],
@@ -224,16 +237,13 @@ class DeltaPort:
         return self._found == self._own
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this micro-batch that no commit can name."""
-        with suppress(CatalogError):
-            root = Root(self.target.options.table)
-            if outcome is Publication.COMMITTED:
-                # All others of the micro-batch are of attempts that do not count.
-                mine = {file.path for file in self.files}
-                there = root.list(self.target.folder(self.batch))
-                root.delete(info.name for info in there if info.name not in mine)
-            else:
-                root.delete(file.path for file in self.files)
+        """Delete the data files of this attempt, where it found the micro-batch published.
+
+        Those of other attempts stay for `VACUUM`: a version of the table may name them.
+        """
+        if outcome is Publication.FOUND:
+            with suppress(CatalogError):
+                Root(self.target.options.table).delete(file.path for file in self.files)
 
 
 def delta_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaFiles:
@@ -304,8 +314,8 @@ def open_table(options: LakeOptions) -> DeltaTable:
         ) from None
     except Exception as error:
         raise SinkError(
-            f"The table at {options.table} cannot be read: {error}. Nothing was written. Start the "
-            "query again once it can."
+            f"The table at {options.table} cannot be read: {error}. Start the query again once it "
+            "can; should a commit have become visible before, it is found then."
         ) from None
 
 
@@ -322,18 +332,45 @@ def shape_of(table: DeltaTable) -> str:
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
+def _is_put_back(table: DeltaTable, version: int) -> bool:
+    """Return whether RESTORE took the table back to before a version, as far as its log tells.
+
+    Application transactions stay where rows go.
+    """
+    later = table.version() - version
+    has_rows = {version: True}
+    for told in reversed(table.history(later) if later > 0 else []):
+        here = int(told["version"])
+        has_rows[here] = has_rows.get(here - 1, True)
+        if told.get("operation") == "RESTORE":
+            to = (told.get("operationParameters") or {}).get("version")
+            # Without a version it was to a time.
+            has_rows[here] = to is not None and has_rows.get(int(to), int(to) > version)
+    return not has_rows.get(table.version(), True)
+
+
 def _is_upkeep(name: str) -> bool:
     """Return whether a property says nothing about what is written."""
-    return not name.startswith(("delta.constraints", "delta.columnMapping"))
+    return not name.startswith(("delta.constraints", "delta.columnMapping", RETENTION))
 
 
-def _check_files(where: str, files: Sequence[DataFile]) -> None:
-    """Refuse to commit files that somebody has removed, such as a VACUUM without retention."""
-    root = Root(where)
-    for file in files:
-        if root.size(file.path) != file.size_bytes:
+def _check_files(table: DeltaTable, files: Sequence[DataFile]) -> None:
+    """Refuse to commit files that are not where delta-rs commits: removed, or in another store."""
+    from deltalake.fs import DeltaStorageHandler
+
+    try:
+        store = pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+        found = store.get_file_info([file.path for file in files])
+    except Exception as error:
+        raise SinkError(
+            f"The table at {table.table_uri} cannot be read: {error}. Start the query again once "
+            "it can; should a commit have become visible before, it is found then."
+        ) from None
+    for file, info in zip(files, found, strict=True):
+        if info.size != file.size_bytes:
             raise SinkError(
-                f"The data file {root.url(file.path)} is gone or changed before it was committed; "
-                "nothing of the micro-batch is in the table. Let VACUUM and others leave files "
-                "alone that are younger than a micro-batch takes, and start the query again."
+                f"The data file {file.path} of table {table.table_uri} is gone or changed before "
+                "it was committed. Let VACUUM and others leave files alone that are younger than a "
+                "micro-batch takes; give driver and executors the same AWS_ENDPOINT_URL and "
+                "credentials, of one store; and start the query again."
             )

@@ -8,12 +8,12 @@ That commit asserts that the branch ``main`` is where it was when the marker was
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -24,13 +24,14 @@ from dedup.errors import ConfigError, MissingExtraError, SinkError
 from dedup.lakehouse.iceberg_schema import columns_of, schema_of
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
 from dedup.lakehouse.lake_options import LakeOptions
-from dedup.lakehouse.lake_work import DataFile
+from dedup.lakehouse.lake_work import DataFile, rolled_back
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
 from dedup.sinks.whole import Publication
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -78,14 +79,16 @@ class IcebergFiles:
     @property
     def setting(self) -> dict[str, str]:
         """What may not change while the sink has markers."""
-        return {"table": self.options.table, "table ID": str(self.metadata.table_uuid)}
+        return {"table": self.options.table}
+
+    @property
+    def table_id(self) -> str:
+        """Of this table, and of none that is made anew under its name."""
+        return str(self.metadata.table_uuid)
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""
-        from pyiceberg.io import load_file_io
-        from pyiceberg.io.pyarrow import write_file
         from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
-        from pyiceberg.table import WriteTask
 
         spec, schema = self.metadata.spec(), self.metadata.schema()
         keys = [
@@ -95,23 +98,73 @@ class IcebergFiles:
             for each in spec.fields
         ]
         files = []
-        for values, part in parts(self._whole(rows), keys):
+        for values, part in parts(self.columns.shown, self._whole(rows), keys):
             fields = [
                 PartitionFieldValue(each, value)
                 for each, value in zip(spec.fields, values, strict=True)
             ]
-            task = WriteTask(
-                write_uuid=uuid.uuid4(),
-                task_id=slot,
-                schema=schema,
-                record_batches=part.combine_chunks().to_batches(),
-                partition_key=PartitionKey(fields, spec, schema) if fields else None,
-            )
-            storage = load_file_io(self.storage, self.metadata.location)
-            for made in write_file(storage, self.metadata, iter([task])):
-                _make_durable(made.file_path)
-                files.append(DataFile(made.file_path, made.file_size_in_bytes, made))
+            key = PartitionKey(fields, spec, schema) if fields else None
+            files.append(self._file(slot, part, key))
         return files
+
+    def _file(self, slot: int, part: pa.Table, key: PartitionKey | None) -> DataFile:
+        """Write one data file.
+
+        pyiceberg's own function for it makes empty lists and maps of null ones, where they hold
+        structures (it builds them anew from their offsets); its writer and statistics are right.
+        """
+        from pyiceberg.io import load_file_io
+        from pyiceberg.io.fileformat import FileFormatFactory
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyiceberg.manifest import DataFile as Entry
+        from pyiceberg.manifest import DataFileContent, FileFormat
+        from pyiceberg.schema import Schema, sanitize_column_names
+        from pyiceberg.table.locations import load_location_provider
+        from pyiceberg.typedef import Record
+
+        # Names of columns as in all files of Iceberg; readers know what is inside by its ID.
+        fields = self.metadata.schema().fields
+        plain = sanitize_column_names(self.metadata.schema()).fields
+        schema = Schema(*(
+            each.model_copy(update={"name": other.name})
+            for each, other in zip(fields, plain, strict=True)
+        ))  # fmt: skip
+        target = schema_to_pyarrow(schema, include_field_ids=True)
+        arrays = [column.cast(each.type) for column, each in zip(part.columns, target, strict=True)]
+        rows = pa.Table.from_arrays(arrays, schema=target)
+        properties = self.metadata.properties
+        storage = load_file_io(self.storage, self.metadata.location)
+        where = load_location_provider(self.metadata.location, properties).new_data_location(
+            f"00000-{slot}-{uuid.uuid4()}.parquet", key
+        )
+        output = storage.new_output(where)
+        for settings in (properties, _without_bounds(properties)):
+            writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(
+                output, schema, settings
+            )
+            try:
+                with writer:
+                    writer.write(rows)
+                break
+            except OverflowError:
+                # A time or date that Python has not, which pyiceberg would take for a bound.
+                if settings is not properties:
+                    raise
+        _make_durable(where)
+        size_bytes = len(output)
+        entry = Entry.from_args(
+            content=DataFileContent.DATA,
+            file_path=where,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key else Record(),
+            file_size_in_bytes=size_bytes,
+            sort_order_id=None,
+            spec_id=self.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **writer.result().to_serialized_dict(),
+        )
+        return DataFile(where, size_bytes, entry)
 
     def _whole(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, null where the stream has none."""
@@ -148,36 +201,31 @@ class IcebergPort:
         if _shape_of(table.metadata) != _shape_of(self.target.metadata):
             raise ConfigError(
                 f"Table {self.target.columns.shown} is another one, or has other columns, "
-                "partitions or another format than when the query started. Nothing of the "
-                "micro-batch is in the table. Start the query again, in foreachBatch with a new "
-                "iceberg_sink(...)."
+                "partitions or another format than when the query started. Start the query again, "
+                "in foreachBatch with a new iceberg_sink(...). Should a commit have become "
+                "visible, it is found then."
             )
         name = marker_property(self.batch.query_id, self.batch.sink)
         told = table.properties.get(name)
         faults.point("lakehouse.marker.read")
         if told is None:
             return None
-        return Marker.from_bytes(told.encode(), f"property {name} of {self.target.columns.shown}")
+        marker = Marker.from_bytes(told.encode(), f"property {name} of {self.target.columns.shown}")
+        if _is_put_back(table, marker):
+            if self.target.options.accept_lost_markers:
+                return None
+            raise rolled_back(self.target.columns.shown, marker.batch_id)
+        return marker
 
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version right behind the one that was read last."""
-        from pyiceberg.exceptions import CommitFailedException
-
         table = self._table
         assert table is not None, "newest comes first"
         for file in self.files:
             _check_file(table, file)
         self._sent = marker
-        # By itself pyiceberg would commit again on top of whatever came in between, a marker too.
-        settings = {**table.metadata.properties, "commit.retry.num-retries": "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": settings})
-        summary = {
-            "dedup.query-id": marker.query_id,
-            "dedup.sink": marker.sink,
-            "dedup.batch-id": str(marker.batch_id),
-            "dedup.rows": str(marker.rows),
-            "dedup.content": marker.content,
-        }
+        table.catalog = cast("Catalog", _Sender(table.catalog))
+        summary = _summary_of(marker)
         name = marker_property(marker.query_id, marker.sink)
         faults.point("lakehouse.commit.before")
         try:
@@ -187,8 +235,8 @@ class IcebergPort:
                         append.append_data_file(file.entry)  # type: ignore[arg-type]
                 transaction.set_properties({name: marker.to_bytes().decode()})
             faults.point("lakehouse.commit.after")
-        except CommitFailedException as error:
-            raise Aborted(str(error)) from None
+        except Aborted:
+            raise
         except Exception as error:
             raise Indefinite(str(error)) from None
 
@@ -197,14 +245,38 @@ class IcebergPort:
         return self._sent is not None and marker == self._sent
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this micro-batch that no commit can name.
+        """Delete the data files of this attempt, where it found the micro-batch published.
 
-        Those of killed tasks have names that no driver knows: `remove_orphan_files` finds them.
+        Those of other attempts stay for `remove_orphan_files`.
         """
         if outcome is Publication.FOUND and self._table is not None:
             for file in self.files:
                 with suppress(Exception):
                     self._table.io.delete(file.path)
+
+
+class _Sender:
+    """A catalog whose refusals are none that pyiceberg acts upon.
+
+    To a conflict it answers by committing again, on top of whatever came in between, a marker too;
+    and in the end it deletes what the commit has written. Yet a client or a proxy that sends a
+    request twice after a lost answer meets its own commit as a conflict: then a snapshot of the
+    table names those files. Here they stay, for `remove_orphan_files`.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *arguments: Any) -> Any:
+        from pyiceberg.exceptions import CommitFailedException
+
+        try:
+            return self._catalog.commit_table(*arguments)
+        except CommitFailedException as error:
+            raise Aborted(str(error)) from None
 
 
 def iceberg_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergFiles:
@@ -300,8 +372,8 @@ def open_table(options: LakeOptions) -> Table:
         raise
     except Exception as error:
         raise SinkError(
-            f"Table {options.table} cannot be read: {error}. Nothing was written. Start the query "
-            "again once it can."
+            f"Table {options.table} cannot be read: {error}. Start the query again once it can; "
+            "should a commit have become visible before, it is found then."
         ) from None
 
 
@@ -333,6 +405,39 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
     )
 
 
+def _summary_of(marker: Marker) -> dict[str, str]:
+    """Return what the snapshot of a commit says of it."""
+    return {
+        "dedup.query-id": marker.query_id,
+        "dedup.sink": marker.sink,
+        "dedup.batch-id": str(marker.batch_id),
+        "dedup.rows": str(marker.rows),
+        "dedup.content": marker.content,
+    }
+
+
+def _is_put_back(table: Table, marker: Marker) -> bool:
+    """Return whether ``main`` was taken back to before a commit, as far as snapshots tell.
+
+    Properties stay where rows go.
+    """
+    wanted = _summary_of(marker).items()
+    of_marker = [
+        each
+        for each in table.metadata.snapshots
+        if each.summary and wanted <= each.summary.additional_properties.items()
+    ]
+    ids = {each.snapshot_id for each in of_marker}
+    first = min((each.sequence_number or 0 for each in of_marker), default=0)
+    here = table.current_snapshot()
+    while ids and here and here.snapshot_id not in ids:
+        if here.parent_snapshot_id is None or (here.sequence_number or 0) < first:
+            return True
+        here = table.snapshot_by_id(here.parent_snapshot_id)
+    # Without a snapshot here its parent has expired, and nobody knows; a new table has no marker.
+    return bool(ids) and table.current_snapshot() is None
+
+
 def _check_file(table: Table, file: DataFile) -> None:
     """Refuse to commit a file that somebody has removed, such as orphans that are too young."""
     try:
@@ -345,6 +450,13 @@ def _check_file(table: Table, file: DataFile) -> None:
             "micro-batch is in the table. Let remove_orphan_files and others leave files alone "
             "that are younger than a micro-batch takes, and start the query again."
         )
+
+
+def _without_bounds(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties with which a file's statistics count values and say no more of them."""
+    per_column = "write.metadata.metrics.column."
+    kept = {name: told for name, told in properties.items() if not name.startswith(per_column)}
+    return {**kept, "write.metadata.metrics.default": "counts"}
 
 
 def _make_durable(place: str) -> None:

@@ -167,20 +167,36 @@ def _misfit(kind: str, there: str) -> str:
 
 
 def parts(
-    rows: pa.Table, keys: Sequence[pa.Array | pa.ChunkedArray]
+    shown: str, rows: pa.Table, keys: Sequence[pa.Array | pa.ChunkedArray]
 ) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
     """Yield the rows of each combination of keys, with the combination.
 
     Parameters
     ----------
+    shown : str
+        The table, for the error.
     rows : pyarrow.Table
     keys : sequence of array
         A value for each row; without keys there is one part.
+
+    Raises
+    ------
+    DataError
+        Where a key is a time or date that Python has not.
     """
     if not keys:
         yield (), rows
         return
     names = [f"key{number}" for number in range(len(keys))]
     numbered = pa.table([*keys, pa.array(range(len(rows)), pa.int64())], [*names, "row"])
-    for group in numbered.group_by(names).aggregate([("row", "list")]).to_pylist():
+    grouped = numbered.group_by(names).aggregate([("row", "list")])
+    try:
+        groups = grouped.to_pylist()
+    except OverflowError as error:
+        raise DataError(
+            f"Table {shown} is divided by a time or date, and a record has one beyond the years 1 "
+            f"to 9999 ({error}). Nothing of its micro-batch is in the table. Let the query give it "
+            "another value, or none."
+        ) from None
+    for group in groups:
         yield tuple(group[name] for name in names), rows.take(pa.array(group["row_list"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,15 @@ from dedup.sinks.shared_options import batch_number, check_name, flag, folder, k
 DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
 #: How the options begin that go to the library, by the format.
 PREFIXES = {DELTA: "storage.", ICEBERG: "catalog."}
+
+#: What delta-rs may be told of how it speaks with a store, but not of which, nor as whom.
+_OF_CONNECTION = frozenset({
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
+    "max_retries", "pool_idle_timeout", "pool_max_idle_per_host", "retry_timeout", "timeout",
+    "user_agent",
+})  # fmt: skip
+#: A character as URIs write it.
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 
 _OWN = ("accept.difference", "accept.lost.markers", "checkpointlocation", "create", "name")
 _OF_FORMAT = {DELTA: ("path",), ICEBERG: ("catalog", "table")}
@@ -84,24 +94,51 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
         raise ConfigError(f"Option table={table!r} must be {what}.")
     if format_name == DELTA:
         table = _place(table)
+        is_uri = scheme_of(table) is not None
+        if not is_uri and _ENCODED.search(table):
+            raise ConfigError(
+                f"Option path={table!r} has a percent sign and two digits, which delta-rs takes "
+                "for one character: log and data files would be in two folders. Rename it."
+            )
+        if is_uri and {"#", "?"} & {*table}:
+            raise ConfigError(
+                f"Option path={table!r} has a '#' or '?', behind which a URI does not name a "
+                "folder any more. Give the folder another name."
+            )
+    # Spark gives them in lower case or as they were written, by its version.
+    properties = {
+        key[len(prefix) :]: value.strip()
+        for key, value in given.items()
+        if key.lower().startswith(prefix)
+    }
+    if format_name == DELTA:
+        _check_storage(properties)
     name = options.get("name", format_name.removeprefix("dedup_"))
     check_name("name", name, "markers")
     return LakeOptions(
         format_name=format_name,
         table=table,
         catalog=options.get("catalog", "default"),
-        # Spark gives them in lower case or as they were written, by its version.
-        properties={
-            key[len(prefix) :]: value.strip()
-            for key, value in given.items()
-            if key.lower().startswith(prefix)
-        },
+        properties=properties,
         create=flag("create", options),
         name=name,
         ledger=folder(options, name),
         accept_difference=batch_number("accept.difference", options),
         accept_lost_markers=flag("accept.lost.markers", options),
     )
+
+
+def _check_storage(properties: Mapping[str, str]) -> None:
+    """Refuse what would let delta-rs commit to another store than data files are written to."""
+    for name in properties:
+        plain = name.lower().removeprefix("aws_").removeprefix("s3_")
+        if plain not in _OF_CONNECTION:
+            raise ConfigError(
+                f"Option storage.{name} is not taken: data files are written without it, so that "
+                "they could be in another store than the commits. Give endpoint, region and "
+                "credentials by the environment of driver and executors (AWS_ENDPOINT_URL, "
+                f"AWS_REGION, ...); storage.* takes {', '.join(sorted(_OF_CONNECTION))}."
+            )
 
 
 def _place(table: str) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dedup import faults
+from dedup.errors import SinkError
 from dedup.lakehouse.lake_columns import CHUNK_BYTES, TableColumns
 from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
@@ -47,11 +48,21 @@ class UncommittedSlice(StagedSlice):
     files: tuple[DataFile, ...] = ()
 
 
+def rolled_back(shown: str, batch_id: int) -> SinkError:
+    """Return the error for a table that has a marker still, and its rows no more."""
+    return SinkError(
+        f"Table {shown} was put back to a version before micro-batch {batch_id}, which this sink "
+        "has published: its rows, and those of micro-batches before it, may be gone. Nothing was "
+        "written.",
+        remedy="sink-markers",
+    )
+
+
 class LakePort(WholePort, Protocol):
     """A table in the hands of one driver."""
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this micro-batch that no commit can name; never raises."""
+        """Delete data files of this attempt that no commit can name; never raises."""
 
 
 class LakeTable(Protocol):
@@ -64,6 +75,10 @@ class LakeTable(Protocol):
     @property
     def setting(self) -> dict[str, str]:
         """What may not change while the sink has markers."""
+
+    @property
+    def table_id(self) -> str:
+        """Of this table, and of none that is made anew under its name."""
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to data files that are durable, under names that no other attempt has."""
@@ -137,7 +152,7 @@ class LakeWork:
         batch = answers[0].batch
         staged = [answer.piece for answer in answers if isinstance(answer.piece, UncommittedSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
-        ledger.settle(self.table.setting)
+        ledger.settle(self.table.setting, table_id=self.table.table_id)
         known = None if self.options.accept_lost_markers else ledger.published()
         port = self.table.port(batch, [file for piece in staged for file in piece.files])
         outcome = publish_whole(

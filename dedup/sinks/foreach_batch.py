@@ -28,6 +28,10 @@ def columns_of(schema: StructType) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
+#: By query and sink: start, micro-batch and function of what this process published last.
+_published: dict[tuple[str, str], tuple[str, int, str]] = {}
+
+
 class NamedSink(ABC):
     """A function for ``foreachBatch`` that knows whose it is, for `split`.
 
@@ -74,17 +78,22 @@ class SinkFunction(NamedSink):
         self.sink, self.checkpoint = sink, checkpoint
         #: By query: ID of the row, its newest micro-batch, and whether that was published.
         self._rows: dict[str, tuple[str, int, bool]] = {}
+        self._token = str(uuid.uuid4())
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Publish the rows of a micro-batch.
 
         Raises
         ------
+        ConfigError
+            When another sink of the query has the same name.
         SinkError
             When the sink holds what contradicts it, or the micro-batch before was not published.
         """
         work = self._ready(rows.schema)
         query_id = query_of(rows) or query_of_checkpoint(self._checkpoint, batch_id, self._name)
+        start = _start_of(rows)
+        self._refuse_another(query_id, start, batch_id)
         run_id = self._row(query_id, batch_id)
         self._rows[query_id] = (run_id, batch_id, False)
 
@@ -101,6 +110,13 @@ class SinkFunction(NamedSink):
         answers: list[Answer] = [pickle.loads(row.answer) for row in found]
         work.complete(answers)
         self._rows[query_id] = (run_id, batch_id, True)
+        _published[query_id, self.sink] = (start, batch_id, self._token)
+
+    def _refuse_another(self, query_id: str, start: str, batch_id: int) -> None:
+        """Refuse a micro-batch that another function of this name has published in this start."""
+        last_start, last_batch_id, token = _published.get((query_id, self.sink), ("", -1, ""))
+        if start and (start, batch_id) == (last_start, last_batch_id) and token != self._token:
+            raise same_name(self.sink)
 
     def _row(self, query_id: str, batch_id: int) -> str:
         run_id, last, published = self._rows.get(query_id, ("", batch_id, True))
@@ -138,9 +154,30 @@ def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
     return found.query_id
 
 
+def same_name(name: str) -> ConfigError:
+    """Return the error for two sinks of a query that have one name."""
+    return ConfigError(
+        f"Two sinks of the query have the name {name!r}, and would take each other's markers for "
+        "their own: give each an option name, options={'name': ...}."
+    )
+
+
 def query_of(rows: DataFrame) -> str:
     """Return the ID of the query that runs, empty in a session of Spark Connect."""
+    return _local_property(rows, "sql.streaming.queryId")
+
+
+def _start_of(rows: DataFrame) -> str:
+    """Return Spark's ID of this start of the query, empty where a user's job group hides it."""
+    found = _local_property(rows, "spark.jobGroup.id")
     try:
-        return rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        return str(uuid.UUID(found))
+    except ValueError:
+        return ""
+
+
+def _local_property(rows: DataFrame, name: str) -> str:
+    try:
+        return rows.sparkSession.sparkContext.getLocalProperty(name) or ""
     except Exception:
         return ""

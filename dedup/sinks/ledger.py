@@ -13,10 +13,11 @@ from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
-from dedup.errors import CatalogError, ConfigError, ObjectMissing
+from dedup.errors import CatalogError, ConfigError, ObjectMissing, SinkError
 
 FORMAT = 1
 _PUBLISHED, _SETTING = "published.json", "sink.json"
+_TABLE_ID = "table ID"
 
 
 class Ledger:
@@ -33,20 +34,25 @@ class Ledger:
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
 
-    def settle(self, setting: Mapping[str, str]) -> None:
+    def settle(self, setting: Mapping[str, str], *, table_id: str | None = None) -> None:
         """Fix what may not change while the sink has markers, with its first micro-batch.
 
         Parameters
         ----------
         setting : mapping of str to str
             Options and their values.
+        table_id : str, optional
+            Of a table that may be made anew under its name.
 
         Raises
         ------
         ConfigError
             If the sink has published under another value.
+        SinkError
+            If it has published into another table.
         """
-        self._root.create_bytes(_SETTING, to_document(setting, version=FORMAT))
+        fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
+        self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
         found = read_document(self._root, _SETTING)
         for option, value in setting.items():
             if found.get(option) != value:
@@ -56,6 +62,15 @@ class Ledger:
                     f"be published again. Give {option} its earlier value; a second sink of "
                     "the query needs a `name` of its own."
                 )
+        if found.get(_TABLE_ID) != table_id:
+            raise SinkError(
+                f"This is another table than the one that the sink has published into: its ID is "
+                f"{table_id}, and was {found.get(_TABLE_ID)}. That one was dropped and made anew, "
+                "or another one has its place, so what was published is not here. Nothing was "
+                "written. Bring the earlier table back; or give the sink another `name`, and it "
+                "writes here what the query reads from now on.",
+                remedy="sink-markers",
+            )
 
     def published(self) -> int | None:
         """Return a micro-batch that the sink is known to have published, None for a new sink."""

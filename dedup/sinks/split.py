@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.errors import ConfigError
-from dedup.sinks.foreach_batch import NamedSink
+from dedup.sinks.foreach_batch import NamedSink, same_name
 from dedup.sinks.shared_options import located
 
 if TYPE_CHECKING:
@@ -155,10 +155,7 @@ def _checkpoint(functions: list[BatchFunction]) -> str | None:
     sinks = {id(f): f for f in functions if isinstance(f, NamedSink)}.values()
     names = [sink.sink for sink in sinks]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(
-            f"Two sinks of the query have the name {min(twice)!r}, and would take each other's "
-            "markers for their own: give each an option name, options={'name': ...}."
-        )
+        raise same_name(min(twice))
     # One folder may be written in several ways.
     checkpoints = {located(sink.checkpoint): sink.checkpoint for sink in sinks}
     if len(checkpoints) > 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dedup.errors import ConfigError, DataError
@@ -56,6 +57,75 @@ def test_every_type_there_and_back(lake: Lake, tmp_path: Path) -> None:
         is_instant = pa.types.is_timestamp(array.type) and array.type.tz is not None
         wanted = (array.cast(pa.timestamp("us", "UTC")) if is_instant else array).to_pylist()
         assert found[name] == wanted, kind
+
+
+STRUCT = pa.struct([("x-y", pa.int32())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "values"),
+    [
+        ("array<struct<x-y:int>>", pa.list_(STRUCT), [None, [], [None], [{"x-y": 1}]]),
+        ("map<string,struct<x-y:int>>", pa.map_(pa.string(), STRUCT),
+         [None, [], [("a", None)], [("a", {"x-y": 1})]]),
+        ("struct<l:array<struct<x-y:int>>>", pa.struct([("l", pa.list_(STRUCT))]),
+         [None, {"l": None}, {"l": []}, {"l": [None, {"x-y": None}]}]),
+    ],
+)  # fmt: skip
+def test_nothing_and_an_empty_list_of_structures(
+    lake: Lake, tmp_path: Path, kind: str, arrow: pa.DataType, values: list[Any]
+) -> None:
+    """Read from the files themselves: pyiceberg's reader makes empty ones of null ones."""
+    sink = Sink(lake, tmp_path / "checkpoint", [("c", kind)])
+    rows = pa.RecordBatch.from_arrays([pa.array(values, arrow)], names=["c"])
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    (path,) = (each for each in lake.folder.rglob("*.parquet") if "_delta_log" not in each.parts)
+    assert pq.read_table(path)["c"].to_pylist() == values
+
+
+FAR = [253_402_300_800_000_000, -62_135_596_800_000_001]  # in microseconds, at both ends
+
+
+@pytest.mark.parametrize("us", FAR)
+def test_times_and_dates_beyond_those_of_python(lake: Lake, tmp_path: Path, us: int) -> None:
+    """9999-12-31 23:59:59 west of Greenwich is one."""
+    columns = [("n", "bigint"), ("day", "date"), ("at", "timestamp")]
+    sink = Sink(lake, tmp_path / "checkpoint", columns)
+    days = pa.array([us // 86_400_000_000, 0], pa.int32()).view(pa.date32())
+    times = pa.array([us, 0], pa.int64()).view(pa.timestamp("us", "UTC"))
+    numbers = pa.array([1, 2], pa.int64())
+    rows = pa.RecordBatch.from_arrays([numbers, days, times], names=["n", "day", "at"])
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    found = lake.read().sort_by("n")
+    assert found["n"].to_pylist() == [1, 2]
+    assert found["day"].cast(pa.int32()).combine_chunks() == days.view(pa.int32())
+    assert found["at"].cast(pa.int64()).combine_chunks() == times.view(pa.int64())
+
+
+def test_a_table_that_is_divided_by_such_a_date(lake: Lake, tmp_path: Path) -> None:
+    if lake.format == DELTA:
+        from deltalake import DeltaTable, Schema
+
+        told = pa.schema([("day", pa.date32()), ("n", pa.int64())])
+        where = str(lake.folder / "numbers")
+        DeltaTable.create(where, Schema.from_arrow(told), partition_by=["day"])
+    else:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import IdentityTransform
+
+        from dedup.lakehouse.iceberg_schema import schema_of
+
+        catalog = load_catalog("default", **lake.catalog)
+        catalog.create_namespace("shop")
+        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
+        schema = schema_of([("day", "date"), ("n", "bigint")])
+        catalog.create_table("shop.numbers", schema, partition_spec=spec)
+    sink = Sink(lake, tmp_path / "checkpoint", [("day", "date"), ("n", "bigint")])
+    days = pa.array([2_932_897], pa.int32()).view(pa.date32())
+    rows = pa.RecordBatch.from_arrays([days, pa.array([1], pa.int64())], names=["day", "n"])
+    with pytest.raises(DataError, match="beyond the years 1 to 9999"):
+        sink.write("run1", 0, 0, rows)
 
 
 def test_narrow_numbers_go_into_wider_ones(lake: Lake, tmp_path: Path) -> None:
@@ -209,8 +279,6 @@ def test_statistics_let_readers_pass_files_by(lake: Lake, tmp_path: Path) -> Non
 def test_statistics_of_nothing_but_nulls() -> None:
     import io
 
-    import pyarrow.parquet as pq
-
     collected: list[pq.FileMetaData] = []
     table = pa.table({"n": pa.array([None, None], pa.int64()), "f": [1.0, float("nan")]})
     pq.write_table(table, io.BytesIO(), metadata_collector=collected)
@@ -229,6 +297,7 @@ def test_statistics_of_nothing_but_nulls() -> None:
         ({"delta.constraints.positive": "n > 0"}, "has the constraint positive"),
         ({"delta.columnMapping.mode": "name"}, "has column mapping"),
         ({"delta.enableRowTracking": "true"}, "row tracking"),
+        ({"delta.setTransactionRetentionDuration": "interval 1 days"}, "forgets application"),
     ],
 )
 def test_features_of_delta_are_refused(
@@ -311,6 +380,10 @@ def test_large_slices_become_several_files(
         (ICEBERG, {"table": "orders"}, "must be its name with the namespace"),
         (DELTA, {"path": "/x", "name": "a b"}, "letters, digits"),
         (DELTA, {"path": "/x", "craete": "true"}, "Did you mean create"),
+        (DELTA, {"path": "/a%20b"}, "has a percent sign"),
+        (DELTA, {"path": "s3://b/a#b/t"}, "has a '#'"),
+        (DELTA, {"path": "/x", "storage.AWS_ENDPOINT_URL": "x"}, "storage.AWS_ENDPOINT_URL is not"),
+        (DELTA, {"path": "/x", "storage.aws_secret_access_key": "x"}, "is not taken: data files"),
         (DELTA, {"path": "/x", "create": "yes"}, "must be true or false"),
         (DELTA, {"path": "/x", "accept.difference": "x"}, "must be the number"),
     ],
@@ -322,8 +395,10 @@ def test_options_that_cannot_be(format_name: str, given: dict[str, str], why: st
 
 def test_options() -> None:
     made = lake_options(DELTA, {"path": "s3a://b/t/", "checkpointLocation": "/c",
-                                "storage.AWS_REGION": "x"})  # fmt: skip
-    assert (made.table, dict(made.properties)) == ("s3://b/t", {"AWS_REGION": "x"})
+                                "storage.AWS_ALLOW_HTTP": "x"})  # fmt: skip
+    assert (made.table, dict(made.properties)) == ("s3://b/t", {"AWS_ALLOW_HTTP": "x"})
+    made = lake_options(DELTA, {"path": "s3://b/a%20b", "checkpointLocation": "/c"})
+    assert made.table == "s3://b/a%20b"
     made = lake_options(DELTA, {"path": "file:/a%20b/t", "checkpointLocation": "/c"})
     assert made.table == "/a b/t"
     made = lake_options(ICEBERG, {"table": "a.b", "catalog.uri": "u", "checkpointLocation": "/c"})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -163,6 +165,58 @@ def test_a_commit_whose_answer_is_lost_and_that_others_follow(
     assert lake.found() == once(11)
 
 
+@pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
+def test_a_commit_that_landed_and_is_told_to_be_a_conflict(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client or proxy that lost the answer sends the commit again, which is refused then."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    commit, told = SqlCatalog.commit_table, []
+
+    def twice(*arguments: Any) -> Any:
+        found = commit(*arguments)
+        if not told:
+            told.append("conflict")
+            raise CommitFailedException("the version is another one")
+        return found
+
+    sink.batch("run1", 0, range(5))
+    before = lake.versions()
+    monkeypatch.setattr(SqlCatalog, "commit_table", twice)
+    sink.batch("run1", 1, range(5, 10))
+    assert told
+    assert lake.versions() == before + 1
+    assert lake.found() == once(10)
+
+
+def test_a_table_that_is_away_after_a_commit_without_an_answer(
+    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells then whether rows were written, and the error does not say that none were."""
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    where = "deltalake.DeltaTable.__init__"
+    if lake.format == ICEBERG:
+        where = "pyiceberg.catalog.sql.SqlCatalog.load_table"
+
+    def lost() -> None:
+        monkeypatch.setattr(where, away)
+        raise OSError("no answer")
+
+    visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
+    with pytest.raises(SinkError, match="should a commit have become visible") as refused:
+        sink.batch("run1", 0, range(10))
+    assert visited
+    assert "Nothing was written" not in str(refused.value)
+    monkeypatch.undo()
+    sink.batch("run2", 0, range(10))
+    assert lake.found() == once(10)
+
+
 def test_commits_that_never_have_an_answer(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,33 +239,105 @@ def test_commits_that_never_have_an_answer(
     assert lake.found() == once(10)
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["all", "some"])
-def test_what_attempts_left_that_do_not_count(lake: Lake, sink: Sink, begun: bool) -> None:
-    """Files of tasks whose answer never came, and of a whole run that was killed."""
+def test_what_attempts_left_that_do_not_count(lake: Lake, sink: Sink) -> None:
+    """Files of a whole run that was killed are for VACUUM, or remove_orphan_files."""
     sink.batch("run1", 0, range(10))
     sink.tasks("run1", 1, range(10, 20))
-    sink.tasks("run1", 1, range(10, 15)) if begun else None
     sink.batch("run2", 1, range(10, 20))
     assert lake.found() == once(20)
-    if lake.format == DELTA:  # of Iceberg remove_orphan_files finds them
-        assert lake.data_files() == lake.named_files()
+    assert len(lake.data_files()) == len(lake.named_files()) + 1
+
+
+def test_nothing_is_deleted_that_a_version_names(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    """The micro-batch was committed, its marker is lost, and it is committed again on request."""
+    sink.batch("run1", 0, range(5))
+    sink.batch("run1", 1, range(5, 10))
+    lose_the_marker(lake)
+    Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true").batch("run2", 1, range(5, 10))
+    assert lake.found() == once(10) + Counter(range(5, 10))
 
 
 def test_the_marker_is_lost(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     """The table was put back, or made anew in its place."""
     sink.batch("run1", 0, range(10))
-    if lake.format == DELTA:
-        log = lake.folder / "numbers/_delta_log"
-        (log / f"{1:020d}.json").unlink()
-    else:
-        table = lake.iceberg()
-        with table.transaction() as transaction:
-            transaction.remove_properties(*[p for p in table.properties if "marker" in p])
+    lose_the_marker(lake)
     with pytest.raises(SinkError, match="Markers of this sink are lost") as refused:
         sink.batch("run2", 0, range(10))
     assert refused.value.remedy == "sink-markers"
     Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true").batch("run3", 1, [10])
     assert 10 in lake.found()
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "and written by others"])
+def test_the_table_is_put_back(lake: Lake, sink: Sink, tmp_path: Path, more: bool) -> None:
+    """RESTORE and rollback take rows back, but neither transactions nor properties."""
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    put_back(lake, 1)
+    if more:
+        lake.add(100)
+    rows = lake.found()
+    for batch_id in (2, 3):
+        with pytest.raises(SinkError, match="was put back to a version before") as refused:
+            Sink(lake, tmp_path / "checkpoint").batch("run2", batch_id, [batch_id])
+        assert refused.value.remedy == "sink-markers"
+    assert lake.found() == rows
+    accepting = Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true")
+    accepting.batch("run3", 2, [2])
+    Sink(lake, tmp_path / "checkpoint").batch("run3", 2, [2])
+    Sink(lake, tmp_path / "checkpoint").batch("run3", 3, [3])
+    assert lake.found() == rows + Counter([2, 3])
+
+
+def test_the_table_is_put_back_to_where_the_rows_are(lake: Lake, sink: Sink) -> None:
+    sink.batch("run1", 0, [0])
+    lake.add(100)
+    put_back(lake, 1)
+    sink.batch("run2", 0, [0])
+    sink.batch("run2", 1, [1])
+    assert lake.found() == once(2)
+
+
+def test_a_table_that_was_put_back_is_put_forward_again(lake: Lake, sink: Sink) -> None:
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    put_back(lake, 2)
+    with pytest.raises(SinkError, match="was put back to a version before"):
+        sink.batch("run2", 2, [2])
+    if lake.format == DELTA:
+        put_back(lake, 1)
+    else:
+        table = lake.iceberg()
+        last = table.metadata.snapshots[-1].snapshot_id
+        table.manage_snapshots().set_current_snapshot(last).commit()
+    sink.batch("run3", 2, [2])
+    sink.batch("run3", 3, [3])
+    assert lake.found() == once(4)
+
+
+def put_back(lake: Lake, commits: int) -> None:
+    """Take a table back to where it was so many commits before."""
+    if lake.format == DELTA:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(lake.folder / "numbers"))
+        table.restore(table.version() - commits)
+        return
+    table = lake.iceberg()
+    last = table.metadata.snapshots[-1 - commits].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(last).commit()
+
+
+def lose_the_marker(lake: Lake) -> None:
+    """Take the markers out of a table, whose rows stay."""
+    if lake.format == DELTA:
+        for path in (lake.folder / "numbers/_delta_log").glob("*.json"):
+            lines = [line for line in path.read_text().splitlines() if '"txn":' not in line]
+            path.write_text("\n".join(lines))
+    else:
+        table = lake.iceberg()
+        with table.transaction() as transaction:
+            transaction.remove_properties(*[p for p in table.properties if "marker" in p])
 
 
 def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:
@@ -222,8 +348,12 @@ def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:
         lake.iceberg().catalog.drop_table("shop.numbers")
     with pytest.raises(ConfigError):
         sink.batch("run1", 1, range(10))
-    with pytest.raises(ConfigError, match="Option table ID is"):
-        Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10))
+    for accepting in ({}, {"accept_lost_markers": "true"}):
+        with pytest.raises(SinkError, match="another table than the one") as refused:
+            Sink(lake, tmp_path / "checkpoint", **accepting).batch("run2", 1, range(10))
+        assert refused.value.remedy == "sink-markers"
+    Sink(lake, tmp_path / "checkpoint", name="anew").batch("run3", 1, range(10))
+    assert lake.found() == once(10)
 
 
 def test_data_files_that_are_removed_before_the_commit(
@@ -258,6 +388,19 @@ def test_the_table_changes_while_the_query_runs(lake: Lake, sink: Sink) -> None:
     with pytest.raises(ConfigError, match="than when the query started"):
         sink.work.complete(answers)
     assert not lake.found()
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+def test_markers_begin_to_be_forgotten_while_the_query_runs(lake: Lake, sink: Sink) -> None:
+    """Then nothing would tell that the first micro-batch is there already."""
+    from deltalake import DeltaTable
+
+    sink.batch("run1", 0, range(10))
+    table = DeltaTable(str(lake.folder / "numbers"))
+    table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"})
+    with pytest.raises(ConfigError, match="other columns, partitions, properties or features"):
+        sink.batch("run1", 1, range(10, 20))
+    assert lake.found() == once(10)
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)

@@ -154,6 +154,32 @@ def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fail
     assert set(iceberg.read()["verdict"].to_pylist()) == {"duplicate"}
 
 
+def test_two_sinks_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
+    """With equal rows the second would find the marker of the first, and lose them."""
+    lake = Lake(DELTA, tmp_path / "delta")
+    query = FileQuery(spark, "none", tmp_path / "query")
+    checkpoint = str(query.checkpoint)
+    query.add([{"n": 1}])
+
+    def go(**second: str) -> None:
+        where = lake.folder / "numbers"
+        one = delta_sink(where, checkpoint=checkpoint, create=True)
+        two = delta_sink(where, checkpoint=checkpoint, create=True, options=second)
+
+        def both(rows: DataFrame, batch_id: int) -> None:
+            one(rows, batch_id)
+            two(rows, batch_id)
+
+        writer = query.rows().writeStream.foreachBatch(both)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        writer.start().awaitTermination(120)
+
+    with pytest.raises(StreamingQueryException, match="Two sinks of the query have the name"):
+        go()
+    go(name="two")
+    assert lake.found() == {1: 2}
+
+
 def test_split_knows_the_checkpoint_of_sinks_with_jars(spark: SparkSession, tmp_path: Path) -> None:
     query = FileQuery(spark, "none", tmp_path / "query")
     query.add([{"n": 1}])

@@ -54,16 +54,38 @@ class StoredLake(Lake):
         return Counter(query.execute("SELECT n FROM t").read_all()["n"].to_pylist())
 
 
-@pytest.mark.parametrize("format_name", [DELTA, ICEBERG])
-def test_tables_on_an_object_store(
-    format_name: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def in_environment(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
+    """Let libraries find the store."""
     settings: dict[str, Any] = {
         "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": REGION,
         "AWS_ENDPOINT_URL": f"http://{store.endpoint}", "AWS_ALLOW_HTTP": "true",
     }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
+
+
+def test_data_files_in_another_store_than_the_commits(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executors have another endpoint in their environment than the driver."""
+    with running_store(tmp_path / "log") as another:
+        in_environment(monkeypatch, store)
+        lake = StoredLake(DELTA, tmp_path / "lake", store)
+        sink = Sink(lake, tmp_path / "checkpoint")
+        in_environment(monkeypatch, another)
+        answers = sink.tasks("run1", 0, range(10))
+        in_environment(monkeypatch, store)
+        with pytest.raises(SinkError, match="the same AWS_ENDPOINT_URL"):
+            sink.work.complete(answers)
+        sink.batch("run2", 0, range(10))
+        assert lake.found() == once(10)
+
+
+@pytest.mark.parametrize("format_name", [DELTA, ICEBERG])
+def test_tables_on_an_object_store(
+    format_name: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_environment(monkeypatch, store)
     lake = StoredLake(format_name, tmp_path / "lake", store)
     sink, copy = Sink(lake, tmp_path / "checkpoint"), Sink(lake, tmp_path / "copy")
     sink.batch("run1", 0, range(5), range(5, 10))
