@@ -22,7 +22,7 @@ from dedup.files.task_files import TaskFiles
 from dedup.files.types import LeftToSpark, arrow_schema
 from dedup.files.write import WRITTEN, FileWriter
 from dedup.spark.driver import checks
-from dedup.spark.driver.build import Operator, assemble, output_schema, prepare
+from dedup.spark.driver.build import Operator, assemble, by_id, output_schema, prepare
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.plan import Plan
@@ -166,6 +166,7 @@ def query(
             output=given if writer is None else WRITTEN,
             first=first,
             last=unpack if writer is None else writer.pass_,
+            group=by_id(),
         ),
         columns=given,
         writer=writer,

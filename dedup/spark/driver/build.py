@@ -58,7 +58,13 @@ class Operator:
         prepared, plan = prepare(df, self.options)
         output = output_schema(df, self.options)
         return assemble(
-            prepared, plan, self.options.metrics, output=output, first=pack, last=unpack
+            prepared,
+            plan,
+            self.options.metrics,
+            output=output,
+            first=pack,
+            last=unpack,
+            group=by_id(),
         )
 
 
@@ -278,7 +284,9 @@ class GroupPass:
     observations: Callable[[], list[Column]]
 
 
-_BY_ID = GroupPass(dedup_stream, dedup_batch, OUTPUT_SCHEMA, STATE_SCHEMA, observations)
+def by_id() -> GroupPass:
+    """Return the second pass of `dedup_by_id`."""
+    return GroupPass(dedup_stream, dedup_batch, OUTPUT_SCHEMA, STATE_SCHEMA, observations)
 
 
 def assemble(
@@ -289,7 +297,7 @@ def assemble(
     output: T.StructType | str,
     first: MapPass,
     last: MapPass,
-    group: GroupPass = _BY_ID,
+    group: GroupPass,
 ) -> DataFrame:
     """Return the DataFrame behind the three passes.
 
