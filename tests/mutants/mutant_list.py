@@ -592,4 +592,18 @@ MUTANTS = (
         "producers.heard_ms > expired_before_ms",
         NUMBERS,
     ),
+    _mutant(
+        "a pause of the query is the silence of its producers",
+        "core/sequence_shard.py",
+        "counted_ms = min(elapsed_ms, max(1, policy.horizon_ms // SILENT_BATCHES))",
+        "counted_ms = elapsed_ms",
+        NUMBERS,
+    ),
+    _mutant(
+        "what is fenced keeps its producer alive",
+        "core/sequence_shard.py",
+        "alive = verdicts[judgeable] != SequenceVerdict.FENCED",
+        "alive = np.ones(len(judgeable), np.bool_)",
+        NUMBERS,
+    ),
 )  # fmt: skip
