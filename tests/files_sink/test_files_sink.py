@@ -116,9 +116,24 @@ def test_plans_that_are_gone_or_damaged(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="Markers of this sink are lost"):
         sink.batch("run2", 0, [0])
     assert sink.numbers() == once(1)
-    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
-    accepting.batch("run3", 0, [0])
+
+
+@pytest.mark.parametrize("inside", ["", ".keep"])
+def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: Path) -> None:
+    """It was taken for one: the rows of the micro-batch were deleted, and the next one went on."""
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    foreign = tmp_path / "out" / "batch=1"
+    foreign.mkdir()
+    if inside:
+        (foreign / inside).touch()
+    with pytest.raises(SinkError, match=r"batch=1 is there already \(with batch=1") as refused:
+        sink.batch("run1", 1, [1], [2])
+    assert refused.value.remedy == "sink-markers"
     assert sink.numbers() == once(1)
+    foreign.rename(tmp_path / "elsewhere")
+    sink.batch("run2", 1, [1], [2])
+    assert sink.numbers() == once(3)
 
 
 def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: Path) -> None:
@@ -205,17 +220,19 @@ def test_files_that_are_gone_are_staged_anew_or_named(
     assert [name for name, _, _ in faults.fired(armed)] == ["files.planned"]
 
 
+@pytest.mark.parametrize("place", ["local", "s3"])
 def test_nothing_is_laid_beside_what_a_lost_plan_has_shown(
-    store: ObjectStore, tmp_path: Path
+    place: str, store: ObjectStore, tmp_path: Path
 ) -> None:
-    sink = FolderSink(store.uri(f"beside-{tmp_path.name}"), tmp_path / "checkpoint")
+    path = tmp_path / "out" if place == "local" else store.uri(f"beside-{tmp_path.name}")
+    sink = FolderSink(path, tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     sink.batch("run1", 1, [1], [2])
     root = output_of(sink.work.options).root
     root.delete_folder("_batches")
     accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
     with pytest.raises(
-        SinkError, match=r"batch=1 is not empty \(it holds batch=1/part-"
+        SinkError, match=r"batch=1 is there already \(with batch=1/part-"
     ) as refused:
         accepting.batch("run2", 1, [1], [2])
     assert refused.value.remedy == "sink-markers"

@@ -201,9 +201,10 @@ class WholeSlot:
         # With a plan it is another start's, which has just been quicker: `commit` finds it.
         if shown and self._sink.plans.read(number) is None:
             raise SinkError(
-                f"{root.url(folder_of(number))} is not empty (it holds {shown[0]}), and no plan in "
+                f"{root.url(folder_of(number))} is there already (with {shown[0]}), and no plan in "
                 f"{root.url(PLANS)} says what belongs there: the plan of micro-batch {number} is "
-                "lost, and its rows would be there twice. Nothing was published.",
+                "lost, or somebody else has made the folder. The micro-batch would be there twice, "
+                "or not at all. Nothing was published.",
                 remedy="sink-markers",
             )
 

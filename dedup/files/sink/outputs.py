@@ -58,7 +58,7 @@ class Output(Protocol):
         """
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return what a micro-batch shows already, and would show beside what is yet planned."""
+        """Return what is in the place of a micro-batch already, which is yet to be planned."""
 
     def clean(self, batch_id: int) -> None:
         """Remove what was staged for a micro-batch that is published, and for those before it."""
@@ -106,8 +106,13 @@ class LocalOutput:
         publish_folder(source, self._path, number)
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return nothing: a folder that is there is not added to."""
-        return ()
+        """Return the files in the folder of the micro-batch, its own name if it has none."""
+        folder = self._path / folder_of(batch_id)
+        if not folder.exists():
+            return ()
+        # Such a folder would be taken for the micro-batch, and what was staged be deleted.
+        files = sorted(str(p.relative_to(self._path)) for p in folder.rglob("*") if p.is_file())
+        return files or (folder.name,)
 
     def clean(self, batch_id: int) -> None:
         """Remove what was staged for a micro-batch that is published, and for those before it."""
