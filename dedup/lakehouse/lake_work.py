@@ -19,6 +19,7 @@ from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, StagedSlice
+from dedup.sinks.texts import only_utf8
 from dedup.sinks.whole import Publication, WholePort, publish_whole
 from dedup.sinks.work import Answer
 
@@ -131,7 +132,8 @@ class LakeWork:
         if not waiting:
             return []
         faults.point("lakehouse.stage.before")
-        files = self.table.write(batch, slot, pa.concat_tables(waiting))
+        with only_utf8(f"table {self.table.columns.shown}"):
+            files = self.table.write(batch, slot, pa.concat_tables(waiting))
         waiting.clear()
         faults.point("lakehouse.stage.after")
         return files

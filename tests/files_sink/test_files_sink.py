@@ -17,7 +17,7 @@ from dedup import faults
 from dedup.catalog import localfile
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.errors import CatalogError, ConfigError, DedupError, SinkError
+from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError
 from dedup.files import output_files, published_files, slice_files
 from dedup.files.sink import output_root, outputs
 from dedup.files.sink.files_options import FilesOptions, files_options
@@ -134,6 +134,18 @@ def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: 
     foreign.rename(tmp_path / "elsewhere")
     sink.batch("run2", 1, [1], [2])
     assert sink.numbers() == once(3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"file_format": "json"}, {"file_format": "csv"}, {"partition_by": "day"}]
+)
+def test_a_text_that_is_not_utf_8_is_told(options: dict[str, str], tmp_path: Path) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", **options)
+    day = pa.array([b"ok", b'\xff"\xfe'], pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64()), day], names=["n", "day"])
+    with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.*xff.*make_valid_utf8"):
+        sink.work.write(sink.batch_of("run1", 0), 0, [rows])
+    assert sink.numbers() == once(0)
 
 
 def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: Path) -> None:

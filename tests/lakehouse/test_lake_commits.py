@@ -488,3 +488,10 @@ def test_markers_name_query_and_sink(sink: Sink, lake: Lake) -> None:
     assert summary["dedup.batch-id"] == "0"
     assert summary["dedup.query-id"] == QUERY
     assert f"dedup.marker.{QUERY}.iceberg" in lake.iceberg().properties
+
+
+def test_a_text_that_is_not_utf_8_is_told(sink: Sink) -> None:
+    text = pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64()), text], names=["n", "text"])
+    with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.xff.*make_valid_utf8"):
+        sink.write("run1", 0, 0, rows)

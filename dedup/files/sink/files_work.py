@@ -20,6 +20,7 @@ from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.output_owner import own_output
 from dedup.sinks.protocol import Batch, Fenced, StagedSlice, publish_staged
+from dedup.sinks.texts import only_utf8
 from dedup.sinks.work import Answer
 
 
@@ -65,8 +66,9 @@ class FilesWork:
         """
         faults.point("files.task.begin")
         output, content = output_of(self.options), Content()
+        where = f"a folder of {self.options.file_format} files with these options"
         with output.folder_to_write(batch) as folder:
-            with SliceFiles(folder, self.shape, slot) as files:
+            with only_utf8(where), SliceFiles(folder, self.shape, slot) as files:
                 for part in rows:
                     if part.num_rows:
                         content += content_of(part)
