@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from dedup.lakehouse.delta_table import delta_files, delta_library
 from dedup.lakehouse.iceberg_table import iceberg_files, iceberg_library
 from dedup.lakehouse.lake_columns import check_names
 from dedup.lakehouse.lake_options import DELTA, ICEBERG, LakeOptions, lake_options
 from dedup.lakehouse.lake_work import LakeTable, LakeWork
-from dedup.sinks.foreach_batch import SinkFunction, columns_of
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from dedup.sinks.foreach_batch import SinkFunction, looked_at_once
 
 _LOOK: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTable]] = {
     DELTA: delta_files,
@@ -119,12 +116,5 @@ def _function(
     format_name: str, name: str, checkpoint: str, given: Mapping[str, str]
 ) -> SinkFunction:
     made = lake_options(format_name, {"checkpointLocation": checkpoint, **given})
-    known: dict[tuple[tuple[str, str], ...], LakeWork] = {}
-
-    def work(schema: StructType) -> LakeWork:
-        asked = tuple(columns_of(schema))
-        if asked not in known:
-            known[asked] = ready(made, asked)
-        return known[asked]
-
+    work = looked_at_once(partial(ready, made))
     return SinkFunction(work, name, made.name, checkpoint)

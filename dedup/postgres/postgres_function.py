@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from dedup.postgres.connections import psycopg_library
 from dedup.postgres.postgres_options import postgres_options
-from dedup.postgres.postgres_work import PostgresWork, ready
-from dedup.sinks.foreach_batch import SinkFunction, columns_of
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from dedup.postgres.postgres_work import ready
+from dedup.sinks.foreach_batch import SinkFunction, looked_at_once
 
 
 def postgres_sink(
@@ -61,12 +58,5 @@ def postgres_sink(
     if version is not None:
         given["version"] = version
     made = postgres_options(given | dict(options or {}))
-    known: dict[tuple[tuple[str, str], ...], PostgresWork] = {}
-
-    def work(schema: StructType) -> PostgresWork:
-        asked = tuple(columns_of(schema))
-        if asked not in known:
-            known[asked] = ready(made, asked)
-        return known[asked]
-
+    work = looked_at_once(partial(ready, made))
     return SinkFunction(work, "postgres_sink", made.name, checkpoint)

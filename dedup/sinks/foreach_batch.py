@@ -32,6 +32,19 @@ def columns_of(schema: StructType) -> Columns:
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 
+def looked_at_once(ready: Callable[[Columns], SinkWork]) -> Callable[[StructType], SinkWork]:
+    """Return what gives the work of a schema, made when its columns are met for the first time."""
+    known: dict[Columns, SinkWork] = {}
+
+    def work(schema: StructType) -> SinkWork:
+        columns = columns_of(schema)
+        if columns not in known:
+            known[columns] = ready(columns)
+        return known[columns]
+
+    return work
+
+
 class NamedSink(ABC):
     """A function for ``foreachBatch`` that knows whose it is, for `split`.
 
