@@ -16,8 +16,6 @@ that are refused by themselves.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +25,7 @@ from dedup.errors import DataError
 from dedup.postgres.connections import meaning, psycopg_library, reason_of
 from dedup.postgres.copy_rows import CopyRows
 from dedup.postgres.own_tables import make_own_table
+from dedup.postgres.record_json import record_as_json
 from dedup.postgres.target_table import TargetTable
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Refused:
                 half = part.num_rows // 2
                 waiting += [part.slice(half), part.slice(0, half)]
             else:
-                self._add(reason, _as_json(part))
+                self._add(reason, record_as_json(part))
 
     def move(self, connection: psycopg.Connection[Any], source: str) -> None:
         """Bring the rows of such a table into the target.
@@ -212,41 +211,10 @@ _DEFINED = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 def _copy(
     connection: psycopg.Connection[Any], table: TargetTable, rows: pa.RecordBatch, into: str
 ) -> None:
-    copy = CopyRows(connection, table, into)
+    copy = CopyRows(connection, table, into, is_told=False)
     try:
         copy.send(rows)
     except BaseException as error:
         copy.give_up(error)
         raise
     copy.finish()
-
-
-def _as_json(row: pa.RecordBatch) -> str:
-    """A row as JSON, as the server's own `to_jsonb` has it where that knows the value."""
-    values = {
-        name: _plain(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)
-    }
-    return json.dumps(values, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: pa.Scalar) -> Any:
-    """A value as JSON can hold it; what JSON has no words for, as text."""
-    if not value.is_valid:
-        return None
-    kind = value.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_plain(one) for one in value.values]
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        # Spark takes any bytes for text.
-        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
-    try:
-        found = value.as_py()
-    except (OverflowError, ValueError):  # a day that Python's calendar does not reach
-        return str(value.cast(pa.string()).as_py())
-    if isinstance(found, bytes):
-        return f"\\x{found.hex()}"
-    if isinstance(found, float) and not math.isfinite(found):
-        return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
-    if found is None or isinstance(found, bool | int | float):
-        return found
-    return str(found.isoformat() if hasattr(found, "isoformat") else found)

@@ -50,7 +50,8 @@ def test_retention_and_partitions_are_those_of_the_broker(
         assert found.level == "breaks the guarantee"
         assert "for ever" in found.evidence
     assert "1 partitions are read" in partitions(findings(assign='{"week": [0]}'))
-    monkeypatch.setattr(kafka_topics, "TIMEOUT_MS", 1000)  # not before: a busy broker may need longer
+    # Not before: a busy broker may need longer.
+    monkeypatch.setattr(kafka_topics, "TIMEOUT_MS", 1000)
     for untold in (
         findings(subscribePattern="da"),
         findings(subscribe="nowhere"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
+from dedup.postgres import copy_rows
 from dedup.postgres.column_types import column_type
 from dedup.postgres.connections import connected, forget_connections
 from dedup.postgres.postgres_options import postgres_options
@@ -188,7 +189,7 @@ def test_days_before_those_of_postgresql(
     run(dsn, f"CREATE TABLE rows (n int, day {column_type(kind)})")
     rows = pa.record_batch({"n": pa.array([1, 2], pa.int32()), "day": days})
     columns = [("n", "int"), ("day", kind)]
-    with pytest.raises(DataError, match=r"rows, column 'day': a record is before 24 November 4714"):
+    with pytest.raises(DataError, match=r"'day': a record is before 24 November 4714.*\"n\": 2"):
         write(dsn, tmp_path, columns, rows)
     assert run(dsn, "SELECT * FROM rows") == []
     write(dsn, tmp_path / "aside", columns, rows, quarantine="refused")
@@ -199,8 +200,8 @@ def test_days_before_those_of_postgresql(
 BAD = [
     ([1, None], ["a", "b"], r'column "n" .*not-null constraint.*\(null, b\)'),
     ([1, 1], ["a", "b"], r"duplicate key .*Key \(n\)=\(1\) already exists"),
-    ([1, 2], ["a", "abcd"], r"too long .*line 2, column text"),
-    ([1, 2], ["a", "b\0"], r"invalid byte sequence .*line 2, column text"),
+    ([1, 2], ["a", "abcd"], r'too long .*line 2, column text.* is \{"n": 2, "text": "abcd"\}'),
+    ([1, 2], ["a", "b\0"], r'invalid byte sequence .*line 2, column text.*\{"n": 2, "text": "b'),
     ([1, 2], ["a", "bad"], r"violates check constraint .*\(2, bad\)"),
 ]
 
@@ -227,11 +228,32 @@ def test_records_that_the_table_does_not_take(
     assert run(dsn, "SELECT n FROM rows WHERE n <> 9") == [(1,)]
 
 
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+@pytest.mark.parametrize("line", [1, 7, 8, 9, 40])
+def test_the_record_is_named_wherever_it_was_among_those_sent(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, line: int
+) -> None:
+    """Rows are sent in parts, and the server refuses one when all of them are sent."""
+    monkeypatch.setattr(copy_rows, "_ROWS", 4)
+    run(dsn, "CREATE TABLE rows (n integer, text varchar(3))")
+    texts = ["abc"] * 40
+    texts[line - 1] = "long" * 200
+    rows = pa.record_batch({"n": pa.array(range(40), pa.int32()), "text": texts})
+    with pytest.raises(DataError, match=rf'record is {{"n": {line - 1}, "text": "long') as refused:
+        write(dsn, tmp_path / "one", COLUMNS, rows, mode=mode)
+    assert len(str(refused.value)) < 1200
+    monkeypatch.setattr(copy_rows, "_KEPT_BYTES", 0)
+    with pytest.raises(DataError, match=f"line {line}, column text") as untold:
+        write(dsn, tmp_path / "two", COLUMNS, rows, mode=mode)
+    assert "The record is" not in str(untold.value)
+    assert run(dsn, "SELECT * FROM rows") == []
+
+
 def test_a_key_without_a_value_is_refused(dsn: str, tmp_path: Path) -> None:
     """Nulls are all different to a unique index, so each replay would add the row once more."""
     run(dsn, "CREATE TABLE rows (n integer UNIQUE, text text)")
     rows = pa.record_batch({"n": pa.array([1, None], pa.int32()), "text": ["a", "b"]})
-    with pytest.raises(DataError, match="no value in column 'n', which is of the key"):
+    with pytest.raises(DataError, match=r"no value in column 'n', which is of the key.*null, .*b"):
         write(dsn, tmp_path, COLUMNS, rows, mode="upsert", key="n")
     assert run(dsn, "SELECT * FROM rows") == []
 

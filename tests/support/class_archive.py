@@ -15,13 +15,18 @@ import tempfile
 import time
 import zlib
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tests.support.quick_spark import QUICK_JAVA
 
-_SET = zlib.crc32(f"{sys.prefix} {version('pyspark')} {os.environ.get('JAVA_HOME')}".encode())
+_PYSPARK = find_spec("pyspark")
+assert _PYSPARK is not None
+assert _PYSPARK.origin is not None
+#: Java refuses an archive of classes that have been installed anew since.
+_INSTALLED_NS = Path(_PYSPARK.origin).stat().st_mtime_ns
+_SET = zlib.crc32(f"{sys.prefix} {_INSTALLED_NS} {os.environ.get('JAVA_HOME')}".encode())
 FILE = Path(tempfile.gettempdir()) / f"dedup-test-classes-{_SET:08x}.jsa"
 CACHE = FILE.with_suffix("")
 _MAKING = FILE.with_suffix(".making")
