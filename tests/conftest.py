@@ -1,4 +1,4 @@
-"""What every test shares: the `slow` marker, chosen by CI_FULL=1, and no deadlines."""
+"""What every test shares: the `slow` marker, chosen by CI_FULL=1, and how Hypothesis draws."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if not FULL:
     # Of every Spark that a test starts, `dedup run` in a process of its own among them.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.OPTIONS)
 
-# A busy machine is no fault of the code.
-settings.register_profile("untimed", deadline=None)
+# A busy machine is no fault of the code. Each run draws other examples: with few at a time, many
+# runs see as many as few runs would with many.
+settings.register_profile("untimed", deadline=None, max_examples=200 if FULL else 40)
 settings.load_profile("untimed")
 
 

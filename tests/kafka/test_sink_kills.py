@@ -112,6 +112,7 @@ def test_a_whole_micro_batch_is_interrupted(
         check(sink, seen)
 
 
+@pytest.mark.slow
 def test_spark_s_own_sink_repeats_records_under_such_a_kill(
     sink: SinkQuery, tmp_path: Path
 ) -> None:

@@ -65,7 +65,9 @@ def test_behind_the_operator(spark: SparkSession, dsn: str, tmp_path: Path) -> N
     assert query.found() == once(60)
 
 
-@pytest.mark.parametrize("point", ["postgres.begun", "postgres.commit.after"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("postgres.begun", marks=pytest.mark.slow), "postgres.commit.after"]
+)
 def test_the_query_goes_on_with_other_cores_after_a_kill(
     spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
 ) -> None:

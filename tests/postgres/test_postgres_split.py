@@ -87,7 +87,15 @@ def fill(query: SplitQuery) -> None:
 ONCE = Counter({1: 1, 2: 1, 3: 1, 4: 1})
 
 
-@pytest.mark.parametrize("fails", ["nowhere", "before the first", "between them", "at the end"])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param("nowhere", marks=pytest.mark.slow),
+        pytest.param("before the first", marks=pytest.mark.slow),
+        "between them",
+        "at the end",
+    ],
+)
 def test_each_verdict_goes_to_its_table_once(
     spark: SparkSession, dsn: str, tmp_path: Path, fails: str
 ) -> None:

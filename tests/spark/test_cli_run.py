@@ -262,10 +262,10 @@ ZIPPED = gzip.compress(b"id,x\nb,2\nc,3\n", mtime=0)
             (b"id,x\nb,2\nc\n", "Malformed CSV record: c"),
             (b"id,x\nb,2\nc,3,4\n", "Malformed CSV record: c,3,4"),
         ]),
-        ("2.csv.gz", ZIPPED, [
+        pytest.param("2.csv.gz", ZIPPED, [
             (ZIPPED[:-12], "Unexpected end of input stream"),
             (b"id,x\nb,2\nc,3\n", "not a gzip file"),
-        ]),
+        ], marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_bad_file_stops_the_run_and_mending_it_goes_on(

@@ -426,7 +426,14 @@ def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
     assert job.rows("parquet") == [("a",), ("b",)]
 
 
-@pytest.mark.parametrize(("ending", "by"), [("parquet", "auto"), ("orc", "auto"), ("orc", "spark")])
+@pytest.mark.parametrize(
+    ("ending", "by"),
+    [
+        ("parquet", "auto"),
+        ("orc", "auto"),
+        pytest.param("orc", "spark", marks=pytest.mark.slow),
+    ],
+)
 def test_files_without_rows(job: Job, ending: str, by: str) -> None:
     kind = pa.timestamp("us", "UTC" if ending == "parquet" else None)
     table = pa.table({"id": ["a"], "t": pa.array([1 << 40], kind)})

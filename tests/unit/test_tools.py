@@ -88,6 +88,7 @@ def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "worker_bytes", lambda *_: 1 << 28)
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
     monkeypatch.setattr(candidates, "BUCKETS", (8,))
+    monkeypatch.setattr(candidates, "BUCKETS", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
     found = tools.tune(tools.TuneOptions(ids_per_day="60k", horizon="1 day"))
     assert found.to_json() == printed(
@@ -105,6 +106,7 @@ def test_snippets_of_the_pages(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tools, "read_checkpoint", lambda *_: known(query))
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
+    monkeypatch.setattr(candidates, "BUCKETS", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
     for snippet in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(snippet, {})
