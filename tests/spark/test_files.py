@@ -428,11 +428,7 @@ def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
 
 @pytest.mark.parametrize(
     ("ending", "by"),
-    [
-        ("parquet", "auto"),
-        ("orc", "auto"),
-        pytest.param("orc", "spark", marks=pytest.mark.slow),
-    ],
+    [("parquet", "auto"), ("orc", "auto"), pytest.param("orc", "spark", marks=pytest.mark.slow)],
 )
 def test_files_without_rows(job: Job, ending: str, by: str) -> None:
     kind = pa.timestamp("us", "UTC" if ending == "parquet" else None)
