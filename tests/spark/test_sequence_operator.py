@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -27,6 +26,7 @@ from dedup import (
 )
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DataError, DedupError, cause
+from dedup.monitor.log_folder import read_logs
 from dedup.spark.driver import build
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel
@@ -199,12 +199,9 @@ def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
         assert one.records_in == sum(getattr(one, name) for name in verdicts)
         assert one.state_bytes > 100
         assert min(one.stage_us.values()) > 0
-    (log,) = (tmp_path / "log").iterdir()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["event"] for line in lines].count("sequences") == 3
-    assert [line["sequences"] for line in lines if "sequences" in line] == [
-        one.to_json() for one in heard
-    ]
+    (watched,) = listener.watched()
+    (log,) = read_logs(tmp_path / "log")
+    assert watched.of_sequences == [one for _, one in log.batches] == heard
 
 
 def test_a_silent_producer_is_forgotten_by_event_time(spark: SparkSession, tmp_path: Path) -> None:

@@ -158,11 +158,15 @@ def _told(folder: str, query_id: str) -> QueryLog:
             f"--log {folder} tells nothing of query {query_id}: give the folder of its "
             "DedupListener(log=...)."
         )
+    if not logs[0].of_ids:
+        raise ConfigError(
+            f"Query {query_id} is one of dedup_by_sequence; --log is read for dedup_by_id alone."
+        )
     return logs[0]
 
 
 def _of_log(facts: Facts, log: QueryLog) -> Facts:
-    batches = [batch for _, batch in log.batches]
+    batches = [batch for _, batch in log.of_ids]
     last = batches[-1]
     named = [name for batch in batches for name, _, _ in batch.slowest_sources]
     return replace(
