@@ -411,8 +411,14 @@ def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is declared before dedup_by_sequence"):
         made.result()
     made.before = lambda df: df
-    with pytest.raises(ConfigError, match="check_query knows the rules of dedup_by_id alone"):
-        check_query(made.source(), dedup_by_sequence("producer", "n", expire_after="1 day"))  # type: ignore[arg-type]
+    operator = dedup_by_sequence("producer", "n", expire_after="1 day", max_producers=7)
+    found = {one.rule: one for one in check_query(made.source(), operator, checkpoint=tmp_path)}
+    assert "1 day" in found["expire-after"].evidence
+    assert "7 producers" in found["max-producers"].evidence
+    assert found["checkpoint"].level == "cannot be told"
+    assert found["safety-settings"].level == "fine"
+    with pytest.raises(ConfigError, match="is no operator: give what dedup_by_id or "):
+        check_query(made.source(), lambda df: df)  # type: ignore[arg-type]
 
 
 def test_copies_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 from dedup.cli.app import app
 from dedup.cli.watch import work as watch_query
-from dedup.cli.watch.lines import WIDTH
+from dedup.cli.watch.figure_line import WIDTH
 from dedup.cli.watch.screen import STATUSES, fit, screen, waiting, worst
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics

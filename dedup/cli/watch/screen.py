@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dedup.cli.figures import size
+from dedup.cli.watch.figure_line import HEIGHT, LABEL, VALUE, WIDTH, figure, rate
 from dedup.cli.watch.history import history, took
-from dedup.cli.watch.lines import HEIGHT, LABEL, VALUE, WIDTH, figure, rate
-from dedup.cli.watch.producers import producer_lines
+from dedup.cli.watch.producer_lines import producer_lines
 from dedup.core.duration import iso, span
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics

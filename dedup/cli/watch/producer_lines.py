@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from dedup.cli.figures import size
-from dedup.cli.watch.lines import figure, rate
+from dedup.cli.watch.figure_line import figure, rate
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.monitor.watched import Watched
 
