@@ -24,7 +24,7 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFiles:
+class StagedFolder:
     """A folder of files that nobody sees yet.
 
     Parameters
@@ -65,7 +65,7 @@ class FilesInspection:
     run_id, writer : str or None
         The start that decided it, and its host and process.
     time_ms : int or None
-    staged : tuple of StagedFiles
+    staged : tuple of StagedFolder
     restart : str
         What the next start of the query would do, as sentences.
     """
@@ -81,7 +81,7 @@ class FilesInspection:
     run_id: str | None
     writer: str | None
     time_ms: int | None
-    staged: tuple[StagedFiles, ...]
+    staged: tuple[StagedFolder, ...]
     restart: str
 
     @property
@@ -166,7 +166,7 @@ def _restart(plan: BatchPlan | None, progress: Progress | None, *, whole: bool) 
 
 def _staged(
     root: OutputRoot, batch_id: int | None, unfinished: BatchPlan | None
-) -> tuple[StagedFiles, ...]:
+) -> tuple[StagedFolder, ...]:
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     for found in root.list(STAGING):
         sizes[found.name.split("/")[1]].append(found.size_bytes)
@@ -185,7 +185,7 @@ def _staged(
         else:
             role = "not planned"
         staged.append(
-            StagedFiles(
+            StagedFolder(
                 folder=f"{STAGING}/{name}",
                 batch_id=number,
                 files=len(each),
