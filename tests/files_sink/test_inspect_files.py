@@ -14,23 +14,8 @@ from dedup import tools
 from dedup.cli.app import app
 from dedup.errors import ConfigError, SinkError
 from tests.files_sink.folder_sink import QUERY, FolderSink
-from tests.support.object_store import ObjectStore
 
 OTHER = "99999999-2222-3333-4444-555555555555"
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An output on each kind of storage."""
-    if request.param == "local":
-        return str(tmp_path / "out")
-    store: ObjectStore = request.getfixturevalue("store")
-    return store.uri(f"{tmp_path.parent.name}-{tmp_path.name}/out")
-
-
-@pytest.fixture
-def sink(place: str, tmp_path: Path) -> FolderSink:
-    return FolderSink(place, tmp_path / "checkpoint")
 
 
 def checkpoint(folder: Path, planned: int, finished: int, query: str = QUERY) -> str:
