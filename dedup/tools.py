@@ -28,6 +28,8 @@ from dedup.catalog.root import Root
 from dedup.core.duration import duration_ms
 from dedup.files import compaction
 from dedup.files.compaction import Compacted
+from dedup.files.sink import files_inspection
+from dedup.files.sink.files_inspection import FilesInspection
 from dedup.sinks.shared_options import file_size
 from dedup.spark.driver.checkpoint_log import read_progress
 from dedup.spark.driver.state_reader import Checkpoint, read_checkpoint
@@ -37,8 +39,8 @@ from dedup.tune.read_sample import read_sample
 from dedup.tune.tuning import tune
 
 __all__ = [
-    "TuneOptions", "accept_loss", "adopt", "compact", "explain", "inspect", "inspect_sink",
-    "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
+    "TuneOptions", "accept_loss", "adopt", "compact", "explain", "inspect", "inspect_files",
+    "inspect_sink", "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -187,6 +189,31 @@ def compact(
         older_than_ms=duration_ms(older_than, option="older_than"),
         keep_replaced_ms=duration_ms(keep_replaced, option="keep_replaced"),
     )
+
+
+def inspect_files(
+    output: str | os.PathLike[str], *, checkpoint: str | None = None
+) -> FilesInspection:
+    """Return what a folder of files shows of its query, what is staged, what a restart does.
+
+    Parameters
+    ----------
+    output : path or str
+        Of a sink of files or `dedup_parquet`: a path, or an ``s3://`` URI.
+    checkpoint : str, optional
+        The query's: a path, or a URI that pyarrow knows. What its next start does is then said.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such output, or there is no such checkpoint, or it is another query's.
+    CatalogError
+        If the storage cannot be reached.
+    SinkError
+        If what tells of owner or micro-batch is damaged.
+    """
+    progress = None if checkpoint is None else read_progress(checkpoint)
+    return files_inspection.inspect_files(os.fspath(output), progress)
 
 
 def inspect_sink(

@@ -72,6 +72,27 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerFacts:
+    """What is known of the producers of a query of `dedup_by_sequence`; None: not known.
+
+    Parameters
+    ----------
+    expire_after_ms, max_producers : int
+        Options.
+    fullest : int or None
+        Producers in the shard that has the most.
+    runs, batches : int or None
+        Recent micro-batches, and how many runs did them.
+    """
+
+    expire_after_ms: int
+    max_producers: int
+    fullest: int | None = None
+    runs: int | None = None
+    batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a query; None where it is not known.
 
@@ -124,6 +145,8 @@ class Facts:
         Names of the query's sinks that publish in transactions of Kafka, as far as is known.
     sink_options : mapping of str to str
         What is known of the options of these sinks, names in lower case.
+    producers : ProducerFacts or None
+        Of a query of `dedup_by_sequence`; None: it is one of `dedup_by_id`.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -153,6 +176,7 @@ class Facts:
     batch_took_max_ms: int | None = None
     kafka_sinks: tuple[str, ...] = ()
     sink_options: Mapping[str, str] = field(default_factory=dict)
+    producers: ProducerFacts | None = None
 
     def setting(self, name: str, default: str) -> str | None:
         """Return a setting as the next start will have it: the checkpoint's where it keeps one."""

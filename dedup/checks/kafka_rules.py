@@ -30,7 +30,7 @@ def horizon_retention(facts: Facts) -> Assessment | None:
     if retention_ms is None:
         topics = [topic for source in kafka for topic in source.topics] or ["TOPIC"]
         return unknown(
-            f"How long Kafka keeps {_named(kafka)} cannot be asked from here. Where the "
+            f"How long Kafka keeps {named(kafka)} cannot be asked from here. Where the "
             "checkpoint is lost, Kafka is read again from its oldest record, and what is older "
             "than the horizon is no longer remembered. Look up retention.ms and give it: "
             '--kafka-retention "7 days" (check_query: kafka_retention=).',
@@ -40,7 +40,7 @@ def horizon_retention(facts: Facts) -> Assessment | None:
                 for topic in topics
             ),
         )
-    kept = f"Kafka keeps {_named(kafka)} for {_ms(retention_ms)}"
+    kept = f"Kafka keeps {named(kafka)} for {in_days(retention_ms)}"
     if facts.horizon_ms is None:
         return unknown(f"{kept}, but the horizon is not known. {HOW_OPTIONS}")
     return _replay(facts, kept, retention_ms, facts.horizon_ms)
@@ -74,7 +74,7 @@ def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Asse
             Takes.BEGINNING,
         )
     return breaks(
-        f"{harm} the oldest {_ms(retention_ms - memory_ms)} of it pass again. A longer horizon "
+        f"{harm} the oldest {in_days(retention_ms - memory_ms)} of it pass again. A longer horizon "
         f"holds for what is taken from then on.{_lacking(facts)}",
         f'horizon="{_whole_hours(retention_ms)}"',
     )
@@ -82,11 +82,11 @@ def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Asse
 
 def _options(facts: Facts, horizon_ms: int) -> str:
     """Return the options that decide how long IDs are remembered, for people."""
-    lateness = f" and lateness {_ms(facts.lateness_ms)}" if facts.lateness_ms else ""
+    lateness = f" and lateness {in_days(facts.lateness_ms)}" if facts.lateness_ms else ""
     assumed = (
         ', late taken to be "emit", the default' if facts.late is None and facts.event_time else ""
     )
-    return f"horizon {_ms(horizon_ms)}{lateness}{assumed}"
+    return f"horizon {in_days(horizon_ms)}{lateness}{assumed}"
 
 
 def _lacking(facts: Facts) -> str:
@@ -121,13 +121,13 @@ def source_clocks(facts: Facts) -> Assessment | None:
     )
     if facts.late is None:
         harm += ' (late taken to be "emit", the default; else give --late drop)'
-    lateness = "lateness" if facts.lateness_ms is None else _ms(facts.lateness_ms)
+    lateness = "lateness" if facts.lateness_ms is None else in_days(facts.lateness_ms)
     behind = "behind" if facts.lateness_ms == 0 else f"more than {lateness} behind"
     seen = ""
     if facts.late_records and facts.records:
         seen = f" {facts.late_records:,} of the last {facts.records:,} records were late."
     return breaks(
-        f"All partitions of {_named(kafka)} share one clock, the newest timestamp of "
+        f"All partitions of {named(kafka)} share one clock, the newest timestamp of "
         f"all: records of a partition that is {behind} the others, say after an outage, are late "
         f"and {harm}.{seen}",
         'source_partition=["topic", "partition"]',
@@ -142,7 +142,7 @@ def kafka_data_loss(facts: Facts) -> Assessment | None:
     off = [s for s in kafka if (s.option("failOnDataLoss") or "true").lower() == "false"]
     if off:
         return breaks(
-            f"failOnDataLoss is false for {_named(off)}: records that Kafka deleted "
+            f"failOnDataLoss is false for {named(off)}: records that Kafka deleted "
             "before they were read are passed over without an error.",
             '.option("failOnDataLoss", "true")',
         )
@@ -183,11 +183,12 @@ def _readers(source: Source, cores: int | None) -> Assessment:
     )
 
 
-def _named(sources: Iterable[Source]) -> str:
+def named(sources: Iterable[Source]) -> str:
+    """Return what several sources are called in a sentence."""
     return " and ".join(source.name for source in sources)
 
 
-def _ms(duration_ms: int) -> str:
+def in_days(duration_ms: int) -> str:
     """Return the duration in words; days, and no weeks, as everybody writes a horizon."""
     if duration_ms >= FOREVER_MS:
         return "ever"
@@ -200,4 +201,4 @@ def _ms(duration_ms: int) -> str:
 def _whole_hours(duration_ms: int) -> str:
     """Return what is at least so long, as an option is written."""
     unit_ms = _DAY_MS if duration_ms >= 2 * _DAY_MS else _HOUR_MS
-    return _ms(-(-duration_ms // unit_ms) * unit_ms)
+    return in_days(-(-duration_ms // unit_ms) * unit_ms)

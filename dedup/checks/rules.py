@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.checks import guarantee_rules, kafka_rules, memory_rules, sink_rules, speed_rules
+from dedup.checks import (
+    guarantee_rules,
+    kafka_rules,
+    memory_rules,
+    producer_rules,
+    sink_rules,
+    speed_rules,
+)
 from dedup.checks.facts import Facts
 from dedup.checks.findings import Assessments, Finding, findings
 
-#: Every rule by its name, which stays the same in every release.
+#: Every rule of `dedup_by_id` by its name, which stays the same in every release.
 RULES: dict[str, Callable[[Facts], Assessments]] = {
     "safety-settings": guarantee_rules.safety_settings,
     "commit-validation": guarantee_rules.commit_validation,
@@ -33,10 +40,27 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "arrow-batch-bytes": speed_rules.arrow_batch_bytes,
 }
 
+#: Of these some speak of IDs, their catalog, or what was measured with it. Of a query of
+#: `dedup_by_sequence` there are others in their place.
+_OF_IDS = (
+    "catalog-place", "guarantee", "horizon-retention", "source-clocks", "shard-layout",
+    "batch-memory", "pyspark-memory", "state-store",
+)  # fmt: skip
+SEQUENCE_RULES: dict[str, Callable[[Facts], Assessments]] = {
+    **{name: rule for name, rule in RULES.items() if name not in _OF_IDS},
+    "checkpoint-alone": producer_rules.checkpoint_alone,
+    "expire-after": producer_rules.expire_after,
+    "source-clocks": producer_rules.producer_clocks,
+    "max-producers": producer_rules.max_producers,
+    "batch-memory": producer_rules.producer_memory,
+    "state-store": producer_rules.producer_store,
+}
+
 
 def advise(facts: Facts) -> list[Finding]:
     """Return what every rule found, that which matters most first.
 
     A rule that finds all well says so, and one that lacks facts says how to give them.
     """
-    return findings((name, rule(facts)) for name, rule in RULES.items())
+    rules = RULES if facts.producers is None else SEQUENCE_RULES
+    return findings((name, rule(facts)) for name, rule in rules.items())

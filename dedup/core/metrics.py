@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -173,6 +174,16 @@ class BatchMetrics:
         return difference_ms(self.now_ms, self.gc_watermark_ms)
 
     @property
+    def remembered_ms(self) -> int:
+        """How far the GC watermark is behind the low watermark, where it keeps up."""
+        return self.horizon_ms + self.lateness_ms
+
+    @property
+    def stored_bytes(self) -> int:
+        """All bytes that remember IDs."""
+        return self.state_bytes + self.segment_bytes + self.sidecar_bytes
+
+    @property
     def filter_fpr(self) -> float | None:
         """The false-positive rate that the filters really had.
 
@@ -212,17 +223,7 @@ class BatchMetrics:
         ValueError
             When it is no object, a field is missing, or holds what it cannot.
         """
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{value!r:.80} is no micro-batch")
-        missing = _NEEDED - value.keys()
-        if missing:
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        read: dict[str, Any] = {name: value[name] for name in _FIELDS & value.keys()}
-        for name in read:
-            if not _is(read[name], _TYPES[name]):
-                raise ValueError(f"{name} cannot be {read[name]!r:.80}")
-        if read["shards"] < 1:
-            raise ValueError(f"shards cannot be {read['shards']}")
+        read = fields_of(BatchMetrics, value)
         if len(read["expiring"]) != BANDS:
             raise ValueError(f"expiring has {len(read['expiring'])} entries, not {BANDS}")
         for name in ("slowest_sources", "expiring"):
@@ -288,10 +289,34 @@ COLUMNS = (
 #: Texts that it returns.
 TEXTS = ("gc_source", "slowest_sources")
 
-_FIELDS = frozenset(field.name for field in fields(BatchMetrics))
-#: Without those that an earlier release did not write.
-_NEEDED = frozenset(field.name for field in fields(BatchMetrics) if field.default is MISSING)
-_TYPES = get_type_hints(BatchMetrics)
+
+def fields_of(metrics: type, value: object) -> dict[str, Any]:
+    """Return the fields of a class of metrics, as JSON has them, without what it does not know.
+
+    Raises
+    ------
+    ValueError
+        When it is no object, a field is missing that has no default, or holds what it cannot.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r:.80} is no micro-batch")
+    types = _types(metrics)
+    # Those with a default are such as an earlier release did not write.
+    needed = {field.name for field in fields(metrics) if field.default is MISSING}
+    if missing := needed - value.keys():
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    read = {name: value[name] for name in types.keys() & value.keys()}
+    for name, entry in read.items():
+        if not _is(entry, types[name]):
+            raise ValueError(f"{name} cannot be {entry!r:.80}")
+    if read["shards"] < 1:
+        raise ValueError(f"shards cannot be {read['shards']}")
+    return read
+
+
+@cache
+def _types(metrics: type) -> dict[str, Any]:
+    return get_type_hints(metrics)
 
 
 def _is(value: Any, kind: Any) -> bool:

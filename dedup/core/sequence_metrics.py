@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from dedup.core.metrics import Count, Greatest, Latest, Level, RecordCount, Setting, of_kind
+from dedup.core.metrics import (
+    BatchMetrics,
+    Count,
+    Greatest,
+    Latest,
+    Level,
+    RecordCount,
+    Setting,
+    difference_ms,
+    fields_of,
+    of_kind,
+)
 
 #: Stages of the group function, in microseconds, summed over shards.
 SEQUENCE_GROUP_STAGES = ("read", "judge", "write")
@@ -76,10 +87,59 @@ class SequenceMetrics:
     epochs_apart: int
     stage_us: dict[str, int]
 
+    @property
+    def gc_watermark_ms(self) -> int | None:
+        """What is behind it is forgotten: `expired_before_ms`, by the name of `BatchMetrics`."""
+        return self.expired_before_ms
+
+    @property
+    def gc_source(self) -> None:
+        """Which source partition holds the watermarks is not observed."""
+        return None
+
+    @property
+    def gc_lag_newest_ms(self) -> int | None:
+        """How far the GC watermark is behind the newest timestamp."""
+        return difference_ms(self.newest_ms, self.gc_watermark_ms)
+
+    @property
+    def remembered_ms(self) -> int:
+        """How far the GC watermark is behind the low watermark, where it keeps up."""
+        return self.expire_after_ms
+
+    @property
+    def stored_bytes(self) -> int:
+        """All bytes that remember producers: those of the state."""
+        return self.state_bytes
+
+    @property
+    def by_query_time(self) -> bool:
+        """Whether silence is measured in query time: there is no `timestamp`."""
+        return self.expired_before_ms is None and self.newest_ms is not None
+
+    @property
+    def fill(self) -> float:
+        """The share of `max_producers` that the fullest shard has; at 1 the query stops."""
+        return self.fullest_shard_producers / max(1, self.max_producers)
+
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them."""
+        """Return all fields as JSON can hold them; `from_json` reads it back."""
         return asdict(self)
 
+    @staticmethod
+    def from_json(value: object) -> SequenceMetrics:
+        """Return the metrics that `to_json` gave, also in an older or a later release.
+
+        Raises
+        ------
+        ValueError
+            When it is no object, a field is missing, or holds what it cannot.
+        """
+        return SequenceMetrics(**fields_of(SequenceMetrics, value))
+
+
+#: A micro-batch of either operator; a query has one of them.
+AnyMetrics: TypeAlias = BatchMetrics | SequenceMetrics
 
 SEQUENCE_COUNTED = (*of_kind(SequenceMetrics, "records"), *of_kind(SequenceMetrics, "count"))
 SEQUENCE_HELD = of_kind(SequenceMetrics, "level")

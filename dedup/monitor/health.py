@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dedup.core.duration import span
-from dedup.core.metrics import BatchMetrics, difference_ms
+from dedup.core.metrics import difference_ms
+from dedup.core.sequence_metrics import AnyMetrics
 from dedup.monitor.trend import growth
 
 #: Micro-batches that are looked at, at least; more, where they took less than a minute.
@@ -55,7 +56,7 @@ class TimedBatch(NamedTuple):
     """A micro-batch, and when it was heard of by the clock of who listens, in milliseconds."""
 
     at_ms: int
-    batch: BatchMetrics
+    batch: AnyMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +224,12 @@ def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> tuple[S
             f"the newest timestamp falls behind the clock, by {more}: "
             "records come faster than they are judged, or the source is slow"
         )
+    if newest.gc_watermark_ms is None:
+        return Status.OK, "it keeps up; producers expire by query time"
     return Status.OK, "the GC watermark keeps up"
 
 
-def _marks(batch: BatchMetrics) -> tuple[int | None, int | None]:
+def _marks(batch: AnyMetrics) -> tuple[int | None, int | None]:
     return batch.gc_watermark_ms, batch.low_watermark_ms
 
 

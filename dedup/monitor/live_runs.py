@@ -6,8 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from dedup.core.metrics import BatchMetrics
-from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.core.sequence_metrics import AnyMetrics
 from dedup.monitor.health import HISTORY
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.monitor.query_log import QueryLog
@@ -36,8 +35,6 @@ class Runs:
         self._log, self._exporter = log, exporter
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, QueryLog] = OrderedDict()
-        #: The run and the newest micro-batch of each query of numbered records.
-        self._sequences: OrderedDict[str, tuple[str, int]] = OrderedDict()
         #: Of each query that runs, with this operator or not: its run, and the one before.
         self._live: dict[str, tuple[str, str | None]] = {}
 
@@ -49,7 +46,7 @@ class Runs:
                 for query in self._queries.values()
             ]
 
-    def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
+    def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
         """Take in a micro-batch; return False where it is known, as with a listener added twice."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
@@ -65,21 +62,6 @@ class Runs:
                 self._exporter.batch(query)
             if self._log is not None:
                 self._log.batch(metrics, at_ms)
-            return True
-
-    def sequences(self, metrics: SequenceMetrics, at_ms: int) -> bool:
-        """Take in a micro-batch of numbered records, for the log alone; return as `batch`."""
-        with self._lock:
-            known = self._sequences.get(metrics.query_id)
-            if known == (metrics.run_id, metrics.batch_id):
-                return False
-            self._sequences[metrics.query_id] = metrics.run_id, metrics.batch_id
-            self._sequences.move_to_end(metrics.query_id)
-            while len(self._sequences) > MAX_QUERIES:
-                self._sequences.popitem(last=False)
-            self._begins(metrics.query_id, metrics.run_id, at_ms)
-            if self._log is not None:
-                self._log.sequences(metrics, at_ms)
             return True
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:

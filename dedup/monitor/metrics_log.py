@@ -29,10 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics
-from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
 
 FORMAT = 1
+#: Events that hold metrics, under the event's own name, and of which class.
+BATCH, SEQUENCES = "batch", "sequences"
+METRICS: dict[str, type[AnyMetrics]] = {BATCH: BatchMetrics, SEQUENCES: SequenceMetrics}
 SUFFIX = ".metrics.jsonl"
 #: A query's log is at most so many files of this size.
 FILES, FILE_BYTES = 4, 16 << 20
@@ -118,17 +121,11 @@ class MetricsLog:
                 "folder on this machine's disk"
             ) from error
 
-    def batch(self, metrics: BatchMetrics, at_ms: int) -> None:
+    def batch(self, metrics: AnyMetrics, at_ms: int) -> None:
         """Note a micro-batch."""
         self._writer(metrics.query_id).query_name = metrics.query_name
-        self._write(metrics.query_id, metrics.run_id, "batch", at_ms, batch=metrics.to_json())
-
-    def sequences(self, metrics: SequenceMetrics, at_ms: int) -> None:
-        """Note a micro-batch of numbered records."""
-        self._writer(metrics.query_id).query_name = metrics.query_name
-        self._write(
-            metrics.query_id, metrics.run_id, "sequences", at_ms, sequences=metrics.to_json()
-        )
+        event = BATCH if isinstance(metrics, BatchMetrics) else SEQUENCES
+        self._write(metrics.query_id, metrics.run_id, event, at_ms, **{event: metrics.to_json()})
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
         """Note that a run began."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dedup.core.forecast import MAX_NAME
 from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import AnyMetrics
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.machine import wall_clock_ms
 from dedup.monitor.endpoint import PATH
@@ -20,6 +21,7 @@ from dedup.monitor.series import (
     CLOCK,
     EVIDENCE,
     FAILED,
+    FAMILIES,
     HEARD,
     HOLDER,
     LAST_BATCH,
@@ -29,11 +31,11 @@ from dedup.monitor.series import (
     OTHER,
     RUN_BEGUN,
     RUNNING,
-    SERIES,
     SOURCE,
     SOURCES,
     STATUS,
     VERDICT,
+    series_of,
     values,
 )
 
@@ -57,7 +59,7 @@ class _Query:
     #: `Runs` keeps it up to date.
     log: QueryLog
     at_ms: int
-    last: BatchMetrics
+    last: AnyMetrics
     run_begun_ms: int
     checkpoint_begun_ms: int | None = None
     #: Of counters, by exported name and label value.
@@ -107,7 +109,7 @@ class Exporter(Collector):
             if metrics.begins:
                 query.checkpoint_begun_ms = at_ms
             query.log, query.at_ms, query.last = log, at_ms, metrics
-            for series in SERIES:
+            for series in series_of(metrics):
                 if series.kind == "counter":
                     for label, value in values(series, metrics):
                         query.totals[series.exported, label] += value
@@ -121,17 +123,19 @@ class Exporter(Collector):
         """Yield all metrics, as `prometheus_client` asks for them."""
         with self._lock:
             queries = list(self._queries.values())
-            for series in SERIES:
+            told: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+            for series in FAMILIES:
                 make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
                 label_names = ["query", series.label] if series.label else ["query"]
-                metric = make(series.exported, series.about, labels=label_names)
-                for query in queries:
+                told[series.name] = make(series.exported, series.about, labels=label_names)
+            for query in queries:
+                for series in series_of(query.last):
                     for label, value in values(series, query.last):
                         if series.kind == "counter":
                             value = query.totals[series.exported, label]
                         labels = [query.label, label] if series.label else [query.label]
-                        metric.add_metric(labels, value)
-                yield metric
+                        told[series.name].add_metric(labels, value)
+            yield from told.values()
             life = {n: GaugeMetricFamily(n, about, labels=["query"]) for n, about in LIFE.items()}
             for query in queries:
                 for name, value in query.life():
@@ -150,10 +154,13 @@ class Exporter(Collector):
         clocks = GaugeMetricFamily(CLOCK, SOURCES[CLOCK], labels=["query", SOURCE, "state"])
         holders = GaugeMetricFamily(HOLDER, SOURCES[HOLDER], labels=["query", SOURCE])
         for query in queries:
-            if query.last.gc_source:
-                holders.add_metric([query.label, self._named(query.last.gc_source)], 1)
+            last = query.last
+            if not isinstance(last, BatchMetrics):  # which source partitions there are is not told
+                continue
+            if last.gc_source:
+                holders.add_metric([query.label, self._named(last.gc_source)], 1)
             slowest: dict[tuple[str, str], int] = {}
-            for name, time_ms, idle in query.last.slowest_sources:
+            for name, time_ms, idle in last.slowest_sources:
                 if name:  # of several that share a name the slowest counts, which comes first
                     slowest.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
             for labels, time_ms in slowest.items():

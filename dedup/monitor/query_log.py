@@ -8,15 +8,16 @@ from types import NoneType
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.monitor.health import ENDED
-from dedup.monitor.metrics_log import FORMAT
+from dedup.monitor.metrics_log import FORMAT, METRICS
 from dedup.monitor.watched import Watched
 
 #: What an endpoint says of a failure: an error's text may hold what the data hold.
 FAILED = "the run has failed; the driver's log says why"
 _JSON_TYPES = {
     "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
-    "ended": (str, NoneType), "batches": (list,),
+    "ended": (str, NoneType), "batches": (list,), "sequences": (list,),
 }  # fmt: skip
 
 
@@ -26,7 +27,7 @@ class QueryLog:
 
     Parameters
     ----------
-    batches : list of (int, BatchMetrics)
+    batches : list of (int, BatchMetrics or SequenceMetrics)
         When each micro-batch was heard of, and what it did.
     heard_ms : int or None
         Last sign of life.
@@ -45,7 +46,7 @@ class QueryLog:
 
     query_id: str
     name: str | None = None
-    batches: list[tuple[int, BatchMetrics]] = field(default_factory=list)
+    batches: list[tuple[int, AnyMetrics]] = field(default_factory=list)
     heard_ms: int | None = None
     ended: str | None = None
     ended_run: str | None = None
@@ -53,7 +54,7 @@ class QueryLog:
     failures: int = 0
     unreadable: int = 0
 
-    def batch(self, metrics: BatchMetrics, at_ms: int) -> bool:
+    def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
         """Take in a micro-batch; return False where it is known, as with two listeners."""
         numbers = (
             one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id
@@ -61,10 +62,18 @@ class QueryLog:
         # Within a run numbers rise.
         if metrics.batch_id <= next(numbers, -1):
             return False
+        if self.batches and type(self.batches[-1][1]) is not type(metrics):
+            # A query has one operator: what was before is another's.
+            self.batches = []
         self.batches.append((at_ms, metrics))
         self.name = metrics.query_name
         self.idle(at_ms)
         return True
+
+    @property
+    def of_ids(self) -> list[tuple[int, BatchMetrics]]:
+        """The micro-batches of a query of `dedup_by_id`; none for one of `dedup_by_sequence`."""
+        return [(at_ms, one) for at_ms, one in self.batches if isinstance(one, BatchMetrics)]
 
     def has_done(self, run_id: str) -> bool:
         """Return whether the newest micro-batch is that run's."""
@@ -95,8 +104,8 @@ class QueryLog:
         if line["format"] != FORMAT:
             raise ValueError(f"format {line['format']!r} is not {FORMAT}")
         event, at_ms = line["event"], int(line["at_ms"])
-        if event == "batch":
-            self.batch(BatchMetrics.from_json(line["batch"]), at_ms)
+        if event in METRICS:
+            self.batch(METRICS[event].from_json(line[event]), at_ms)
         elif event == "ended":
             self.over(line["run_id"], line["error"], at_ms)
         elif event == "started":
@@ -136,8 +145,16 @@ class QueryLog:
             "heard_ms": self.heard_ms,
             "running": self.running,
             "ended": why if why in (None, ENDED) else FAILED,
-            "batches": [{"at_ms": at_ms, **batch.to_json()} for at_ms, batch in self.batches],
+            "batches": self._done(BatchMetrics),
+            "sequences": self._done(SequenceMetrics),
         }
+
+    def _done(self, metrics: type[AnyMetrics]) -> list[dict[str, Any]]:
+        return [
+            {"at_ms": at_ms, **batch.to_json()}
+            for at_ms, batch in self.batches
+            if isinstance(batch, metrics)
+        ]
 
     @staticmethod
     def from_json(value: object) -> QueryLog:
@@ -149,11 +166,14 @@ class QueryLog:
             When it is no such object, a field is missing, or holds what it cannot.
         """
         fields = check_types(value, _JSON_TYPES)
+        if fields["batches"] and fields["sequences"]:
+            raise ValueError("a query has micro-batches of one operator")
         fields["batches"] = [
-            (check_types(entry, {"at_ms": (int,)})["at_ms"], BatchMetrics.from_json(entry))
-            for entry in fields["batches"]
+            (check_types(entry, {"at_ms": (int,)})["at_ms"], metrics.from_json(entry))
+            for metrics, name in ((BatchMetrics, "batches"), (SequenceMetrics, "sequences"))
+            for entry in fields.pop(name)
         ]
-        return QueryLog(**{name: fields[name] for name in _JSON_TYPES})
+        return QueryLog(**{name: fields[name] for name in _JSON_TYPES.keys() & fields.keys()})
 
 
 def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:

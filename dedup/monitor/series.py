@@ -9,11 +9,13 @@ a query is at most `SERIES_PER_QUERY` series.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dedup.core.forecast import BANDS, SLOWEST_SOURCES
 from dedup.core.metrics import STAGES, VERDICTS, BatchMetrics
+from dedup.core.sequence import SEQUENCE_VERDICTS
+from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics
 from dedup.monitor.health import Status
 
 PREFIX = "dedup_"
@@ -33,7 +35,7 @@ class Series:
         Counters are summed over micro-batches; gauges are as of the last one.
     about : str
         The help text.
-    fields : dict of label value to field of BatchMetrics
+    fields : dict of label value to field of BatchMetrics, or of SequenceMetrics
         A single one without label is under "".
     label : str
         Name of the label that tells the fields apart.
@@ -66,6 +68,7 @@ def _eighths(part: int) -> dict[str, str]:
     return {str(band + 1): f"expiring.{band}.{part}" for band in range(BANDS)}
 
 
+#: Of `dedup_by_id`.
 SERIES = (
     _counter("records", "Records judged, by verdict.", {name: name for name in VERDICTS},
              "verdict"),
@@ -108,7 +111,7 @@ SERIES = (
     _gauge("fullest_shard_ids", "IDs in the shard that has the most."),
     _gauge("segments", "Segments: live, expired and not deleted yet, given up.",
            {"live": "segments", "pending": "segments_pending", "lost": "segments_lost"}, "state"),
-    _gauge("stored_bytes", "Bytes that remember IDs, by place.",
+    _gauge("stored_bytes", "Bytes that remember IDs or producers, by place.",
            {"state": "state_bytes", "segments": "segment_bytes", "filters": "sidecar_bytes"},
            "place"),
     _gauge("stray_files",
@@ -124,7 +127,7 @@ SERIES = (
     _gauge("low_watermark_timestamp_seconds", "The lowest clock of an active source partition.",
            "low_watermark_ms"),
     _gauge("late_watermark_timestamp_seconds", "Records behind it are late.", "late_watermark_ms"),
-    _gauge("gc_watermark_timestamp_seconds", "IDs behind it are forgotten.", "gc_watermark_ms"),
+    _gauge("gc_watermark_timestamp_seconds", "What is behind it is forgotten.", "gc_watermark_ms"),
     _gauge("gc_watermark_shard", "Number of the shard whose GC watermark is lowest.", "gc_shard"),
     _gauge("horizon_seconds", "How long an ID is remembered.", "horizon_ms"),
     _gauge("lateness_seconds", "How far behind a record may be and still be on time.",
@@ -132,6 +135,52 @@ SERIES = (
     _gauge("bucket_seconds", "How long a bucket is.", "bucket_ms"),
     _gauge("state_budget_bytes", "How large the state of one shard may become."),
 )  # fmt: skip
+
+_BY_NAME = {series.name: series for series in SERIES}
+
+
+def _same(name: str, fields: dict[str, str] | None = None) -> Series:
+    """Return the series of this name, of the same fields, or of these."""
+    return _BY_NAME[name] if fields is None else replace(_BY_NAME[name], fields=fields)
+
+
+#: Of `dedup_by_sequence`: what means the same has the same name.
+SEQUENCE_SERIES = (
+    _same("records", {name: name for name in SEQUENCE_VERDICTS}),
+    _same("records_emitted"),
+    _same("records_flagged", {name: name for name in ("future", "null_timestamp")}),
+    _counter("sequences_missing",
+             "Numbers that producers left out ahead of records which went on: lost, or late.",
+             "missing"),
+    _counter("sequences_recovered", "Of these, the ones whose records came after all.",
+             "recovered"),
+    _counter("producers_new", "Producers that were not remembered before.", "producers_new"),
+    _counter("producers_expired", "Producers that were forgotten for their silence.",
+             "producers_expired"),
+    _same("shard_epochs_lost"),
+    _same("batch_seconds"),
+    _same("stage_seconds", {stage: f"stage_us.{stage}" for stage in SEQUENCE_STAGES}),
+    _same("batch_id"),
+    _same("shards"),
+    _gauge("producers", "Producers that are remembered, of a partition each."),
+    _gauge("fullest_shard_producers", "Producers in the shard that has the most."),
+    _gauge("max_producers", "How many a shard may have: more stop the query."),
+    _same("stored_bytes", {"state": "state_bytes"}),
+    _same("newest_timestamp_seconds"),
+    _same("low_watermark_timestamp_seconds"),
+    _same("gc_watermark_timestamp_seconds"),
+    _gauge("expire_after_seconds", "How long a producer may be silent until it is forgotten.",
+           "expire_after_ms"),
+)  # fmt: skip
+
+#: Every metric once, of whichever operator; series of one name differ in their fields alone.
+FAMILIES = tuple({series.name: series for series in (*SEQUENCE_SERIES, *SERIES)}.values())
+
+
+def series_of(batch: AnyMetrics) -> tuple[Series, ...]:
+    """Return the series that a micro-batch has."""
+    return SERIES if isinstance(batch, BatchMetrics) else SEQUENCE_SERIES
+
 
 LAST_BATCH = f"{PREFIX}last_batch_timestamp_seconds"
 HEARD = f"{PREFIX}last_heard_timestamp_seconds"
@@ -177,7 +226,7 @@ SERIES_PER_QUERY = (
 )
 
 
-def values(series: Series, batch: BatchMetrics) -> Iterator[tuple[str, float]]:
+def values(series: Series, batch: AnyMetrics) -> Iterator[tuple[str, float]]:
     """Yield label value and value in the exported unit, for each field that is known."""
     for label, field in series.fields.items():
         name, *keys = field.split(".")

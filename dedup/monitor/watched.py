@@ -10,6 +10,8 @@ from typing import Any
 
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
+from dedup.core.sequence import SEQUENCE_VERDICTS
+from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.monitor.health import HISTORY, WINDOW, Health, TimedBatch, judge
 
 #: Rates do not reach back across a pause of so many medians.
@@ -18,6 +20,12 @@ LONG_PAUSE = 10
 RATES = (
     "records_in", "unique", "duplicate", "late", "null_id", "untimed", "conflict",
     "catalog_reads", "bytes_written",
+)  # fmt: skip
+#: The same of `dedup_by_sequence`.
+SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS)
+#: Counted in each of its micro-batches and shown as the sum over the window.
+TOTALS = (
+    *SEQUENCE_VERDICTS, "missing", "recovered", "producers_new", "producers_expired",
 )  # fmt: skip
 
 
@@ -29,7 +37,7 @@ class PacedBatch:
     ----------
     at_ms : int
         When it was heard of.
-    batch : BatchMetrics
+    batch : BatchMetrics or SequenceMetrics
     took_ms : int or None
         How long it took; None where that is not told.
     every_ms : int or None
@@ -37,7 +45,7 @@ class PacedBatch:
     """
 
     at_ms: int
-    batch: BatchMetrics
+    batch: AnyMetrics
     took_ms: int | None
     every_ms: int | None
 
@@ -70,13 +78,13 @@ class Watched:
     now_ms : int
         The moment, by the clock of who watches.
     health : Health
-    batches : tuple of (int, BatchMetrics)
-        The window: when each micro-batch was heard of, and what it did.
+    batches : tuple of (int, BatchMetrics or SequenceMetrics)
+        The window: when each micro-batch was heard of, and what it did. All are of one operator.
     heard_ms : int or None
         Last sign of life, be it without a micro-batch.
     unreadable : int
         Lines of its metrics log that are none.
-    history : tuple of (int, BatchMetrics)
+    history : tuple of (int, BatchMetrics or SequenceMetrics)
         As `batches`, further back.
     """
 
@@ -84,16 +92,16 @@ class Watched:
     name: str | None
     now_ms: int
     health: Health
-    batches: tuple[tuple[int, BatchMetrics], ...]
+    batches: tuple[tuple[int, AnyMetrics], ...]
     heard_ms: int | None = None
     unreadable: int = 0
-    history: tuple[tuple[int, BatchMetrics], ...] = ()
+    history: tuple[tuple[int, AnyMetrics], ...] = ()
 
     @staticmethod
     def of(
         query_id: str,
         name: str | None,
-        batches: Sequence[tuple[int, BatchMetrics]],
+        batches: Sequence[tuple[int, AnyMetrics]],
         *,
         now_ms: int,
         heard_ms: int | None = None,
@@ -119,9 +127,19 @@ class Watched:
         return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable, history)
 
     @property
-    def last(self) -> BatchMetrics | None:
+    def last(self) -> AnyMetrics | None:
         """The newest micro-batch."""
         return self.batches[-1][1] if self.batches else None
+
+    @property
+    def of_ids(self) -> list[BatchMetrics]:
+        """The window of a query of `dedup_by_id`, empty for another one."""
+        return [batch for _, batch in self.batches if isinstance(batch, BatchMetrics)]
+
+    @property
+    def of_sequences(self) -> list[SequenceMetrics]:
+        """The window of a query of `dedup_by_sequence`, empty for another one."""
+        return [batch for _, batch in self.batches if isinstance(batch, SequenceMetrics)]
 
     def rates(self) -> dict[str, float | None]:
         """Return counts per second since the last long pause; None while that is one micro-batch.
@@ -129,21 +147,22 @@ class Watched:
         Up to the last micro-batch, or to now where the next one is overdue: an idle query's rates
         fall.
         """
+        names = SEQUENCE_RATES if self.of_sequences else RATES
         pauses_ms = [after[0] - before[0] for before, after in pairwise(self.batches)]
         long_ms = LONG_PAUSE * median(pauses_ms) if pauses_ms else 0
         first = max((n for n, ms in enumerate(pauses_ms, 1) if ms > long_ms), default=0)
         batches = self.batches[first:]
         if len(batches) < 2:
-            return dict.fromkeys(RATES)
+            return dict.fromkeys(names)
         begin_ms, end_ms = batches[0][0], batches[-1][0]
         if self.now_ms - end_ms > 2 * max(pauses_ms[first:]):
             end_ms = self.now_ms
         if end_ms <= begin_ms:
-            return dict.fromkeys(RATES)
+            return dict.fromkeys(names)
         # The first one only begins the time.
         return {
             name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
-            for name in RATES
+            for name in names
         }
 
     def steps(self) -> list[PacedBatch]:
@@ -175,8 +194,12 @@ class Watched:
         of = max(1, len(self.batches))
         return {
             stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
-            for stage in STAGES
+            for stage in (SEQUENCE_STAGES if self.of_sequences else STAGES)
         }
+
+    def totals(self) -> dict[str, int]:
+        """Return what a query of `dedup_by_sequence` counted over the window, each of `TOTALS`."""
+        return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
 
     def filter_fpr(self) -> float | None:
         """Return the false-positive rate that the filters had over the window.
@@ -185,8 +208,8 @@ class Watched:
         """
         if self.expected_lost() is not None:
             return None
-        wrong = sum(batch.filter_false_positive for _, batch in self.batches)
-        asked = wrong + sum(batch.filter_negative for _, batch in self.batches)
+        wrong = sum(batch.filter_false_positive for batch in self.of_ids)
+        asked = wrong + sum(batch.filter_negative for batch in self.of_ids)
         return wrong / asked if asked else None
 
     def expected_lost(self) -> float | None:
@@ -194,35 +217,34 @@ class Watched:
 
         None where every hit of a filter was looked up.
         """
-        if not any(batch.filter_unconfirmed for _, batch in self.batches):
+        if not any(batch.filter_unconfirmed for batch in self.of_ids):
             return None
-        return sum(batch.expected_lost for _, batch in self.batches)
+        return sum(batch.expected_lost for batch in self.of_ids)
 
     def gaps(self) -> dict[str, int | None]:
         """Return the milliseconds between the clock, the newest timestamp and the watermarks.
 
         ``source``: the clock against the newest timestamp. ``watermark``: the newest timestamp
         against the low watermark, which waits for the slowest source partition. ``kept``: the low
-        watermark against the GC watermark, of which lateness and horizon are asked for; ``excess``
-        is the rest.
+        watermark against the GC watermark, of which lateness and horizon are asked for, or
+        `expire_after`; ``excess`` is the rest.
         """
         last = self.last
         if last is None:
             return dict.fromkeys(("source", "watermark", "kept", "excess"))
         kept_ms = difference_ms(last.low_watermark_ms, last.gc_watermark_ms)
-        expected_ms = last.horizon_ms + last.lateness_ms
         return {
             "source": difference_ms(self.now_ms, last.newest_ms),
             "watermark": difference_ms(last.newest_ms, last.low_watermark_ms),
             "kept": kept_ms,
-            "excess": None if kept_ms is None else kept_ms - expected_ms,
+            "excess": None if kept_ms is None else kept_ms - last.remembered_ms,
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
         """Return how far the GC watermark has to go (ms), and IDs and bytes that leave by then."""
-        last = self.last
-        if last is None:
+        if not self.of_ids:
             return []
+        last = self.of_ids[-1]
         return [
             (last.horizon_ms * (band + 1) // BANDS, ids, size)
             for band, (ids, size) in enumerate(last.expiring)
@@ -243,17 +265,21 @@ class Watched:
             "last_batch_ms": self.batches[-1][0] if self.batches else None,
             "gaps_ms": self.gaps(),
             "per_second": self.rates(),
-            "filter_fpr": self.filter_fpr(),
-            "expected_lost": self.expected_lost(),
             "unreadable": self.unreadable,
         }
+        if self.of_sequences:
+            body["totals"] = self.totals()
+        else:
+            body["filter_fpr"] = self.filter_fpr()
+            body["expected_lost"] = self.expected_lost()
         if last is not None:
             body["pace"] = asdict(self.pace())
             body["stage_ms"] = self.stage_ms()
-            body["expiry"] = [
-                {"within_ms": within_ms, "ids": ids, "bytes": size}
-                for within_ms, ids, size in self.expiry()
-            ]
+            if self.of_ids:
+                body["expiry"] = [
+                    {"within_ms": within_ms, "ids": ids, "bytes": size}
+                    for within_ms, ids, size in self.expiry()
+                ]
             body["last"] = last.to_json()
         return body
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
 from dedup.core.parse import OtherVersion
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, SinkError
 from dedup.sinks.batch_folders import number_of
 
 #: In the output: which query's micro-batches it shows.
@@ -47,6 +47,33 @@ def own_output(output: Root, query_id: str, sink: str = "") -> None:
             f"{_named(mine)}: give a new folder, or the checkpoint of then.",
             remedy="output-folder",
         )
+
+
+def owner_of(output: Root) -> tuple[str, str] | None:
+    """Return the query that owns an output, and which sink of it; None where none does.
+
+    Raises
+    ------
+    SinkError
+        When what says so is damaged, or of another release.
+    """
+    if not output.exists(OWNER):
+        return None
+    try:
+        found = from_document(output.read_bytes(OWNER), version=_FORMAT)[1]
+        return str(found["query_id"]), str(found["sink"])
+    except OtherVersion as error:
+        raise SinkError(
+            f"{output.url(OWNER)} was written by another release: {error}. Install the release "
+            "that wrote it, or a newer one.",
+            remedy="other-version",
+        ) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise SinkError(
+            f"{output.url(OWNER)} is damaged: {error}. It says which query the output belongs to; "
+            "without it that query is refused.",
+            remedy="output-folder",
+        ) from None
 
 
 def foreign_to_all(output: Root) -> str | None:

@@ -178,7 +178,12 @@ def _found(base: Demand, asked: TuneOptions) -> Demand:
             names = ", ".join(sorted(log.name or log.query_id for log in logs)) or "no query"
             which = f"not of {asked.query}" if asked.query and not chosen else "say which: --query"
             raise ConfigError(f"--log {asked.log} tells of {names}; {which}.")
-        return of_batches(base, chosen[0].name or chosen[0].query_id, chosen[0].batches)
+        log, name = chosen[0], chosen[0].name or chosen[0].query_id
+        if log.batches and not log.of_ids:
+            raise ConfigError(
+                f"Query {name} is one of dedup_by_sequence, which has no filters to be sized."
+            )
+        return of_batches(base, name, log.of_ids)
     if asked.catalog is not None and asked.checkpoint is not None:
         root = open_root(asked.catalog)
         snapshot = read_checkpoint(root, asked.checkpoint)

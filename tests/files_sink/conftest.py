@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dedup import faults
+from tests.files_sink.folder_sink import FolderSink
 from tests.support.object_store import ObjectStore, running_store
 from tests.support.quick_spark import FAULTS, session_of_the_process
 
@@ -30,6 +31,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     with running_store(tmp_path_factory.mktemp("moto") / "log") as found:
         yield found
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An output on each kind of storage."""
+    if request.param == "local":
+        return str(tmp_path / "out")
+    store: ObjectStore = request.getfixturevalue("store")
+    return store.uri(f"{tmp_path.parent.name}-{tmp_path.name}/out")
+
+
+@pytest.fixture
+def sink(place: str, tmp_path: Path) -> FolderSink:
+    """A sink of files that writes there."""
+    return FolderSink(place, tmp_path / "checkpoint")
 
 
 @pytest.fixture

@@ -31,20 +31,6 @@ from tests.support.object_store import ObjectStore
 from tests.support.small_disk import DISK_BYTES, small_disk
 
 
-@pytest.fixture(params=["local", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An output on each kind of storage."""
-    if request.param == "local":
-        return str(tmp_path / "out")
-    store: ObjectStore = request.getfixturevalue("store")
-    return store.uri(f"{tmp_path.parent.name}-{tmp_path.name}/out")
-
-
-@pytest.fixture
-def sink(place: str, tmp_path: Path) -> FolderSink:
-    return FolderSink(place, tmp_path / "checkpoint")
-
-
 def left(sink: FolderSink) -> list[str]:
     """What is below _staging."""
     return [found.name for found in output_of(sink.work.options).root.list("_staging")]

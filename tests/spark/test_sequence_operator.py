@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -27,6 +26,7 @@ from dedup import (
 )
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DataError, DedupError, cause
+from dedup.monitor.log_folder import read_logs
 from dedup.spark.driver import build
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel
@@ -199,12 +199,9 @@ def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
         assert one.records_in == sum(getattr(one, name) for name in verdicts)
         assert one.state_bytes > 100
         assert min(one.stage_us.values()) > 0
-    (log,) = (tmp_path / "log").iterdir()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["event"] for line in lines].count("sequences") == 3
-    assert [line["sequences"] for line in lines if "sequences" in line] == [
-        one.to_json() for one in heard
-    ]
+    (watched,) = listener.watched()
+    (log,) = read_logs(tmp_path / "log")
+    assert watched.of_sequences == [one for _, one in log.batches] == heard
 
 
 def test_a_silent_producer_is_forgotten_by_event_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -414,8 +411,14 @@ def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is declared before dedup_by_sequence"):
         made.result()
     made.before = lambda df: df
-    with pytest.raises(ConfigError, match="check_query knows the rules of dedup_by_id alone"):
-        check_query(made.source(), dedup_by_sequence("producer", "n", expire_after="1 day"))  # type: ignore[arg-type]
+    operator = dedup_by_sequence("producer", "n", expire_after="1 day", max_producers=7)
+    found = {one.rule: one for one in check_query(made.source(), operator, checkpoint=tmp_path)}
+    assert "1 day" in found["expire-after"].evidence
+    assert "7 producers" in found["max-producers"].evidence
+    assert found["checkpoint"].level == "cannot be told"
+    assert found["safety-settings"].level == "fine"
+    with pytest.raises(ConfigError, match="is no operator: give what dedup_by_id or "):
+        check_query(made.source(), lambda df: df)  # type: ignore[arg-type]
 
 
 def test_copies_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import COUNTED, HELD, STAGES, TIMES, BatchMetrics
+from dedup.core.sequence_metrics import (
+    SEQUENCE_COUNTED,
+    SEQUENCE_HELD,
+    SEQUENCE_STAGES,
+    SequenceMetrics,
+)
 from dedup.monitor.live_runs import Runs
 from dedup.monitor.prometheus import Exporter
 
@@ -33,6 +39,23 @@ def batch(number: int, **fields: Any) -> BatchMetrics:
         "state_budget_bytes": 1 << 20, "target_fpr": 0.01, "stage_us": dict.fromkeys(STAGES, 5),
     }  # fmt: skip
     return BatchMetrics(**{**values, **fields})
+
+
+def sequence_batch(number: int, **fields: Any) -> SequenceMetrics:
+    """The same of numbered records, forgotten an hour behind."""
+    newest_ms = START_MS + 10_000 * number
+    values: dict[str, Any] = dict.fromkeys((*SEQUENCE_COUNTED, *SEQUENCE_HELD), 0)
+    values |= {
+        "query_id": QUERY, "run_id": RUN, "query_name": "pumps", "batch_id": number,
+        "batch_ms": 800, "shards": 4, "records_in": 1000, "accept": 880, "duplicate": 100,
+        "gap": 20, "emitted": 900, "missing": 30, "recovered": 10, "producers": 2400,
+        "producers_new": 5, "producers_expired": 2, "fullest_shard_producers": 700,
+        "state_bytes": 144_000, "now_ms": newest_ms + 500, "newest_ms": newest_ms,
+        "low_watermark_ms": newest_ms, "expired_before_ms": newest_ms - HOUR_MS,
+        "expire_after_ms": HOUR_MS, "max_producers": 100_000, "begins": False, "epochs_apart": 0,
+        "stage_us": dict.fromkeys(SEQUENCE_STAGES, 5),
+    }  # fmt: skip
+    return SequenceMetrics(**{**values, **fields})
 
 
 class Session(Runs):

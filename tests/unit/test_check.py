@@ -26,7 +26,7 @@ from dedup.core.sharding import slot_keys
 from dedup.kafka.sink.sink_options import sink_options
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import SINKS, read_checkpoint
-from tests.support.batch_metrics import HOUR_MS, QUERY, batch
+from tests.support.batch_metrics import HOUR_MS, QUERY, batch, sequence_batch
 from tests.support.catalog import certificate
 
 app = typer.Typer()
@@ -315,6 +315,24 @@ def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> N
     assert batch(0).guarantee == "exactly-once"
     (found,) = findings(place, "--log", tmp_path / "log")["guarantee"]
     assert "at-most-once" in found["evidence"]
+
+
+def test_a_log_tells_of_numbered_records(tmp_path: Path, place: Path) -> None:
+    log = MetricsLog(tmp_path / "log")
+    for number in range(3):
+        made = sequence_batch(number, run_id=f"run-{number}", expired_before_ms=None)
+        log.batch(replace(made, fullest_shard_producers=90_000), 1000 * number)
+    told = findings(place, "--log", tmp_path / "log")
+    assert "each of the last 3 runs was one micro-batch" in told["expire-after"][0]["evidence"]
+    assert told["max-producers"][0]["change"] == "max_producers=200000"
+    assert not {"horizon-retention", "shard-layout", "guarantee"} & told.keys()
+    for flag, value in (("--catalog", tmp_path), ("--horizon", "1 day"), ("--late", "drop")):
+        why = refused(2, place, "--log", tmp_path / "log", flag, value)
+        assert f"one of dedup_by_sequence, which has no {flag[2:]}; leave {flag} out." in why
+    # By event time.
+    log.batch(sequence_batch(3), 3000)
+    (found,) = findings(place, "--log", tmp_path / "log")["expire-after"]
+    assert "by the timestamps of records" in found["evidence"]
 
 
 def test_dedup_run_is_believed_before_its_log(tmp_path: Path) -> None:

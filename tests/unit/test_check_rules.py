@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
-from dedup.checks.facts import FOREVER_MS, OTHER, Facts, Source, cores_of, size_bytes, whole_number
+from dedup.checks.facts import (
+    FOREVER_MS,
+    OTHER,
+    Facts,
+    ProducerFacts,
+    Source,
+    cores_of,
+    size_bytes,
+    whole_number,
+)
 from dedup.checks.findings import Finding, Level, Takes
 from dedup.checks.guarantee_rules import HDFS_STORE, ROCKSDB_STORE
-from dedup.checks.rules import RULES, advise
+from dedup.checks.rules import RULES, SEQUENCE_RULES, advise
 
 BREAKS, COSTS, UNKNOWN, FINE = Level.BREAKS, Level.COSTS, Level.UNKNOWN, Level.FINE
 HOUR_MS, DAY_MS, MIB = 3_600_000, 86_400_000, 1 << 20
@@ -301,9 +310,51 @@ CASES = {
 }  # fmt: skip
 
 
+def producers(**known: int) -> dict[str, Any]:
+    """Facts of a query of `dedup_by_sequence`."""
+    return {
+        "producers": ProducerFacts(**{"expire_after_ms": DAY_MS, "max_producers": 1000, **known})
+    }
+
+
+QUERY_TIME = {"event_time": False}
+#: Of `dedup_by_sequence`: rules of its own, and those that others of the same name give way to.
+SEQUENCE_CASES = {
+    "checkpoint-alone": [Case(producers(), UNKNOWN, "in the checkpoint alone")],
+    "expire-after": [
+        Case(producers(), UNKNOWN, "by timestamps or by query time is not known"),
+        Case(producers() | {"event_time": True}, FINE, "silent for 1 day, by the timestamps"),
+        Case(producers() | QUERY_TIME, UNKNOWN, "before its second run. Give --log"),
+        Case(producers(runs=1, batches=1) | QUERY_TIME, UNKNOWN, "before its second run"),
+        Case(producers(runs=2, batches=3) | QUERY_TIME, FINE, "which passed"),
+        Case(producers(runs=4, batches=4) | QUERY_TIME, COSTS, "each of the last 4 runs",
+             'timestamp="COLUMN"', Takes.BEGINNING),
+    ],
+    "max-producers": [
+        Case(producers(), UNKNOWN, "before the start"),
+        Case(producers(fullest=799), FINE, "the fullest has 799."),
+        Case(producers(fullest=800), COSTS, "nothing is lost", "max_producers=2000"),
+    ],
+    "source-clocks": [
+        Case(producers() | {"event_time": True}, None),
+        Case(producers() | {"sources": (KAFKA,)} | QUERY_TIME, None),
+        Case(producers() | {"sources": (kafka(partitions=1),)}, None),
+        Case(producers() | {"sources": (KAFKA,), "event_time": True}, UNKNOWN, "check_query"),
+        Case(producers() | {"sources": (KAFKA,), "event_time": True, "by_source": True}, FINE),
+        Case(producers() | {"sources": (KAFKA,), "event_time": True, "by_source": False}, BREAKS,
+             "before they were silent for 1 day", 'source_partition=["topic", "partition"]'),
+    ],
+    "batch-memory": [Case(producers(), UNKNOWN, "measured for dedup_by_id alone")],
+    "state-store": [
+        Case(producers(), UNKNOWN, "not known"),
+        Case(producers() | settings(), FINE, "of all its producers"),
+        Case(producers() | settings(settings={PROVIDER: ROCKSDB_STORE}), UNKNOWN, ROCKSDB_STORE),
+    ],
+}  # fmt: skip
+
 ALL_CASES = [
     pytest.param(name, case, id=f"{name}-{n}-{case.level and case.level.name}")
-    for name, cases in CASES.items() for n, case in enumerate(cases)
+    for name, cases in (*CASES.items(), *SEQUENCE_CASES.items()) for n, case in enumerate(cases)
 ]  # fmt: skip
 
 
@@ -323,7 +374,16 @@ def test_a_rule(name: str, case: Case) -> None:
 def test_every_rule_has_its_cases() -> None:
     facts = [Facts(**case.facts) for cases in CASES.values() for case in cases]
     assert {finding.rule for each in facts for finding in advise(each)} == set(CASES) == set(RULES)
-    assert all(re.fullmatch("[a-z]+(-[a-z]+)*", name) for name in RULES)
+    assert all(re.fullmatch("[a-z]+(-[a-z]+)*", name) for name in (*RULES, *SEQUENCE_RULES))
+    own = {name for name, rule in SEQUENCE_RULES.items() if RULES.get(name) is not rule}
+    assert own == set(SEQUENCE_CASES)
+
+
+def test_of_numbered_records_nothing_is_said_of_ids_and_their_catalog() -> None:
+    known = Facts(**producers(), **WEEK, catalog_local="/catalog", guarantee="at-most-once")
+    found = advise(known)
+    assert not {"horizon-retention", "catalog-place", "guarantee"} & {one.rule for one in found}
+    assert not [one for one in found if re.search(r"\bIDs?\b|horizon|catalog", one.evidence)]
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)

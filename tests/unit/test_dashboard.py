@@ -19,10 +19,12 @@ from dedup.monitor.metrics_log import FILE_BYTES, FILES
 from dedup.monitor.series import (
     CLOCK,
     EVIDENCE,
+    FAMILIES,
     HOLDER,
     LIFE,
     MAX_QUERIES,
     MAX_SOURCES,
+    SEQUENCE_SERIES,
     SERIES,
     SOURCE,
     STATUS,
@@ -31,7 +33,19 @@ from dedup.monitor.series import (
 FOLDER = Path(dedup.monitor.__file__).parent
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
-    **{s.exported: {s.label: set(s.fields)} if s.label else {} for s in SERIES},
+    **{
+        one.exported: {
+            one.label: {
+                value
+                for series in (*SERIES, *SEQUENCE_SERIES)
+                if series.name == one.name
+                for value in series.fields
+            }
+        }
+        if one.label
+        else {}
+        for one in FAMILIES
+    },
     **{name: {} for name in LIFE},
     STATUS: {"status": {str(one) for one in Status}},
     EVIDENCE: {},

@@ -18,7 +18,16 @@ from dedup.monitor import endpoint as endpoint_module
 from dedup.monitor.endpoint import PATH, Endpoint
 from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.prometheus import Exporter, serve
-from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
+from tests.support.batch_metrics import (
+    HOUR_MS,
+    QUERY,
+    RUN,
+    START_MS,
+    Session,
+    batch,
+    samples,
+    sequence_batch,
+)
 
 OK = b"HTTP/1.0 200 OK\r\n\r\n"
 #: Of an exporter that has the prefix as well.
@@ -52,6 +61,19 @@ def test_it_is_served_and_read_back(session: Session) -> None:
     assert (watched.query_id, watched.name) == (QUERY, "orders")
     # As who asks the listener sees it.
     assert [watched] == session.watched(START_MS + 10)
+
+
+def test_numbered_records_are_served_and_read_back(session: Session, endpoint: Endpoint) -> None:
+    session.batch(batch(0, query_id="ids"), START_MS)
+    made = [sequence_batch(n, fenced=n, expired_before_ms=None) for n in range(3)]
+    for n, one in enumerate(made):
+        assert session.batch(one, START_MS + n)
+        assert not session.batch(one, START_MS + n)
+    watched = endpoint.look(START_MS + 10)
+    assert watched == session.watched(START_MS + 10)
+    assert {one.name: len(one.of_sequences) for one in watched} == {"orders": 0, "pumps": 3}
+    (pumps,) = (one for one in watched if one.name == "pumps")
+    assert [one for _, one in pumps.history] == made
 
 
 def test_verdicts_come_from_an_endpoint_as_well(session: Session, endpoint: Endpoint) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from dedup import DedupListener
 from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError
 from dedup.spark.driver import listener as listener_module
-from tests.support.batch_metrics import QUERY, RUN, batch
+from tests.support.batch_metrics import QUERY, RUN, batch, sequence_batch
 
 
 @pytest.mark.parametrize("port", [70_000, -1, "9464", True, 9464.0])
@@ -76,6 +77,23 @@ def test_a_listener_that_was_added_twice_hears_of_each_micro_batch_once(
         event = SimpleNamespace(progress=batch(number))
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     assert [one.batch_id for one in heard] == [0, 1]
+
+
+def test_numbered_records_are_handed_to_their_own_callback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[SequenceMetrics] = []
+    listener = DedupListener(lambda batch: pytest.fail("it has no IDs"), on_sequences=heard.append)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: None)
+    monkeypatch.setattr(listener_module, "sequences_from_progress", lambda progress, name: progress)
+    for number in (0, 0, 1, 1):
+        event = SimpleNamespace(progress=sequence_batch(number, epochs_apart=number))
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+    assert [one.batch_id for one in heard] == [0, 1]
+    assert {r.levelno for r in caplog.records} == {logging.ERROR}
+    assert "damaged-state" in caplog.text
+    (watched,) = listener.watched()
+    assert watched.of_sequences == heard
 
 
 def test_a_new_checkpoint_beside_another_query_is_told_of(

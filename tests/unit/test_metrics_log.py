@@ -17,7 +17,7 @@ from dedup.monitor.live_runs import Runs
 from dedup.monitor.log_folder import LogFolder, _read, read_logs
 from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
 from dedup.monitor.query_log import QueryLog
-from tests.support.batch_metrics import QUERY, RUN, START_MS, batch
+from tests.support.batch_metrics import QUERY, RUN, START_MS, batch, sequence_batch
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -29,6 +29,20 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read.batches == [(START_MS + n, one) for n, one in enumerate(made)]
     assert (read.query_id, read.name, read.heard_ms) == (QUERY, "orders", START_MS + 2)
     assert (read.ended, read.unreadable) == (None, 0)
+
+
+def test_numbered_records_are_read_again(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    made = [sequence_batch(n, fenced=n, newest_ms=None) for n in range(3)]
+    for n, one in enumerate(made):
+        log.batch(one, START_MS + n)
+    (read,) = read_logs(tmp_path)
+    assert read.batches == [(START_MS + n, one) for n, one in enumerate(made)]
+    assert (read.name, read.of_ids, read.unreadable) == ("pumps", [], 0)
+    # A query has one operator: of another one's figures nothing is added up with these.
+    log.batch(batch(3), START_MS + 3)
+    (read,) = read_logs(tmp_path)
+    assert [type(one) for _, one in read.batches] == [BatchMetrics]
 
 
 def test_a_log_of_an_older_release_is_read(tmp_path: Path) -> None:
@@ -317,6 +331,12 @@ def line(event: str, **fields: object) -> bytes:
                 {"stage_us": []},
             )
         ),
+        *(
+            line("sequences", sequences={**sequence_batch(7).to_json(), **fields})
+            for fields in ({"fenced": "1"}, {"shards": 0}, {"newest_ms": 0.5}, {"stage_us": 1})
+        ),
+        line("sequences", sequences=batch(7).to_json()),
+        line("batch", batch=sequence_batch(7).to_json()),
     ],
     ids=lambda damaged: damaged[-40:].decode(),
 )

@@ -12,16 +12,29 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
 from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.monitor.series import (
+    FAMILIES,
     LIFE,
     MAX_QUERIES,
     MAX_SOURCES,
+    SEQUENCE_SERIES,
     SERIES,
     SERIES_PER_QUERY,
     SOURCES,
     VERDICT,
+    Series,
 )
-from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, Session, batch, samples
+from tests.support.batch_metrics import (
+    HOUR_MS,
+    QUERY,
+    RUN,
+    START_MS,
+    Session,
+    batch,
+    samples,
+    sequence_batch,
+)
 
 
 @pytest.fixture
@@ -74,21 +87,68 @@ def test_names_and_units_are_as_the_conventions_have_them(session: Session) -> N
     registry.register(session.exporter)
     families = list(parse_strictly(open_metrics(registry).decode()))
     names = [family.name for family in families]
-    assert len(names) == len(set(names)) == len(SERIES) + len(LIFE) + len(VERDICT) + len(SOURCES)
+    assert len(names) == len(set(names)) == len(FAMILIES) + len(LIFE) + len(VERDICT) + len(SOURCES)
     for family in families:
         assert re.fullmatch(r"dedup_[a-z]+(_[a-z]+)*", family.name)
         assert family.documentation.endswith(".")
         assert not re.search(r"_(ms|us|millis|kib|mib|percent)(_|$)", family.name)
     counters = {f.name for f in families if f.type == "counter"}
-    assert counters == {f"dedup_{s.name}" for s in SERIES if s.kind == "counter"}
+    assert counters == {f"dedup_{s.name}" for s in FAMILIES if s.kind == "counter"}
 
 
-def test_every_field_that_is_exported_is_one() -> None:
-    known = {field.name for field in fields(BatchMetrics)}
-    for series in SERIES:
+@pytest.mark.parametrize(
+    ("exported", "of"), [(SERIES, BatchMetrics), (SEQUENCE_SERIES, SequenceMetrics)]
+)
+def test_every_field_that_is_exported_is_one(
+    exported: tuple[Series, ...], of: type[BatchMetrics | SequenceMetrics]
+) -> None:
+    known = {field.name for field in fields(of)} | {"gc_watermark_ms"}
+    for series in exported:
         for field in series.fields.values():
             assert field.partition(".")[0] in known, field
         assert (series.label == "") == (set(series.fields) == {""}), series.name
+
+
+def test_every_figure_of_numbered_records_is_exported() -> None:
+    shown = {field.partition(".")[0] for s in SEQUENCE_SERIES for field in s.fields.values()}
+    told = {field.name for field in fields(SequenceMetrics)}
+    assert told - shown == {
+        "query_id", "run_id", "query_name", "begins", "now_ms",
+        # The sum of all verdicts; and the GC watermark by another name.
+        "records_in", "expired_before_ms",
+    }  # fmt: skip
+
+
+def test_queries_of_both_operators_share_what_means_the_same(session: Session) -> None:
+    session.batch(batch(0, query_id="ids"), START_MS)
+    for n in range(3):
+        session.batch(sequence_batch(n, fenced=n, records_in=1000 + n), START_MS + 1500 * n)
+    told = samples(session)
+    assert told["dedup_records_total", ("orders", "unique")] == 900
+    assert told["dedup_records_total", ("pumps", "accept")] == 3 * 880
+    assert told["dedup_records_total", ("pumps", "fenced")] == 3
+    assert ("dedup_records_total", ("pumps", "unique")) not in told
+    assert told["dedup_sequences_missing_total", ("pumps",)] == 90
+    assert told["dedup_sequences_recovered_total", ("pumps",)] == 30
+    assert told["dedup_producers", ("pumps",)] == 2400
+    assert told["dedup_producers_expired_total", ("pumps",)] == 6
+    assert told["dedup_fullest_shard_producers", ("pumps",)] == 700
+    assert told["dedup_stored_bytes", ("pumps", "state")] == 144_000
+    assert told["dedup_expire_after_seconds", ("pumps",)] == HOUR_MS / 1000
+    assert told["dedup_stage_seconds_total", ("pumps", "judge")] == pytest.approx(15e-6)
+    gc_s = (START_MS + 20_000 - HOUR_MS) / 1000
+    assert told["dedup_gc_watermark_timestamp_seconds", ("pumps",)] == gc_s
+    assert told["dedup_query_running", ("pumps",)] == 1
+    # One name, one help text, one kind: Prometheus takes no more.
+    known = {(s.name, s.kind, s.about, s.label) for s in (*SERIES, *SEQUENCE_SERIES)}
+    assert len(known) == len(FAMILIES)
+
+
+def test_by_query_time_there_is_no_gc_watermark(session: Session) -> None:
+    session.batch(sequence_batch(0, expired_before_ms=None), START_MS)
+    names = {name for name, _ in samples(session)}
+    assert "dedup_newest_timestamp_seconds" in names
+    assert "dedup_gc_watermark_timestamp_seconds" not in names
 
 
 def test_the_number_of_series_is_bounded(session: Session) -> None:

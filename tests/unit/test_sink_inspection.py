@@ -9,8 +9,9 @@ import pytest
 from dedup.cli.sink.screen import sink_lines
 from dedup.cli.sink.work import client_properties
 from dedup.errors import ConfigError
-from dedup.kafka.sink_inspection import HeldBack, SinkInspection, SinkState, SlotState, restart
+from dedup.kafka.sink_inspection import HeldBack, SinkInspection, SinkState, SlotState
 from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.next_start import next_start
 from dedup.spark.driver.checkpoint_log import Progress, read_progress
 
 
@@ -36,11 +37,13 @@ def progress(next_batch_id: int, *, again: bool = False) -> Progress:
     ],
 )
 def test_what_a_restart_does(at: Progress | None, said: str) -> None:
-    assert said in restart([marker(0, 7), marker(1, 6), marker(2, 7)], at)
+    assert said in next_start([marker(0, 7), marker(1, 6), marker(2, 7)], at)
 
 
 def test_a_micro_batch_that_is_published_whole_is_not_written_again() -> None:
-    assert "published whole" in restart([marker(0, 6), marker(WHOLE, 7)], progress(7, again=True))
+    assert "published whole" in next_start(
+        [marker(0, 6), marker(WHOLE, 7)], progress(7, again=True)
+    )
 
 
 @pytest.mark.parametrize(

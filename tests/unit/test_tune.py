@@ -24,7 +24,7 @@ from dedup.tune import candidates, costs, drive, footprint, tuning
 from dedup.tune.asked import TuneOptions, count, demand_of
 from dedup.tune.costs import Costs
 from dedup.tune.drive import synthetic_keys
-from tests.support.batch_metrics import START_MS, batch
+from tests.support.batch_metrics import START_MS, batch, sequence_batch
 from tests.support.tuning import COSTS
 
 pytest.importorskip("vl_convert")
@@ -229,6 +229,12 @@ def test_an_empty_sample_is_refused_before_spark_starts(
     arguments = ["--sample", str(tmp_path), "--id", "a", "--horizon", "1 d"]
     assert "holds no file named as csv, json, parquet or orc" in refused(*arguments)
     assert "holds no csv files" in refused(*arguments, "--format", "csv")
+
+
+def test_a_query_of_numbered_records_has_no_filters_to_be_sized(tmp_path: Path) -> None:
+    MetricsLog(tmp_path).batch(sequence_batch(0), START_MS)
+    told = refused("--log", str(tmp_path))
+    assert "pumps is one of dedup_by_sequence, which has no filters" in told
 
 
 def test_a_log_folder_without_a_query_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +25,15 @@ from typer.testing import CliRunner, Result
 
 from dedup.cli.app import app
 from dedup.cli.watch import work as watch_query
-from dedup.cli.watch.screen import STATUSES, WIDTH, fit, screen, waiting, worst
+from dedup.cli.watch.figure_line import WIDTH
+from dedup.cli.watch.screen import STATUSES, fit, screen, waiting, worst
 from dedup.core.metrics import STAGES, BatchMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
 from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.metrics_log import SUFFIX, MetricsLog
 from dedup.monitor.watched import Watched
-from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, batch
+from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, batch, sequence_batch
 from tests.support.waiting import readable
 
 STEP_MS = 10_000
@@ -51,7 +53,21 @@ def batches(count: int = WINDOW, *, stuck: bool = False, **fields: Any) -> list[
     return made
 
 
-def watched(made: list[BatchMetrics], *, ended: str | None = None) -> Watched:
+def sequences(count: int = WINDOW, **fields: Any) -> list[SequenceMetrics]:
+    """Batches of numbered records whose timestamps end now."""
+    now_ms = time.time_ns() // 1_000_000
+    made = []
+    for n in range(count):
+        newest_ms = now_ms - (count - 1 - n) * STEP_MS
+        times = {
+            "newest_ms": newest_ms, "now_ms": newest_ms + 100, "low_watermark_ms": newest_ms - 2000,
+            "expired_before_ms": newest_ms - 2000 - HOUR_MS,
+        }  # fmt: skip
+        made.append(sequence_batch(n, **{**times, **fields}))
+    return made
+
+
+def watched(made: Sequence[AnyMetrics], *, ended: str | None = None) -> Watched:
     timed = [(one.newest_ms or 0, one) for one in made]
     now_ms = timed[-1][0] + 500 if timed else 1
     return Watched.of(QUERY, "orders", timed, now_ms=now_ms, ended=ended)
@@ -75,7 +91,7 @@ def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
     assert re.search(r"not looked up +1,000 +in the last one, at least once$", told, re.M)
 
 
-def log(folder: Path, made: list[BatchMetrics]) -> MetricsLog:
+def log(folder: Path, made: Sequence[AnyMetrics]) -> MetricsLog:
     written = MetricsLog(folder)
     for one in made:
         written.batch(one, one.newest_ms or 0)
@@ -146,6 +162,89 @@ def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:
     assert "usually 10.0 s, one after another\n" in busy
     assert "9 in -  " in text(screen([watched(batches(batch_ms=0))]))
     assert "0 in 0.80 s          usually 0.80 s\n" in text(screen([watched(batches(1))]))
+
+
+def test_of_numbered_records_verdicts_and_producers_are_shown() -> None:
+    rare = {"fenced": 40, "unknown": 30, "unnumbered": 20, "untimed": 10}
+    made = sequences(producers=123_456_789_012, fullest_shard_producers=85_000, **rare)
+    lines = screen([watched(made)])
+    assert len(lines) <= 24
+    assert max(len(line.plain) for line in lines) <= WIDTH
+    shown = text(lines)
+    assert shown.startswith(" OK  orders: the GC watermark keeps up\n")
+    for what in (
+        r"low watermark .* 00:00:02 behind$", r"GC watermark .* 01:00:00 behind by expire_after$",
+        r"micro-batch +9 in 0\.80 s +usually 0\.80 s, started every 10\.0 s$",
+        r"time of tasks .* 0\.00 s, read 0\.00 s, judge 0\.00 s$",
+        r"records/s +100 +accept 88  duplicate 10  gap 2\.0$",
+        r"fenced/s +4\.0 +a newer epoch of their producer went on$",
+        r"unknown/s +3\.0 +new or not, nobody knows$",
+        r"unnumbered/s +2\.0 +no producer, epoch or sequence$", r"untimed/s +1\.0 +no timestamp$",
+        r"missing +300 +in the last 10; 100 came after all$",
+        r"producers +123,456,789,012 +50 new, 20 expired meanwhile$",
+        r"fullest shard +85,000 +85\.0% of max_producers, 100,000$",
+        r"bytes +140\.6 KiB +all in Spark state, 0 B a producer$",
+    ):  # fmt: skip
+        assert re.search(what, shown, re.M), what
+    (fullest,) = (line for line in lines if line.plain.startswith("fullest"))
+    assert [span.style for span in fullest.spans][-1] == "yellow"
+    well = text(screen([watched(sequences(1))]))
+    assert not re.search("fenced|unknown|unnumbered|untimed|horizon|IDs", well)
+    assert re.search(r"missing +30 +in the last one; 10 came after all$", well, re.M)
+    assert re.search(r"bytes .*, 60 B a producer$", well, re.M)
+
+
+def test_of_numbered_records_without_a_timestamp_there_are_no_watermarks() -> None:
+    shown = text(screen([watched(sequences(expired_before_ms=None))]))
+    assert shown.startswith(" OK  orders: it keeps up; producers expire by query time\n")
+    assert re.search(r"last micro-batch .* 00:00:00 behind the clock$", shown, re.M)
+    assert re.search(r"expire_after +01:00:00 +of query time, downtime left out$", shown, re.M)
+    assert "watermark" not in shown
+    # By event time, before the first timestamp, it is not that.
+    first = text(screen([watched(sequences(expired_before_ms=None, newest_ms=None))]))
+    assert re.search(r"GC watermark +- ", first)
+
+
+def test_of_numbered_records_the_past_has_their_figures() -> None:
+    made = [replace(one, missing=n) for n, one in enumerate(sequences(60))]
+    lines = text(screen([watched(made)], width=100, height=50)).splitlines()
+    assert max(map(len, lines)) <= 100
+    (missing,) = (line for line in lines if line.startswith("missing ") and "to" in line)
+    assert missing.endswith("█  7 to 59")
+    (producers,) = (line for line in lines if re.match("producers .*█", line))
+    assert producers.endswith("  2,400")
+    head = next(n for n, line in enumerate(lines) if "number" in line)
+    assert lines[head].split() == [
+        "number", "done", "(UTC)", "took", "every", "records", "duplicate", "missing", "producers",
+        "pack", "ms", "read", "ms",
+    ]  # fmt: skip
+    assert lines[head + 1].split()[-4:] == ["59", "2,400", "0", "0"]
+    assert not any(line.startswith(("live IDs", "GC lag")) for line in lines)
+
+
+def test_of_numbered_records_scripts_are_told_totals(tmp_path: Path) -> None:
+    log(tmp_path, sequences(fenced=40))
+    told = watch(tmp_path, "--once", "--json")
+    assert told.exit_code == 0, told.output
+    (one,) = json.loads(told.output)["queries"]
+    assert one["totals"]["fenced"] == 400
+    assert one["totals"]["producers_new"] == 50
+    assert one["per_second"]["fenced"] == pytest.approx(4)
+    assert one["last"] == json.loads((tmp_path / (QUERY + SUFFIX)).read_text().splitlines()[-1])[
+        "sequences"
+    ]  # fmt: skip
+    assert set(one["stage_ms"]) == {"pack", "read", "judge", "write"}
+    assert not one.keys() & {"filter_fpr", "expected_lost", "expiry"}
+    assert watch(tmp_path, "--once").output.startswith(" OK  pumps: the GC watermark keeps up\n")
+
+
+def test_of_numbered_records_what_is_wrong_is_told() -> None:
+    stuck = sequences(low_watermark_ms=5, expired_before_ms=5)
+    assert watched(stuck).health.status is Status.STALLED
+    apart = watched(sequences(epochs_apart=1)).health
+    assert (apart.status, apart.reason.split(": ")[1]) == (
+        Status.REWOUND, "dedup remedies damaged-state",
+    )  # fmt: skip
 
 
 def test_a_large_terminal_shows_the_micro_batches_before() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
-from dedup.checks.facts import Facts, cores_of, retention, whole_number
+from dedup.checks.facts import Facts, ProducerFacts, cores_of, retention, whole_number
 from dedup.checks.findings import Finding, Level
 from dedup.checks.rules import advise
 from dedup.cli.check.command import CheckFlags
@@ -22,6 +22,7 @@ from dedup.cli.session import stream_settings
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import choice, positive_ms
 from dedup.core.policy import LATE, default_lateness_ms
+from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.log_folder import read_logs
@@ -65,6 +66,8 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     if given.log is not None:
         logged = _told(given.log, log.query_id)
         name, facts = logged.name, _of_log(facts, logged)
+        if facts.producers is not None:
+            _check_flags(given, log.query_id)
     if given.query not in (None, log.query_id, name):
         raise ConfigError(
             f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {given.query}."
@@ -83,6 +86,16 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
         "findings": [finding.to_json() for finding in findings],
     }
     return (UNSAFE if broken else OK), body, findings
+
+
+def _check_flags(given: CheckFlags, query_id: str) -> None:
+    """Refuse what is said of a query of `dedup_by_sequence` and can only be of another one."""
+    for flag in ("catalog", "horizon", "late"):
+        if getattr(given, flag) is not None:
+            raise ConfigError(
+                f"Query {query_id} is one of dedup_by_sequence, which has no {flag}; leave "
+                f"--{flag} out."
+            )
 
 
 def _flags(given: CheckFlags) -> Facts:
@@ -162,12 +175,31 @@ def _told(folder: str, query_id: str) -> QueryLog:
 
 
 def _of_log(facts: Facts, log: QueryLog) -> Facts:
-    batches = [batch for _, batch in log.batches]
+    every = [batch for _, batch in log.batches]
+    facts = replace(
+        facts,
+        shards=every[-1].shards,
+        records=sum(batch.records_in for batch in every),
+        batch_records_max=max(batch.records_in for batch in every),
+        batch_took_max_ms=max(batch.batch_ms for batch in every) or None,
+    )
+    newest = every[-1]
+    if isinstance(newest, SequenceMetrics):
+        producers = ProducerFacts(
+            expire_after_ms=newest.expire_after_ms,
+            max_producers=newest.max_producers,
+            fullest=newest.fullest_shard_producers,
+            runs=len({batch.run_id for batch in every}),
+            batches=len(every),
+        )
+        # Before the first timestamp nobody can tell.
+        event_time = None if newest.newest_ms is None else not newest.by_query_time
+        return replace(facts, producers=producers, event_time=event_time)
+    batches = [batch for _, batch in log.of_ids]
     last = batches[-1]
     named = [name for batch in batches for name, _, _ in batch.slowest_sources]
     return replace(
         facts,
-        shards=last.shards,
         horizon_ms=facts.horizon_ms or last.horizon_ms,
         lateness_ms=last.lateness_ms,
         # One clock for all has no name.
@@ -176,10 +208,7 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         guarantee=facts.guarantee
         or next((batch.guarantee for batch in reversed(batches) if batch.guarantee), None),
         event_time=True if named else None,
-        records=sum(batch.records_in for batch in batches),
         late_records=sum(batch.late for batch in batches),
-        batch_records_max=max(batch.records_in for batch in batches),
-        batch_took_max_ms=max(batch.batch_ms for batch in batches) or None,
     )
 
 

@@ -10,7 +10,7 @@ from dedup.cli.ending import Done
 from dedup.cli.failures import OK
 from dedup.cli.flags import Flags, argument, command, option
 from dedup.cli.help_screen import App
-from dedup.cli.sink.screen import sink_lines
+from dedup.cli.sink.screen import folder_lines, sink_lines
 
 sink_app = App(help="Look into what a sink has published.")
 
@@ -19,8 +19,17 @@ sink_app = App(help="Look into what a sink has published.")
 class InspectSinkFlags(Flags):
     """What can be given to `dedup sink inspect`."""
 
-    servers: Annotated[str, argument("SERVERS", "Kafka's addresses, host:port, with commas.")]
-    topic: Annotated[str, argument("TOPIC", "Topic that the sink writes to.")]
+    where: Annotated[
+        str,
+        argument(
+            "SERVERS|FOLDER",
+            "Kafka's addresses, host:port, with commas; or the path or s3:// URI of a folder of "
+            "files.",
+        ),
+    ]
+    topic: Annotated[
+        str | None, argument("[TOPIC]", "Topic that the sink writes to; leave it out for a folder.")
+    ] = None
     markers: Annotated[str | None, option("TOPIC", "Topic of its markers; else TOPIC-markers.")] = (
         None
     )
@@ -36,15 +45,22 @@ class InspectSinkFlags(Flags):
 
 @command(InspectSinkFlags)
 def inspect(flags: InspectSinkFlags) -> Done:
-    """Say what is published of each slice, and whether open transactions hold readers back.
+    """Say what a sink of Kafka, or a folder of files, has published, and what is unfinished.
+
+    Of Kafka: of each slice, and whether open transactions hold readers back.
+    Of a folder: whose it is, its last micro-batch, and what is staged.
 
     It reads, and changes nothing; a query may write meanwhile.
     """
     from dedup import tools
-    from dedup.cli.sink.work import client_properties
+    from dedup.cli.sink.work import client_properties, refuse_flags_of_kafka
 
+    if flags.topic is None:
+        refuse_flags_of_kafka(flags)
+        body = tools.inspect_files(flags.where, checkpoint=flags.checkpoint).to_json()
+        return Done(OK, body, folder_lines(body))
     body = tools.inspect_sink(
-        flags.servers,
+        flags.where,
         flags.topic,
         markers=flags.markers,
         checkpoint=flags.checkpoint,

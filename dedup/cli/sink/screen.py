@@ -6,7 +6,16 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from dedup.cli.figures import size
+
 _WIDTH = 80
+#: What is staged, by its role.
+_ROLES = {
+    "planned": "of micro-batch {}, and about to be shown",
+    "left over": "left over of micro-batch {}; the query's next one removes it",
+    "not planned": "of micro-batch {}, which is under way, or of a start that ended in it",
+    "foreign": "put there by nobody that is known",
+}
 
 
 def sink_lines(body: dict[str, Any]) -> Iterator[str]:
@@ -24,6 +33,35 @@ def sink_lines(body: dict[str, Any]) -> Iterator[str]:
         return
     for held in body["held_back"]:
         yield from _held(held, body)
+
+
+def folder_lines(body: dict[str, Any]) -> Iterator[str]:
+    """Put what `inspect_files` found into lines."""
+    sink = f", sink {body['sink']}" if body["sink"] else ""
+    yield f"query {body['query_id']}{sink}"
+    if body["batch_id"] is None:
+        yield "No micro-batch is published."
+    else:
+        state = "is published" if body["whole"] else "is decided, and not whole yet"
+        yield f"Micro-batch {body['batch_id']} {state}."
+        if body["rows"] is not None:
+            yield (
+                f"  {body['rows']:,} rows in {_files(body['files'], body['nbytes'])}, decided "
+                f"{body['time']} by {body['writer'] or 'an unknown writer'}"
+            )
+    yield from textwrap.wrap(body["restart"], _WIDTH, break_long_words=False)
+    yield ""
+    if not body["staged"]:
+        yield "Nothing is staged."
+    for staged in body["staged"]:
+        yield (
+            f"{staged['folder']}: {_files(staged['files'], staged['nbytes'])}, "
+            f"{_ROLES[staged['role']].format(staged['batch_id'])}"
+        )
+
+
+def _files(count: int, nbytes: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'}, {size(nbytes)}"
 
 
 def _table(slots: list[dict[str, Any]]) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text
 
 from dedup.cli.figures import size
 from dedup.core.duration import iso, span
 from dedup.core.metrics import STAGES
+from dedup.core.sequence_metrics import SEQUENCE_STAGES, SequenceMetrics
 from dedup.monitor.watched import PacedBatch, Watched
 
 #: Rows of the table at most, and lines that it is worth its head for.
@@ -16,11 +17,35 @@ _ROWS, _LEAST_ROWS = 30, 3
 _LEVELS = "▁▂▃▄▅▆▇█"
 _LABEL, _ENDS = 17, 30
 #: Columns of the table: name and width.
-_COLUMNS = (
-    ("number", 8), ("done (UTC)", 10), ("took", 8), ("every", 8), ("records", 10),
-    ("duplicate", 10), ("late", 8), ("GC lag", 11),
+_COLUMNS = (("number", 8), ("done (UTC)", 10), ("took", 8), ("every", 8))
+#: Figures of a micro-batch: what it is called, its field or property, and how it is written.
+_Figures = Sequence[tuple[str, str, Callable[[int | None], str]]]
+
+
+def _count(value: int | None) -> str:
+    return f"{value or 0:,}"
+
+
+_CURVES: _Figures = (
+    ("records", "records_in", _count), ("duplicates", "duplicate", _count),
+    ("live IDs", "live_ids", _count), ("bytes", "stored_bytes", size),
+    ("GC lag", "gc_lag_newest_ms", span),
 )  # fmt: skip
-_WIDTH = sum(wide for _, wide in _COLUMNS) + len(_COLUMNS) - 1
+_CELLS: _Figures = (
+    ("records", "records_in", _count), ("duplicate", "duplicate", _count),
+    ("late", "late", _count), ("GC lag", "gc_lag_newest_ms", span),
+)  # fmt: skip
+_SEQUENCE_CURVES: _Figures = (
+    *_CURVES[:2], ("missing", "missing", _count), ("producers", "producers", _count),
+    ("bytes", "stored_bytes", size),
+)  # fmt: skip
+_SEQUENCE_CELLS: _Figures = (
+    *_CELLS[:2], ("missing", "missing", _count), ("producers", "producers", _count),
+)  # fmt: skip
+#: Width of the cells.
+_CELL_WIDTHS = (10, 10, 8, 11)
+_WIDTHS = (*(wide for _, wide in _COLUMNS), *_CELL_WIDTHS)
+_WIDTH = sum(_WIDTHS) + len(_WIDTHS) - 1
 #: And of a stage's.
 _STAGE_WIDTH = 9
 #: Seconds are told to so many characters.
@@ -64,19 +89,12 @@ def history(one: Watched, width: int, room: int) -> list[Text]:
 def _curves(steps: Sequence[PacedBatch], width: int) -> Iterator[Text]:
     """A line for each figure, the newest micro-batch to the right."""
     recent = steps[-max(1, width - _LABEL - _ENDS) :]
-    batches = [step.batch for step in recent]
     took_ms = [step.took_ms for step in recent]
     yield _curve("duration", took_ms, took(_least(took_ms)), took(_most(took_ms)))
-    for label, counts in (
-        ("records", [batch.records_in for batch in batches]),
-        ("duplicates", [batch.duplicate for batch in batches]),
-        ("live IDs", [batch.live_ids for batch in batches]),
-    ):
-        yield _curve(label, counts, f"{min(counts):,}", f"{max(counts):,}")
-    sizes = [b.state_bytes + b.segment_bytes + b.sidecar_bytes for b in batches]
-    yield _curve("bytes", sizes, size(min(sizes)), size(max(sizes)))
-    lags = [batch.gc_lag_newest_ms for batch in batches]
-    yield _curve("GC lag", lags, span(_least(lags)), span(_most(lags)))
+    figures = _SEQUENCE_CURVES if _is_of_sequences(recent) else _CURVES
+    for label, field, written in figures:
+        values = [getattr(step.batch, field) for step in recent]
+        yield _curve(label, values, written(_least(values)), written(_most(values)))
 
 
 def _curve(label: str, values: Sequence[int | None], low: str, high: str) -> Text:
@@ -92,23 +110,30 @@ def _curve(label: str, values: Sequence[int | None], low: str, high: str) -> Tex
 
 def _table(steps: Sequence[PacedBatch], width: int, rows: int) -> Iterator[Text]:
     shown = steps[: -rows - 1 : -1]
+    of_sequences = _is_of_sequences(shown)
+    known: Sequence[str] = SEQUENCE_STAGES if of_sequences else STAGES
+    figures = _SEQUENCE_CELLS if of_sequences else _CELLS
     room = (width - _WIDTH) // (_STAGE_WIDTH + 1)
-    total = {stage: sum(s.batch.stage_us.get(stage, 0) for s in shown) for stage in STAGES}
-    longest = sorted(STAGES, key=lambda stage: -total[stage])[:room]
-    stages = [stage for stage in STAGES if stage in longest]
-    head = [f"{name:>{wide}}" for name, wide in _COLUMNS]
+    total = {stage: sum(s.batch.stage_us.get(stage, 0) for s in shown) for stage in known}
+    longest = sorted(known, key=lambda stage: -total[stage])[:room]
+    stages = [stage for stage in known if stage in longest]
+    names = (*(name for name, _ in _COLUMNS), *(name for name, _, _ in figures))
+    head = [f"{name:>{wide}}" for name, wide in zip(names, _WIDTHS, strict=True)]
     head += [f"{stage + ' ms':>{_STAGE_WIDTH}}" for stage in stages]
     yield Text(" ".join(head), style="dim")
     for step in shown:
         batch = step.batch
         cells = (
             str(batch.batch_id), (iso(step.at_ms) or "-")[11:19], took(step.took_ms),
-            took(step.every_ms), f"{batch.records_in:,}", f"{batch.duplicate:,}",
-            f"{batch.late:,}", span(batch.gc_lag_newest_ms),
+            took(step.every_ms), *(written(getattr(batch, field)) for _, field, written in figures),
         )  # fmt: skip
-        line = [f"{cell:>{wide}}" for cell, (_, wide) in zip(cells, _COLUMNS, strict=True)]
+        line = [f"{cell:>{wide}}" for cell, wide in zip(cells, _WIDTHS, strict=True)]
         line += [f"{batch.stage_us.get(s, 0) / 1000:>{_STAGE_WIDTH},.0f}" for s in stages]
         yield Text(" ".join(line))
+
+
+def _is_of_sequences(steps: Sequence[PacedBatch]) -> bool:
+    return isinstance(steps[-1].batch, SequenceMetrics)
 
 
 def _least(values: Sequence[int | None]) -> int | None:

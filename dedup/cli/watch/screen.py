@@ -8,9 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from dedup.cli.figures import size
+from dedup.cli.watch.figure_line import HEIGHT, LABEL, VALUE, WIDTH, figure, rate
 from dedup.cli.watch.history import history, took
+from dedup.cli.watch.producer_lines import producer_lines
 from dedup.core.duration import iso, span
 from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.monitor.health import Status
 from dedup.monitor.watched import Watched
 
@@ -22,11 +25,9 @@ STATUSES = {
     Status.STOPPED: (12, "red"),
     Status.REWOUND: (13, "red"),
 }
-WIDTH, HEIGHT = 80, 24
 #: Of a terminal that is smaller nothing is shown.
 LEAST_WIDTH, LEAST_HEIGHT = 40, 10
 _BAR = 20
-_LABEL, _VALUE = 17, 21
 
 
 def worst(watched: Sequence[Watched]) -> Watched:
@@ -114,7 +115,7 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     last = one.last
     if last is None:
         return
-    if any(batch.other_queries for _, batch in one.batches):
+    if any(batch.other_queries for batch in one.of_ids):
         text = (
             "Its checkpoint is new, and other queries with the same ID columns use its catalog. If "
             "the checkpoint stands in for a lost one: dedup remedies lost-checkpoint"
@@ -125,66 +126,75 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     yield Text()
     yield _pace(one, last)
     yield _stages(one)
+    if isinstance(last, SequenceMetrics):
+        yield from producer_lines(one, last)
+        return
     yield from _amounts(one, last)
     yield Text()
     yield from _expiry(one)
 
 
-def _times(one: Watched, last: BatchMetrics) -> Iterator[Text]:
+def _times(one: Watched, last: AnyMetrics) -> Iterator[Text]:
     """Yield the lines of time, each with its gap to the one before."""
     gaps = one.gaps()
-    yield _line("newest timestamp", iso(last.newest_ms), f"{span(gaps['source'])} behind the clock")
+    clock = f"{span(gaps['source'])} behind the clock"
+    if isinstance(last, SequenceMetrics) and last.by_query_time:
+        yield figure("last micro-batch", iso(last.now_ms), clock)
+        yield figure("expire_after", span(last.remembered_ms), "of query time, downtime left out")
+        return
+    yield figure("newest timestamp", iso(last.newest_ms), clock)
     behind = f"{span(gaps['watermark'])} behind"
-    yield _line("low watermark", iso(last.low_watermark_ms), behind + _holder(last, len(behind)))
+    yield figure("low watermark", iso(last.low_watermark_ms), behind + _holder(last, len(behind)))
     excess_ms = gaps["excess"] or 0
-    asked = f"{span(last.horizon_ms + last.lateness_ms)} behind by horizon and lateness"
-    more = f"{span(excess_ms)} more than horizon and lateness"
-    yield _line("GC watermark", iso(last.gc_watermark_ms), more if excess_ms > 0 else asked)
+    options = "expire_after" if one.of_sequences else "horizon and lateness"
+    asked = f"{span(last.remembered_ms)} behind by {options}"
+    more = f"{span(excess_ms)} more than {options}"
+    yield figure("GC watermark", iso(last.gc_watermark_ms), more if excess_ms > 0 else asked)
 
 
 def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
     """Yield rates, and what is remembered."""
     rates = one.rates()
-    yield _line(
+    yield figure(
         "records/s",
-        _rate(rates["records_in"]),
-        f"unique {_rate(rates['unique'])}  duplicate {_rate(rates['duplicate'])}  "
-        f"late {_rate(rates['late'])}",
+        rate(rates["records_in"]),
+        f"unique {rate(rates['unique'])}  duplicate {rate(rates['duplicate'])}  "
+        f"late {rate(rates['late'])}",
     )
     if rates["conflict"]:
-        yield _line("conflicts/s", _rate(rates["conflict"]), "copies whose payload differs")
-    if any(batch.unchecked for _, batch in one.batches):
-        yield _line("not looked up", f"{last.unchecked:,}", "in the last one, at least once")
+        yield figure("conflicts/s", rate(rates["conflict"]), "copies whose payload differs")
+    if any(batch.unchecked for batch in one.of_ids):
+        yield figure("not looked up", f"{last.unchecked:,}", "in the last one, at least once")
     lost = one.expected_lost()
     if lost is not None:
-        yield _line("expected lost", f"{lost:,.1f}", "new IDs that filters took for seen")
+        yield figure("expected lost", f"{lost:,.1f}", "new IDs that filters took for seen")
     fpr = one.filter_fpr()
-    yield _line(
+    yield figure(
         "false positives",
         "-" if fpr is None else f"{fpr:.2%}",
-        f"target {last.target_fpr:.2%}; {_rate(rates['catalog_reads'])} catalog reads/s",
+        f"target {last.target_fpr:.2%}; {rate(rates['catalog_reads'])} catalog reads/s",
     )
     mean = last.live_ids / last.shards
-    yield _line(
+    yield figure(
         "live IDs",
         f"{last.live_ids:,}",
         f"{last.buckets} buckets; shard {last.fullest_shard} has "
         f"{last.fullest_shard_ids / mean if mean else 1:.2f}x the mean",
     )
-    yield _line(
+    yield figure(
         "bytes",
-        size(last.state_bytes + last.segment_bytes + last.sidecar_bytes),
+        size(last.stored_bytes),
         f"state {size(last.state_bytes)}, filters {size(last.sidecar_bytes)}",
     )
 
 
-def _pace(one: Watched, last: BatchMetrics) -> Text:
+def _pace(one: Watched, last: AnyMetrics) -> Text:
     pace = one.pace()
     often = "" if pace.every_ms is None else f", started every {took(pace.every_ms)}"
     if pace.back_to_back:
         often = ", one after another"
     took_it = f"{last.batch_id} in {took(pace.took_ms)}"
-    return _line("micro-batch", took_it, f"usually {took(pace.usual_ms)}{often}")
+    return figure("micro-batch", took_it, f"usually {took(pace.usual_ms)}{often}")
 
 
 def _stages(one: Watched) -> Text:
@@ -193,20 +203,22 @@ def _stages(one: Watched) -> Text:
     slowest = ""
     for stage in sorted(stages, key=lambda stage: -stages[stage]):
         more = f"{', ' if slowest else ''}{stage} {took(stages[stage])}"
-        if _LABEL + _VALUE + len(slowest + more) > WIDTH:
+        if LABEL + VALUE + len(slowest + more) > WIDTH:
             break
         slowest += more
-    return _line("time of tasks", f"{took(sum(stages.values()))} in all", slowest)
+    return figure("time of tasks", f"{took(sum(stages.values()))} in all", slowest)
 
 
-def _holder(last: BatchMetrics, taken: int) -> str:
+def _holder(last: AnyMetrics, taken: int) -> str:
     """The source partition that holds the watermarks and the shard where it does."""
+    if isinstance(last, SequenceMetrics):  # nobody tells of it
+        return ""
     shard = "" if last.gc_shard is None else f" in shard {last.gc_shard}"
     if not last.gc_source:
         return f",{shard}" if shard else ""
     # The list below has more of a long name.
     name = Text(last.gc_source)
-    name.truncate(WIDTH - _LABEL - _VALUE - taken - len(": " + shard), overflow="ellipsis")
+    name.truncate(WIDTH - LABEL - VALUE - taken - len(": " + shard), overflow="ellipsis")
     return f": {name.plain}{shard}"
 
 
@@ -220,14 +232,12 @@ def _expiry(one: Watched) -> Iterator[Text]:
     ):
         ids, size_bytes = ids + more_ids, size_bytes + more_bytes
         bar = "#" * min(_BAR, round(_BAR * ids / (2 * most)))
-        what = (
-            f"{span(within_ms):>{_LABEL - 1}} {bar:<{_BAR}} {ids:>14,} IDs {size(size_bytes):>10}"
-        )
+        what = f"{span(within_ms):>{LABEL - 1}} {bar:<{_BAR}} {ids:>14,} IDs {size(size_bytes):>10}"
         yield Text(what)
 
 
 def _sources(one: Watched, room: int) -> list[Text]:
-    last = one.last
+    last = one.of_ids[-1] if one.of_ids else None
     named = [] if last is None else [s for s in last.slowest_sources if s[0]]
     if last is None or not named or room < 2:
         return []
@@ -235,7 +245,7 @@ def _sources(one: Watched, room: int) -> list[Text]:
     for name, time_ms, idle in named[: room - 1]:
         behind_ms = None if last.newest_ms is None else last.newest_ms - time_ms
         why = "  idle, nobody waits" if idle else ""
-        lines.append(Text(f"{span(behind_ms):>{_LABEL - 1}} {name}{why}"))
+        lines.append(Text(f"{span(behind_ms):>{LABEL - 1}} {name}{why}"))
     return lines
 
 
@@ -253,16 +263,3 @@ def _badge(one: Watched) -> Text:
 def _wrapped(text: Text, width: int) -> list[Text]:
     width = min(width, WIDTH)
     return list(text.wrap(Console(width=width), width))
-
-
-def _line(label: str, value: str | None, more: str) -> Text:
-    line = Text(f"{label:<{_LABEL}}")
-    line.append(f"{value or '-':<{_VALUE}}", style="bold")
-    line.append(more)
-    return line
-
-
-def _rate(per_second: float | None) -> str:
-    if per_second is None:
-        return "-"
-    return f"{per_second:,.0f}" if per_second >= 10 or per_second == 0 else f"{per_second:.1f}"

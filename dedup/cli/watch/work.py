@@ -16,8 +16,9 @@ from dedup.cli.ending import while_read
 from dedup.cli.run.folders import METRICS
 from dedup.cli.run.output_folder import RECORD
 from dedup.cli.stop import StopRequest
+from dedup.cli.watch.figure_line import WIDTH
 from dedup.cli.watch.key_presses import keys
-from dedup.cli.watch.screen import STATUSES, WIDTH, fit, is_large_enough, screen, waiting, worst
+from dedup.cli.watch.screen import STATUSES, fit, is_large_enough, screen, waiting, worst
 from dedup.errors import ConfigError
 from dedup.machine import wall_clock_ms
 from dedup.monitor.endpoint import Endpoint

@@ -40,9 +40,18 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
     plans = BatchPlans(root)
     found = [plan for number in plans.numbers() if (plan := plans.read(number)) is not None]
     # A micro-batch begins when the one before it is whole: of the last alone files may be missing.
-    if found and not all(root.size(name) == nbytes for name, nbytes in _objects(found[-1])):
+    if found and not is_whole(root, found[-1]):
         found.pop()
     return [root.url(name) for plan in found for name, _ in _objects(plan)]
+
+
+def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
+    """Return whether readers see all of a micro-batch that is decided."""
+    folder = root.local_path(folder_of(plan.marker.batch_id))
+    if folder is not None:
+        # It came by one rename; its files may have been merged since.
+        return not plan.files or folder.exists()
+    return all(root.size(name) == nbytes for name, nbytes in _objects(plan))
 
 
 def _objects(plan: BatchPlan) -> list[tuple[str, int]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup.checks.facts import Facts, Source, cores_of, retention
-from dedup.checks.findings import Finding
+from dedup.checks.facts import Facts, ProducerFacts, Source, cores_of, retention
+from dedup.checks.findings import Finding, Level, in_order
 from dedup.checks.rules import advise
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes
@@ -20,13 +20,15 @@ from dedup.spark.driver.build import Operator, plan_of
 from dedup.spark.driver.checks import local_cores
 from dedup.spark.driver.going_on import check_going_on
 from dedup.spark.driver.kafka_topics import ask_brokers
+from dedup.spark.driver.sequence_operator import SequenceOperator, plan_of_sequences
+from dedup.spark.driver.sequence_options import SequenceOptions
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 
 
 def check_query(
     df: DataFrame,
-    operator: Operator,
+    operator: Operator | SequenceOperator,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     kafka_retention: str | timedelta | None = None,
@@ -43,11 +45,11 @@ def check_query(
     ----------
     df : DataFrame
         The stream that the operator is to be applied to.
-    operator : Operator
-        What `dedup_by_id` returned.
+    operator : Operator or SequenceOperator
+        What `dedup_by_id` or `dedup_by_sequence` returned.
     checkpoint : str or PathLike, optional
         What the query's option ``checkpointLocation`` will name: a local path, or a URI that
-        `pyarrow.fs` knows.
+        `pyarrow.fs` knows. Of `dedup_by_sequence` a finding says that it cannot be read here.
     kafka_retention : str or timedelta, optional
         How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
         ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
@@ -70,10 +72,9 @@ def check_query(
     -----
     On Spark Connect the sources' options are unknown, and findings say so.
     """
-    if not isinstance(operator, Operator):
+    if not isinstance(operator, (Operator, SequenceOperator)):
         raise ConfigError(
-            "check_query knows the rules of dedup_by_id alone; dedup_by_sequence makes its checks "
-            "when it is applied."
+            f"{operator!r:.80} is no operator: give what dedup_by_id or dedup_by_sequence returned."
         )
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
@@ -86,14 +87,12 @@ def check_query(
     if sources is not None:
         sources, broker_retention_ms = _completed(spark, sources)
         retention_ms = retention_ms or broker_retention_ms
-    place = None if options.root is None else options.root.local_path("catalog.json")
     facts = Facts(
         settings=settings,
         complete=True,
         spark_version=spark.version,
         cores=cores,
         machine_bytes=machine_bytes(),
-        shards=options.shards or _partitions(settings),
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         sources=sources,
         kafka_retention_ms=retention_ms,
@@ -103,19 +102,48 @@ def check_query(
         guarantee=policy.guarantee,
         event_time=policy.event_time,
         by_source=bool(options.source_partition),
-        shared_local=options.shared_local,
-        catalog_local=None if place is None else str(place.parent),
         does_not_last=_does_not_last(df, operator),
     )
-    findings = advise(facts)
+    if isinstance(operator, SequenceOperator):
+        return _of_sequences(facts, operator.options, checkpoint)
+    options = operator.options
+    place = None if options.root is None else options.root.local_path("catalog.json")
+    findings = advise(
+        replace(
+            facts,
+            shards=options.shards or _partitions(settings),
+            shared_local=options.shared_local,
+            catalog_local=None if place is None else str(place.parent),
+        )
+    )
     if checkpoint is not None:
         findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
     return findings
 
 
-def _does_not_last(df: DataFrame, operator: Operator) -> str | None:
+def _of_sequences(
+    facts: Facts, options: SequenceOptions, checkpoint: str | os.PathLike[str] | None
+) -> list[Finding]:
+    producers = ProducerFacts(
+        expire_after_ms=options.policy().horizon_ms, max_producers=options.max_producers
+    )
+    findings = advise(replace(facts, producers=producers))
+    if checkpoint is not None:
+        evidence = (
+            "With which producer, partition, epoch, sequence and timestamp this checkpoint was "
+            "begun is in its state, which is not read here. The tasks of the first micro-batch "
+            "refuse others, and nothing is taken or lost then."
+        )
+        findings.append(Finding(rule="checkpoint", level=Level.UNKNOWN, evidence=evidence))
+    return in_order(findings)
+
+
+def _does_not_last(df: DataFrame, operator: Operator | SequenceOperator) -> str | None:
     try:
-        plan_of(df, operator.options)
+        if isinstance(operator, SequenceOperator):
+            plan_of_sequences(df, operator.options)
+        else:
+            plan_of(df, operator.options)
     except ConfigError as error:
         # What else is wrong is told when the operator is applied.
         return error.text if error.remedy == "unstable-id" else None

@@ -107,15 +107,22 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Hand on the micro-batch's metrics."""
-        batch = from_progress(event.progress, self.metrics)
+        batch = from_progress(event.progress, self.metrics) or sequences_from_progress(
+            event.progress, self.sequence_metrics
+        )
         if batch is None:
-            self._sequences(event)
             return
-        _check_states(batch)
+        try:
+            check_together(batch)
+        except StateError as error:
+            logger.error("query %s: %s", batch.query_name or batch.query_id, error)
         is_new = True
         with _harmless(f"micro-batch {batch.batch_id}"):
             is_new = self._runs.batch(batch, wall_clock_ms())
         if not is_new:  # the listener was added twice
+            return
+        if isinstance(batch, SequenceMetrics):
+            _call(self.on_sequences, batch)
             return
         if batch.other_queries:
             logger.warning(
@@ -127,19 +134,6 @@ class DedupListener(StreamingQueryListener):
             )  # fmt: skip
         _call(self.on_batch, batch)
 
-    def _sequences(self, event: QueryProgressEvent) -> None:
-        """Hand on the metrics of `dedup_by_sequence`, if there are any."""
-        batch = sequences_from_progress(event.progress, self.sequence_metrics)
-        if batch is None:
-            return
-        _check_states(batch)
-        is_new = True
-        with _harmless(f"micro-batch {batch.batch_id}"):
-            is_new = self._runs.sequences(batch, wall_clock_ms())
-        if not is_new:  # the listener was added twice
-            return
-        _call(self.on_sequences, batch)
-
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Note that the query lives."""
         with _harmless("a sign of life"):
@@ -150,13 +144,6 @@ class DedupListener(StreamingQueryListener):
         cause = cause_of(event.exception) if event.exception else None
         with _harmless("an end"):
             self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
-
-
-def _check_states(batch: BatchMetrics | SequenceMetrics) -> None:
-    try:
-        check_together(batch)
-    except StateError as error:
-        logger.error("query %s: %s", batch.query_name or batch.query_id, error)
 
 
 def _call(callback: Callable[[_Metrics], Any], batch: _Metrics) -> None:

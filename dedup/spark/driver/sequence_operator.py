@@ -209,6 +209,11 @@ _GROUP = build.GroupPass(
 )
 
 
+def plan_of_sequences(df: DataFrame, options: SequenceOptions) -> Plan:
+    """Return the plan for the tasks, without a look at the session; errors as the operator's."""
+    return _plan(df, options, build.user_columns(df, options.verdict))
+
+
 def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) -> Plan:
     body_columns = len(df.columns)
     producers = [resolver.resolve(column, "producer") for column in several(options.producer)]
