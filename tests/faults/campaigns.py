@@ -23,6 +23,8 @@ _LOCAL_ONLY = ("publish.synced", "publish.named")
 _FILES_ONLY = ("scan.begin", "files.group", "files.written", "files.collected")
 _SIDE_ONLY = ("sink.side.published",)
 _PENDING_LISTS_ONLY = ("pending_list.put.before", "pending_list.put.after")
+#: A micro-batch comes by once, and not by the second where the first has struck.
+_ONCE = ("files.planned", "files.published")
 #: Twice the faults there.
 _SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, "sweep.before", "sweep.after")
 #: A filter is fetched once it has left the state, and the cache is lost.
@@ -136,7 +138,7 @@ class Campaign:
         if self.numbered:
             rng = Random(self.seed)
             return {
-                "gaps": rng.choice(("emit", "emit", "drop")),
+                "gaps": rng.choice(("emit", "emit", "emit", "drop")),
                 "unknown": rng.choice(("emit", "emit", "drop")),
                 "ranges": rng.choice((64, 5)),
             }
@@ -176,6 +178,8 @@ class Campaign:
 
     def visits_at(self, name: str) -> int:
         """At most so many visits go by before each."""
+        if name in _ONCE:
+            return 0
         return min(self.visits_between, 1) if name in _SELDOM else self.visits_between
 
 
@@ -227,7 +231,7 @@ def numbered_campaigns(seed: int) -> Iterator[Campaign]:
     Those of the first round have kills alone, thirty at each point.
     """
     numbers = count(seed * 10_000)
-    usual = Campaign(0, batches=14, rows=240, per_point=10, visits_between=1)
+    usual = Campaign(0, batches=24, rows=150, per_point=10, visits_between=1)
     for turn, (store, sink) in enumerate(cycle(product(STORES, NUMBERED_INTO))):
         campaign = replace(usual, seed=next(numbers), store=store, numbered=sink)
         if turn >= len(STORES) * len(NUMBERED_INTO):
