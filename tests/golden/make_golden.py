@@ -6,7 +6,7 @@ Run it before a format changes, into a new folder; the old ones stay. ``checkpoi
 are those of a query that goes on from there; ``objects`` has a catalog with every kind of object in
 it, and the state rows that belong to it. With ``--objects`` behind the folder that is all: where
 the state row has not changed. With ``--sequences`` it is the checkpoint of a query with
-`dedup_by_sequence` alone, and a state row (``tests/golden/sequences-v1``).
+`dedup_by_sequence` alone, and its state rows (``tests/golden/sequences-v1``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id, dedup_by_sequence
+from dedup.core.sequence_state import SequenceState
 from tests.damage.world import World
 
 ROWS, BATCHES = 1500, 6
@@ -83,14 +84,15 @@ def go_on(rows: DataFrame, target: Path, output: str, until_batch: int) -> int:
     return max(int(path.name) for path in (target / "checkpoint" / "commits").glob("[0-9]*"))
 
 
-def numbered(value: int) -> tuple[str, int]:
-    """Producer and number of a record: a tenth has the number of an earlier record of another one.
+def numbered_records(batch: int) -> list[tuple[str, int, int]]:
+    """Producer, epoch and number of a micro-batch's records: a tenth are copies of the last hour's.
 
-    So one producer has a hole at every second number, more than are remembered.
+    Copies are those of another producer than what they stand for. So one has a hole at every second
+    number, more than are remembered.
     """
-    if value % 10 == 0 and value >= ROWS:
-        value -= ROWS - 1
-    return f"golden-{value % 5}", value // 5
+    values = range(batch * ROWS, (batch + 1) * ROWS)
+    numbers = [v - ROWS + 1 if v % 10 == 0 and v >= ROWS else v for v in values]
+    return [(f"golden-{v % 5}", 0, v // 5) for v in numbers]
 
 
 def run_sequences(spark: SparkSession, target: Path, output: str, until_batch: int) -> int:
@@ -135,6 +137,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as output:
         made = run_sequences if sequences else run
         last_batch = made(spark, target, output, BATCHES - 1)
+    if sequences:
+        table = spark.read.format("statestore").load(str(target / "checkpoint"))
+        for (row,) in table.select("value.groupState.shard_state").collect():
+            shard, _ = SequenceState.from_bytes(bytes(row)).shard
+            (target / f"state-{shard}.bin").write_bytes(row)
     (target / "made.json").write_text(
         json.dumps({"last_batch": last_batch, "pyspark": spark.version}) + "\n"
     )
