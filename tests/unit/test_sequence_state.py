@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -123,6 +124,13 @@ def test_other_rows_are_refused_by_what_they_are() -> None:
         ("counts", 0, 0, "a producer has no range"),
         ("firsts", (1, 0), CYCLE + 99, "ends before it begins"),
         ("firsts", (1, 1), CYCLE + 2, "overlap or are out of order"),
+        ("firsts", (0, 0), -1, "a position is below 0 or too large"),
+        ("lasts", (1, 1), 1 << 62, "a position is below 0 or too large"),
+        ("floors", 0, -1, "a floor is below 0 or above the newest position"),
+        ("floors", 1, CYCLE + 99, "a floor is below 0 or above the newest position"),
+        ("epochs", 2, -1, "an epoch is below 0"),
+        ("heard_ms", 2, -(1 << 62) - 1, "a time is too large"),
+        ("heard_ms", 2, (1 << 62) + 1, "a time is too large"),
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(
@@ -132,6 +140,17 @@ def test_a_table_that_contradicts_itself_is_refused(
     getattr(made.producers, column)[row] = value
     with pytest.raises(StateError, match=message):
         SequenceState.from_bytes(made.to_bytes())
+
+
+def test_a_producer_that_is_there_twice_is_refused() -> None:
+    """Which of the two is right nobody knows; half of what it sent would be judged as new."""
+    shard = SequenceShard()
+    shard.batch([("p", 0, 0), ("q", 0, 0)])
+    known = shard.state
+    twice = replace(known.producers, keys=Keys.from_list([b"p", b"p"]))
+    shard.row = replace(known, producers=twice).to_bytes()
+    with pytest.raises(StateError, match="a producer is there twice"):
+        shard.batch([("p", 0, 1)])
 
 
 def test_bytes_of_a_producer() -> None:
