@@ -23,7 +23,7 @@ class Remembered:
     epoch: int
     known_from: int
     positions: set[int]
-    heard_ms: int = 0
+    heard_ms: int = -(1 << 62)
 
     def runs(self) -> list[list[int]]:
         return runs_of(self.positions)
