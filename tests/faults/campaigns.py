@@ -226,15 +226,11 @@ def campaigns(seed: int) -> Iterator[Campaign]:
 
 
 def numbered_campaigns(seed: int) -> Iterator[Campaign]:
-    """Endlessly many of `dedup_by_sequence`: all state stores, both sinks, now and then a cluster.
+    """Endlessly many of `dedup_by_sequence`: all state stores, both sinks.
 
-    Those of the first round have kills alone, thirty at each point.
+    A round has ten kills at each point on each state store.
     """
-    numbers = count(seed * 10_000)
     usual = Campaign(0, batches=24, rows=150, per_point=10, visits_between=1)
-    for turn, (store, sink) in enumerate(cycle(product(STORES, NUMBERED_INTO))):
-        campaign = replace(usual, seed=next(numbers), store=store, numbered=sink)
-        if turn >= len(STORES) * len(NUMBERED_INTO):
-            kinds, cluster = (("kill",) * 4 + MIXED, turn % 4 == 2)
-            campaign = replace(campaign, kinds=kinds, cluster=cluster, per_point=4)
-        yield campaign
+    places = cycle(product(STORES, NUMBERED_INTO))
+    for number, (store, sink) in enumerate(places, start=seed * 10_000):
+        yield replace(usual, seed=number, store=store, numbered=sink)

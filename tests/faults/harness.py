@@ -368,9 +368,8 @@ def main() -> int:
                 f"{', '.join(where)}, seed {campaign.seed}: {result.kills} kills, "
                 f"{result.fired.total()} at points, {result.starts} starts, "
                 f"{result.speculated} run twice, {result.seconds:.0f} s, "
-                f"{result.outcome.lost} lost, {result.outcome.duplicated} duplicated"
-                + f"; {result.wrong}"
-                * bool(result.wrong),
+                f"{result.outcome.lost} lost, {result.outcome.duplicated} duplicated",
+                result.wrong,
                 flush=True,
             )
             if not result.wrong:
