@@ -156,6 +156,10 @@ fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minute
 faults: java $(VENV)/.ready-test ## kill a real query 1,000 times and compare with the truth (hours); FAULTS_ARGS="--kills 50"
 	@$(PY) -m tests.faults.harness $(FAULTS_ARGS)
 
+.PHONY: faults-sequences
+faults-sequences: java $(VENV)/.ready-test ## kill queries of dedup_by_sequence 30 times at each step (half an hour); FAULTS_ARGS="--each 3"
+	@$(PY) -m tests.faults.harness --numbered --kills 1 --each 30 $(FAULTS_ARGS)
+
 .PHONY: faults-kafka
 faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a real broker (25 minutes); FAULTS_ARGS="--kills 40"
 	@$(PY) -m tests.kafka.campaign $(FAULTS_ARGS)

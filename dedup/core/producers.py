@@ -16,6 +16,8 @@ _HEADER = struct.Struct("<QQQ")
 #: Bytes of a producer beside its key and its ranges: length, epoch, time, floor, number of ranges.
 _PRODUCER_BYTES = 4 + 8 + 8 + 8 + 1
 _RANGE_BYTES = 16
+#: Positions and times are smaller; see `dedup.core.parse`.
+_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,6 +155,7 @@ class Producers:
             table = np.zeros(used.shape, np.int64)
             table[used] = values
             tables.append(table)
+        _check_values(counts, epochs, heard_ms, floors, *tables)
         _check_order(used, *tables)
         return Producers(
             Keys(keys, offsets),
@@ -162,6 +165,21 @@ class Producers:
             counts.copy(),
             *tables,
         )
+
+
+def _check_values(
+    counts: U8, epochs: I64, heard_ms: I64, floors: I64, firsts: I64, lasts: I64
+) -> None:
+    """Refuse numbers that nobody writes, with which others would be computed past 64 bits."""
+    if min(firsts.min(initial=0), lasts.min(initial=0)) < 0 or lasts.max(initial=0) >= _LIMIT:
+        raise ValueError("a position is below 0 or too large")
+    newest = lasts[np.arange(len(counts)), counts.astype(np.int64) - 1]
+    if bool(((floors < 0) | (floors > newest)).any()):
+        raise ValueError("a floor is below 0 or above the newest position")
+    if epochs.min(initial=0) < 0:
+        raise ValueError("an epoch is below 0")
+    if bool(((heard_ms < -_LIMIT) | (heard_ms > _LIMIT)).any()):
+        raise ValueError("a time is too large")
 
 
 def _check_order(used: BOOL, firsts: I64, lasts: I64) -> None:

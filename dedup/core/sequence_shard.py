@@ -71,6 +71,8 @@ def process_sequences(
         If the processing time cannot be right (invariant 11).
     ConfigError
         If there are more producers than the rule allows.
+    StateError
+        If the state has a producer twice.
     """
     clocks = state.clocks
     clocks.check_jump(
@@ -160,13 +162,17 @@ class _NumberedRecords:
     def begin(
         producers: Producers, records: Records, judgeable: I64, hash_key: bytes
     ) -> _NumberedRecords:
-        """Find the producer of each record."""
+        """Find the producer of each record; StateError if the state has one of them twice."""
         known = len(producers)
         keys = Keys.concat([producers.keys, records.keys.take(judgeable)])
         hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
-        first = kernel.first_occurrence(keys.data, keys.offsets, hashes)[known:]
+        first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
+        if not np.array_equal(first[:known], np.arange(known)):
+            raise SequenceState.damaged("it contradicts itself: a producer is there twice")
         # The first records of new producers come behind the rows of the known ones.
-        found, rows = np.unique(np.concatenate([np.arange(known), first]), return_inverse=True)
+        found, rows = np.unique(
+            np.concatenate([np.arange(known), first[known:]]), return_inverse=True
+        )
         assert records.numbers is not None
         epochs, sequences = (numbers[judgeable] for numbers in records.numbers)
         return _NumberedRecords(

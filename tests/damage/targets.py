@@ -27,16 +27,19 @@ from dedup.catalog.gc.runs import check_lineage
 from dedup.catalog.repair.accepted_loss import AcceptedLoss
 from dedup.catalog.repair.backup import check_backup
 from dedup.catalog.segment_file import SegmentMeta
+from dedup.core import state_row
 from dedup.core.clocks import Observed
 from dedup.core.filter import HEADER_BYTES, FilterHead, SplitBlockFilter, head_bytes
 from dedup.core.keys import Keys
 from dedup.core.paged import may_hold
+from dedup.core.sequence import SequenceRule
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
-from dedup.errors import CatalogError, FilterDamaged, StateError
+from dedup.errors import CatalogError, ClockError, FilterDamaged, StateError
 from dedup.spark.executor import wire
 from tests.damage.mutate import mutated, mutated_json
 from tests.damage.world import OTHER_QUERY, RUN, World
+from tests.support.sequence_driver import SequenceShard
 
 #: So many of the inputs are compared between the C extension and numpy.
 COMPARED = 16
@@ -78,7 +81,14 @@ def targets() -> list[Target]:
         stranger = World(Path(folder) / "stranger", OTHER_QUERY, seed=2)
         world.close()
         stranger.close()
-        return [*_state(world, stranger), *_filters(world), *_json(world), *_kernels(), *_wire()]
+        return [
+            *_state(world, stranger),
+            *_sequences(),
+            *_filters(world),
+            *_json(world),
+            *_kernels(),
+            *_wire(),
+        ]
 
 
 # ---- the state row and its parts
@@ -158,6 +168,56 @@ def _state(world: World, stranger: World) -> list[Target]:
             "state row: tail", lambda rng: rebuilt(rng, head, mutated(rng, tail, [tail])), check
         ),
         Target("tail", lambda rng: mutated(rng, tail, [tail, other]), check_tail),
+    ]  # fmt: skip
+
+
+def _sequences() -> list[Target]:
+    """The state row of numbered records: its checksums right but for the first target."""
+    shard = SequenceShard(SequenceRule(ranges=5))
+    shard.batch([(f"p{n % 7}", n % 3, n * n % 50) for n in range(60)])
+    assert shard.row is not None
+    row = shard.row
+    whole = state_row.read(row, b"DDSQ", (1,), content="producers")
+    text, table = json.dumps(whole.fields()), bytes(whole.body)
+
+    def head(value: Any) -> bytes:
+        return zlib.compress(json.dumps(value).encode("utf-8", "surrogatepass"), 1)
+
+    def built(head: bytes, table: bytes) -> bytes:
+        return state_row.written(b"DDSQ", 1, 0, head, table)
+
+    def swapped(rng: random.Random) -> bytes:
+        """One number of the table is another."""
+        changed = bytearray(table)
+        at = rng.randrange(0, len(table) - 8)
+        low, high = rng.choice(((0, 3), (-(1 << 63), (1 << 63) - 1), (1 << 31, (1 << 31) + 60)))
+        struct.pack_into("<q", changed, at, rng.randint(low, high))
+        return built(bytes(whole.head), bytes(changed))
+
+    def check(data: bytes) -> bool:
+        reader = SequenceShard(shard.rule, shard.policy, row=data)
+        try:
+            found = reader.state
+            # What the next micro-batch asks of it, and what it leaves.
+            reader.run_id = found.clocks.run_id + "+"
+            reader.batch([("p1", 1, 3), ("p1", 1, 4), ("new", 0, 0)], now_ms=found.clocks.now_ms)
+        except (StateError, ClockError) as exc:
+            _says(exc)
+            return False
+        assert reader.state.to_bytes() == reader.row
+        return True
+
+    return [
+        Target("numbered state: bytes", lambda rng: mutated(rng, row, [row]), check),
+        Target(
+            "numbered state: head JSON",
+            lambda rng: built(head(mutated_json(rng, text)), table), check,
+        ),
+        Target(
+            "numbered state: table",
+            lambda rng: built(bytes(whole.head), mutated(rng, table, [table])), check,
+        ),
+        Target("numbered state: a number", swapped, check),
     ]  # fmt: skip
 
 

@@ -18,6 +18,8 @@ INPUTS = 1500
 NAMES = [
     "state row: bytes", "state row: head JSON", "state row: head text",
     "state row: compressed head", "state row: nested head", "state row: tail", "tail",
+    "numbered state: bytes", "numbered state: head JSON", "numbered state: table",
+    "numbered state: a number",
     "filter: bytes", "filter: checksums right", "filter: by pages",
     *(
         f"{kind}: {how}"
@@ -31,7 +33,8 @@ NAMES = [
 ]  # fmt: skip
 #: Checksums, or comparison with what is written, leave next to nothing to accept.
 REFUSE_ALL = (
-    "state row: compressed head", "state row: nested head", "filter: bytes", "certificate: bytes",
+    "state row: compressed head", "state row: nested head", "numbered state: bytes",
+    "filter: bytes", "certificate: bytes",
     "accepted_loss: bytes", "pending_list: bytes", "manifest backup: bytes", "lineage: bytes",
     "segment metadata: bytes",
 )  # fmt: skip

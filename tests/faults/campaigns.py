@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count, cycle, islice, product
+from random import Random
 from typing import Any
 
 from dedup import faults
@@ -22,12 +23,27 @@ _LOCAL_ONLY = ("publish.synced", "publish.named")
 _FILES_ONLY = ("scan.begin", "files.group", "files.written", "files.collected")
 _SIDE_ONLY = ("sink.side.published",)
 _PENDING_LISTS_ONLY = ("pending_list.put.before", "pending_list.put.after")
+#: A micro-batch comes by once, and not by the second where the first has struck.
+_ONCE = ("files.planned", "files.published")
 #: Twice the faults there.
 _SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, "sweep.before", "sweep.after")
 #: A filter is fetched once it has left the state, and the cache is lost.
 _FETCHES_ONLY = ("sidecar.fetch.after",)
 #: Visited while a query is born, and never again.
 BIRTH = ("certificate.put.before", "certificate.put.after")
+#: Where a query of numbered records is struck, by its sink.
+NUMBERED_INTO = {
+    # This sink's part of the driver is a process of its own.
+    "files": (
+        "pack.begin", "bodies.write", "pack.end", "group.begin", "group.read", "group.judged",
+        "group.update.before", "group.update.after", "group.end", "unpack.begin", "unpack.end",
+        "files.task.begin", "files.group", "files.written", "files.task.end",
+        "files.driver.before", "files.laid.out", "files.planned", "files.published",
+        "files.driver.published", "files.driver.after",
+    ),
+    # The last two are of the driver itself, with which everything ends.
+    "staged": ("group.update.after", "unpack.end", "sink.staged", "sink.published"),
+}  # fmt: skip
 #: So many segments expire, and are kept for so long, that their names leave the state.
 MANY_EXPIRED = {"bucket_length": "2 seconds", "keep_expired": "300 seconds"}
 #: Two executors on hosts of their own; a task that stands still is started again beside itself.
@@ -72,6 +88,13 @@ class Campaign:
         So many segments expire that their names leave the state; duplicates go to a side output.
     by_spark : bool
         Spark reads and writes the files, in place of the tasks.
+    numbered : str
+        Of numbered records, by `dedup_by_sequence`, into which sink: one of `NUMBERED_INTO`.
+    portions : int
+        Of numbered records, how many of the micro-batches are there only once the query rests, and
+        the last one was run again.
+    clone : bool
+        Of numbered records, whether a copy of the query goes on beside it, from its first rest.
     kinds : tuple of str
         What armed points do.
     per_point : int
@@ -98,6 +121,9 @@ class Campaign:
     pending_lists: bool = False
     side: bool = False
     by_spark: bool = False
+    numbered: str = ""
+    portions: int = 6
+    clone: bool = True
     cold: bool = False
     kinds: tuple[str, ...] = ("kill",)
     points: tuple[str, ...] = ()
@@ -109,6 +135,13 @@ class Campaign:
     @property
     def options(self) -> dict[str, Any]:
         """What the operator is given."""
+        if self.numbered:
+            rng = Random(self.seed)
+            return {
+                "gaps": rng.choice(("emit", "emit", "emit", "drop")),
+                "unknown": rng.choice(("emit", "emit", "drop")),
+                "ranges": rng.choice((64, 5)),
+            }
         return OPTIONS | (MANY_EXPIRED if self.pending_lists else {})
 
     def settings(self, cluster_url: str | None) -> dict[str, str]:
@@ -126,6 +159,8 @@ class Campaign:
 
     def where(self) -> tuple[str, ...]:
         """The points that faults are armed at."""
+        if self.numbered:
+            return self.points or NUMBERED_INTO[self.numbered]
         left_out: tuple[str, ...] = _FETCHES_ONLY + BIRTH[1:]
         left_out += _LOCAL_ONLY if self.s3 else _S3_ONLY
         left_out += () if self.side else _SIDE_ONLY
@@ -143,6 +178,8 @@ class Campaign:
 
     def visits_at(self, name: str) -> int:
         """At most so many visits go by before each."""
+        if name in _ONCE:
+            return 0
         return min(self.visits_between, 1) if name in _SELDOM else self.visits_between
 
 
@@ -186,3 +223,14 @@ def campaigns(seed: int) -> Iterator[Campaign]:
             of_a_kind += [ON_CLUSTER, TWICE, ZOMBIES]
         for campaign in (usual, *of_a_kind):
             yield replace(campaign, seed=next(numbers), store=store, s3=s3)
+
+
+def numbered_campaigns(seed: int) -> Iterator[Campaign]:
+    """Endlessly many of `dedup_by_sequence`: all state stores, both sinks.
+
+    A round has ten kills at each point on each state store.
+    """
+    usual = Campaign(0, batches=24, rows=150, per_point=10, visits_between=1)
+    places = cycle(product(STORES, NUMBERED_INTO))
+    for number, (store, sink) in enumerate(places, start=seed * 10_000):
+        yield replace(usual, seed=number, store=store, numbered=sink)

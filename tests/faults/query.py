@@ -2,7 +2,8 @@
 
     python -m tests.faults.query CONFIG.json
 
-It runs over all input there is and exits with 0. Every record goes on, with its verdict.
+It runs over all input there is and exits with 0. Every record goes on, with its verdict. Of
+numbered records, `numbered_query` says how.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dedup import dedup_by_id, faults
 from dedup.files import query as files
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.staged import SparkRows, StagedFiles
+from tests.faults.numbered_query import run_numbered
 from tests.support.object_store import s3_factory
 from tests.support.quick_spark import QUICK_SESSION
 from tests.support.spark_query import SCHEMA
@@ -47,7 +49,7 @@ def main() -> None:
     folder = Path(config["folder"])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = config["settings"] | {"spark.local.dir": str(folder / "local")}
-    options = config["options"]
+    options = dict(config["options"])
     if "spark.master" in settings:
         # Executors keep their caches on disks of their own.
         settings[f"spark.executorEnv.{faults.VARIABLE}"] = os.environ[faults.VARIABLE]
@@ -56,6 +58,17 @@ def main() -> None:
         settings["spark.python.daemon.module"] = "tests.faults.daemon"
         options |= {"cache_dir": str(folder / "cache")}
     spark = session(settings)
+    if config["numbered"]:
+        run_numbered(spark, config, folder)
+    else:
+        run_by_id(spark, config, folder, options)
+    (folder / SPECULATED).write_text(str(speculated(spark)))
+
+
+def run_by_id(
+    spark: SparkSession, config: dict[str, Any], folder: Path, options: dict[str, Any]
+) -> None:
+    """Take all input through `dedup_by_id`."""
     catalog = s3_factory(**config["s3"]) if config.get("s3") else str(folder / "catalog")
     given = {"maxFilesPerTrigger": "1"}
     records = spark.readStream.schema(SCHEMA).options(**given).parquet(str(folder / "input"))
@@ -89,7 +102,6 @@ def main() -> None:
         .start()
     )
     query.awaitTermination()
-    (folder / SPECULATED).write_text(str(speculated(spark)))
 
 
 def speculated(spark: SparkSession) -> int:

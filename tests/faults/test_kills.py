@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup import faults
-from tests.faults.campaigns import Campaign
-from tests.faults.harness import arm, run, write_input
+from tests.faults.campaigns import NUMBERED_INTO, Campaign
+from tests.faults.fleet import fleet, key_of, verdicts_of
+from tests.faults.harness import Result, arm, judged_by, model_of, run, write_input
 from tests.faults.truth import Outcome, judge
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S
@@ -50,6 +52,28 @@ def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(
     assert set(result.fired) == {(point, "freeze")}
     assert result.killed["all but a frozen worker"] == 1
     assert result.outcome == Outcome(records=2400, lost=0, duplicated=0)
+
+
+@pytest.mark.parametrize(
+    ("sink", "points"),
+    [
+        ("staged", ("group.update.after", "unpack.end", "sink.published")),
+        pytest.param("files", NUMBERED_INTO["files"], marks=pytest.mark.slow),
+    ],
+)
+def test_numbered_records_are_judged_as_by_the_rule(
+    tmp_path: Path, sink: str, points: tuple[str, ...]
+) -> None:
+    """Workers and driver die, and the last micro-batch of the first portion is run again."""
+    campaign = Campaign(
+        seed=7, batches=3, rows=150, numbered=sink, points=points, per_point=1, visits_between=1,
+        portions=1, clone=False, random_kill_s=0,
+    )  # fmt: skip
+    result = run(campaign, tmp_path / "query")
+    assert set(result.fired) == {(name, "kill") for name in points}
+    assert (result.starts > 1) == (sink == "staged")
+    assert result.replayed == 1
+    assert result.outcome.harm == 0
 
 
 # --- the harness itself can tell
@@ -107,6 +131,63 @@ def test_a_row_less_and_a_row_twice(done: tuple[Path, list[pa.Table]]) -> None:
     found = judged(output, given)
     assert found.lost >= 1
     assert found.duplicated >= 1
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> tuple[Campaign, Path, list[pa.Table]]:
+    """What a right query would have published of numbered records, made by the model."""
+    campaign = Campaign(seed=7, batches=5, rows=150, numbered="staged")
+    given = fleet(5, 150, seed=7)
+    model = model_of(campaign)
+    for number, table in enumerate(given):
+        folder = tmp_path / "output" / f"batch={number}"
+        folder.mkdir(parents=True)
+        right = verdicts_of(model, table.to_pylist())
+        told = []
+        for key in map(key_of, table.to_pylist()):
+            verdict = next(v for (whose, v), n in right.items() if whose == key and n)
+            right[key, verdict] -= 1
+            told.append(verdict)
+        pq.write_table(table.append_column("verdict", pa.array(told)), folder / "part.parquet")
+    return campaign, tmp_path, given
+
+
+def test_a_right_answer_to_numbered_records(
+    numbered: tuple[Campaign, Path, list[pa.Table]],
+) -> None:
+    campaign, folder, given = numbered
+    found = judged_by(campaign, folder, given)
+    assert found == Outcome(sum(map(len, given)), 0, 0, 0)
+    assert Result(campaign, found).wrong == ""
+    armed = Counter({("group.end", "kill"): 2})
+    assert Result(campaign, found, armed, armed=armed + armed).wrong == "never met: group.end kill"
+    found.cases.pop("wrapped")
+    assert Result(campaign, found).wrong == "never met: wrapped"
+    assert "lost=1" in Result(campaign, found, clone=Outcome(9, 1, 0)).wrong
+
+
+@pytest.mark.parametrize(
+    ("was", "says", "lost", "duplicated", "other"),
+    [("gap", "duplicate", 1, 0, 0), ("duplicate", "accept", 0, 1, 0), ("accept", "gap", 0, 0, 1),
+     ("duplicate", "fenced", 0, 0, 1), ("unnumbered", "fenced", 1, 0, 0)],
+)  # fmt: skip
+def test_one_wrong_verdict_on_a_numbered_record(
+    numbered: tuple[Campaign, Path, list[pa.Table]],
+    was: str,
+    says: str,
+    lost: int,
+    duplicated: int,
+    other: int,
+) -> None:
+    campaign, folder, given = numbered
+    path = folder / "output" / "batch=3" / "part.parquet"
+    table = pq.read_table(path, partitioning=None)
+    verdicts = table["verdict"].to_pylist()
+    verdicts[verdicts.index(was)] = says
+    wrong = table.set_column(table.num_columns - 1, "verdict", pa.array(verdicts))
+    pq.write_table(wrong, path)
+    records = sum(map(len, given))
+    assert judged_by(campaign, folder, given) == Outcome(records, lost, duplicated, other)
 
 
 def test_a_seed_gives_the_same_faults(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,11 +18,22 @@ COLUMNS = ["id", "at", "n", "verdict"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Records in; those lost and those duplicated, whether as rows or by their verdicts."""
+    """Records in; those lost and those duplicated, whether as rows or by their verdicts.
+
+    Of numbered records, also those with another verdict that has the same effect, and how often
+    which verdict and case was right: of a campaign that has met none of a kind it says nothing.
+    """
 
     records: int
     lost: int
     duplicated: int
+    other: int = 0
+    cases: dict[str, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def harm(self) -> int:
+        """How many records came out wrong."""
+        return self.lost + self.duplicated + self.other
 
 
 def judge(

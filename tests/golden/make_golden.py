@@ -5,7 +5,8 @@
 Run it before a format changes, into a new folder; the old ones stay. ``checkpoint`` and ``catalog``
 are those of a query that goes on from there; ``objects`` has a catalog with every kind of object in
 it, and the state rows that belong to it. With ``--objects`` behind the folder that is all: where
-the state row has not changed.
+the state row has not changed. With ``--sequences`` it is the checkpoint of a query with
+`dedup_by_sequence` alone, and its state rows (``tests/golden/sequences-v1``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id
+from dedup import dedup_by_id, dedup_by_sequence
+from dedup.core.sequence_state import SequenceState
 from tests.damage.world import World
 
 ROWS, BATCHES = 1500, 6
@@ -38,17 +40,9 @@ def new_ids(first_batch: int, last_batch: int) -> list[str]:
 
 def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int:
     """Go on from the checkpoint until a micro-batch is done; the last one that was."""
-    ticks = (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", ROWS)
-        .option("numPartitions", 2)
-        .option("startTimestamp", START_MS)
-        .option("advanceMillisPerBatch", HOUR_MS)
-        .load()
-    )
     v = F.col("value")
     number = F.when((v % 10 == 0) & (v >= ROWS), v - ROWS + 1).otherwise(v)
-    events = ticks.select(F.concat(F.lit("golden-"), number).alias("id"), "timestamp")
+    events = ticks(spark).select(F.concat(F.lit("golden-"), number).alias("id"), "timestamp")
     unique = events.transform(
         dedup_by_id(
             "id",
@@ -58,8 +52,25 @@ def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int
             **OPTIONS,
         )
     )
+    return go_on(unique, target, output, until_batch)
+
+
+def ticks(spark: SparkSession) -> DataFrame:
+    """Numbers from 0 on, so many a micro-batch, each an hour later."""
+    return (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", ROWS)
+        .option("numPartitions", 2)
+        .option("startTimestamp", START_MS)
+        .option("advanceMillisPerBatch", HOUR_MS)
+        .load()
+    )
+
+
+def go_on(rows: DataFrame, target: Path, output: str, until_batch: int) -> int:
+    """Run a query until a micro-batch is done; return the last one that was."""
     query = (
-        unique.writeStream.format("parquet")
+        rows.writeStream.format("parquet")
         .option("path", output)
         .option("checkpointLocation", str(target / "checkpoint"))
         .trigger(processingTime="1 second")
@@ -73,6 +84,34 @@ def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int
     return max(int(path.name) for path in (target / "checkpoint" / "commits").glob("[0-9]*"))
 
 
+def numbered_records(batch: int) -> list[tuple[str, int, int]]:
+    """Producer, epoch and number of a micro-batch's records: a tenth are copies of the last hour's.
+
+    Copies are those of another producer than what they stand for. So one has a hole at every second
+    number, more than are remembered.
+    """
+    values = range(batch * ROWS, (batch + 1) * ROWS)
+    numbers = [v - ROWS + 1 if v % 10 == 0 and v >= ROWS else v for v in values]
+    return [(f"golden-{v % 5}", 0, v // 5) for v in numbers]
+
+
+def run_sequences(spark: SparkSession, target: Path, output: str, until_batch: int) -> int:
+    """The same as `run`, of numbered records, all of which go on with their verdicts."""
+    v = F.col("value")
+    number = F.when((v % 10 == 0) & (v >= ROWS), v - ROWS + 1).otherwise(v)
+    records = ticks(spark).select(
+        F.concat(F.lit("golden-"), number % 5).alias("producer"),
+        F.floor(number / 5).alias("number"),
+        "timestamp",
+    )
+    judged = records.transform(
+        dedup_by_sequence(
+            "producer", "number", timestamp="timestamp", expire_after="3 hours", verdict="verdict"
+        )
+    )
+    return go_on(judged, target, output, until_batch)
+
+
 def write_objects(target: Path) -> None:
     """A catalog with one of every kind of object that we write, and its state rows."""
     world = World(target)
@@ -83,7 +122,9 @@ def write_objects(target: Path) -> None:
 def main() -> None:
     target = Path(sys.argv[1]).resolve()
     shutil.rmtree(target, ignore_errors=True)
-    write_objects(target / "objects")
+    sequences = "--sequences" in sys.argv
+    if not sequences:
+        write_objects(target / "objects")
     if "--objects" in sys.argv:
         return
     spark = (
@@ -94,7 +135,13 @@ def main() -> None:
         .getOrCreate()
     )
     with tempfile.TemporaryDirectory() as output:
-        last_batch = run(spark, target, output, BATCHES - 1)
+        made = run_sequences if sequences else run
+        last_batch = made(spark, target, output, BATCHES - 1)
+    if sequences:
+        table = spark.read.format("statestore").load(str(target / "checkpoint"))
+        for (row,) in table.select("value.groupState.shard_state").collect():
+            shard, _ = SequenceState.from_bytes(bytes(row)).shard
+            (target / f"state-{shard}.bin").write_bytes(row)
     (target / "made.json").write_text(
         json.dumps({"last_batch": last_batch, "pyspark": spark.version}) + "\n"
     )

@@ -606,4 +606,18 @@ MUTANTS = (
         "alive = np.ones(len(judgeable), np.bool_)",
         NUMBERS,
     ),
+    _mutant(
+        "a producer that the state has twice is known by its first row",
+        "core/sequence_shard.py",
+        "if not np.array_equal(first[:known], np.arange(known)):",
+        "if False:",
+        "unit/test_sequence_state.py",
+    ),
+    _mutant(
+        "a table of producers is believed whatever its numbers",
+        "core/producers.py",
+        "_check_values(counts, epochs, heard_ms, floors, *tables)",
+        "pass",
+        "unit/test_sequence_state.py",
+    ),
 )  # fmt: skip

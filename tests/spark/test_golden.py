@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,9 +17,11 @@ from pyspark.sql import SparkSession
 from dedup.catalog.repair.inspect import verify_segment
 from dedup.catalog.root import Root
 from dedup.spark.driver.state_reader import read_snapshot
+from tests.support.sequence_model import SequenceModel
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("v*/checkpoint"))
+SEQUENCES = sorted(path.parent.name for path in GOLDEN.glob("sequences-*/checkpoint"))
 
 
 def recipe() -> ModuleType:
@@ -29,17 +33,18 @@ def recipe() -> ModuleType:
     return module
 
 
-def committed_ids(folder: Path) -> list[str]:
-    """IDs in the files that the sink's log names; the log itself began before the copy."""
+def committed(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """Rows of the files that the sink's log names; the log itself began before the copy."""
     files = [
         json.loads(line)["path"].removeprefix("file://")
         for log in (folder / "_spark_metadata").glob("[0-9]*")
         for line in log.read_text().splitlines()[1:]
     ]
-    return [i for file in files for i in pq.read_table(file, columns=["id"])["id"].to_pylist()]
+    tables = [pq.read_table(file, columns=list(columns)) for file in files]
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     copied = tmp_path / str(request.param)
     shutil.copytree(GOLDEN / request.param, copied)
@@ -48,8 +53,10 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_there_are_some() -> None:
     assert VERSIONS == ["v2", "v3"]
+    assert SEQUENCES == ["sequences-v1"]
 
 
+@pytest.mark.parametrize("golden", VERSIONS, indirect=True)
 def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
     made = json.loads((golden / "made.json").read_text())
     root = Root(str(golden / "catalog"))
@@ -66,10 +73,27 @@ def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
         assert report.count == segment.count
 
 
+@pytest.mark.parametrize("golden", VERSIONS, indirect=True)
 def test_the_query_goes_on(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
     """The repeats of the last golden hour are known from the golden memory."""
     first = json.loads((golden / "made.json").read_text())["last_batch"] + 1
     make = recipe()
     last = make.run(spark, golden, str(tmp_path / "out"), first)
-    out = committed_ids(tmp_path / "out")
-    assert sorted(out) == sorted(make.new_ids(first, last))
+    out = committed(tmp_path / "out", "id")
+    assert sorted(out) == sorted((i,) for i in make.new_ids(first, last))
+
+
+@pytest.mark.parametrize("golden", SEQUENCES, indirect=True)
+def test_the_query_of_numbered_records_goes_on(
+    spark: SparkSession, golden: Path, tmp_path: Path
+) -> None:
+    """Copies of the last golden hour are known, and so is which numbers are still missing."""
+    first = json.loads((golden / "made.json").read_text())["last_batch"] + 1
+    make = recipe()
+    last = make.run_sequences(spark, golden, str(tmp_path / "out"), first)
+    model = SequenceModel()
+    judged = [model.batch(make.numbered_records(batch)) for batch in range(last + 1)]
+    right = sum(judged[first:], Counter())
+    assert {verdict for *_, verdict in right} == {"accept", "duplicate", "gap"}
+    out = Counter(committed(tmp_path / "out", "producer", "number", "verdict"))
+    assert out == {(name, number, verdict): n for (name, _, number, verdict), n in right.items()}

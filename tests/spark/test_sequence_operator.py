@@ -31,7 +31,8 @@ from dedup.spark.driver import build
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel
 from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, numbered, run_of, told
-from tests.support.spark_query import Query, listening, roll_back
+from tests.support.spark_query import Query, forget_commits, listening, roll_back
+from tests.support.state_stores import CHANGELOG, CHANGELOG_V2
 from tests.support.waiting import wait_until
 
 MARKED = {"verdict": "verdict"}
@@ -171,6 +172,34 @@ def test_workers_die_at_each_step(
         faults.arm(FAULTS, point, "kill", 2 * place)
     assert made.judged() == expected(batches)
     assert {(name, kind) for name, kind, _ in faults.fired(FAULTS)} == {(p, "kill") for p in points}
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param(CHANGELOG, id="changelog", marks=pytest.mark.slow),
+        pytest.param(CHANGELOG_V2, id="checkpoint v2"),
+    ],
+)
+def test_a_copy_goes_on_beside_its_original_on_other_state_stores(
+    spark: SparkSession, tmp_path: Path, store: dict[str, str]
+) -> None:
+    """Each from what was there, and Spark has forgotten the last commit of one."""
+    for name, value in store.items():
+        spark.conf.set(name, value)
+    made = query(spark, tmp_path, **MARKED)
+    made.add(*run_of("a", 0, 0, 3), "b/0:0").add("a/0:6", "b/1:0")
+    first = made.judged()
+    clone = copied(made, tmp_path / "clone")
+    clone.files_per_batch = 1
+    forget_commits(clone.checkpoint, 1)
+    made.add("a/0:5", "b/0:1")
+    on = made.judged()
+    assert on == [["a/0:5 gap", "b/0:1 fenced"]]
+    made.add("a/0:5", "a/0:7")
+    assert made.judged() == [["a/0:5 duplicate", "a/0:7 accept"]]
+    # The copy reads the same input, and knows nothing of its original.
+    assert clone.judged() == [first[1], *on, ["a/0:5 duplicate", "a/0:7 accept"]]
 
 
 def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
@@ -383,6 +412,7 @@ def test_the_state_of_another_partition_is_told(
         ({"expire_after": "0 s"}, "expire_after='0 s' must be at least a millisecond"),
         ({"max_producers": 0}, "max_producers=0 must be at least 1"),
         ({"ranges": 256}, "ranges=256 must be 1 to 255"),
+        ({"max_producers": 1 << 63}, r"max_producers=9223372036854775808 must be below 2\^63"),
         ({"max_producers": True}, "max_producers=True must be a whole number"),
         ({"accept_clock_jump": 1}, "accept_clock_jump=1 must be True or False"),
         ({"source_partition": "n"}, r"source_partition=\['n'\] needs a timestamp"),

@@ -7,7 +7,7 @@ Both are written from the rules alone, a position at a time and in sets, and sha
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -23,7 +23,7 @@ class Remembered:
     epoch: int
     known_from: int
     positions: set[int]
-    heard_ms: int = 0
+    heard_ms: int = -(1 << 62)
 
     def runs(self) -> list[list[int]]:
         return runs_of(self.positions)
@@ -36,7 +36,10 @@ class Remembered:
 
 @dataclass
 class SequenceModel:
-    """All producers; the arguments are the operator's options."""
+    """All producers; the arguments are the operator's options.
+
+    Their silence is measured by the times of their records, where `batch` is given them.
+    """
 
     gaps: str = "emit"
     unknown: str = "emit"
@@ -46,15 +49,22 @@ class SequenceModel:
     counts: Counter[str] = field(default_factory=Counter)
     query_ms: int = 0
     before_ms: int | None = None
+    watermark_ms: int = -(1 << 62)
 
     def restart(self) -> None:
         """Begin another run: the time up to its first micro-batch does not count."""
         self.before_ms = None
 
     def batch(
-        self, records: Iterable[tuple[object, int, int]], now_ms: int = 0
+        self,
+        records: Iterable[tuple[object, int, int]],
+        now_ms: int = 0,
+        times_ms: Mapping[tuple[object, int], int] | None = None,
     ) -> Counter[tuple[object, int, int, str]]:
-        """Judge (producer, epoch, sequence); return how often each had each verdict."""
+        """Judge (producer, epoch, sequence); return how often each had each verdict.
+
+        With the newest time of each producer's records of each epoch, it is by event time.
+        """
         if self.before_ms is not None and self.expire_ms is not None:
             self.query_ms += min(now_ms - self.before_ms, self.expire_ms // 4)
         self.before_ms = now_ms
@@ -73,21 +83,31 @@ class SequenceModel:
                     copies = sequences.count(sequence)
                     verdict = verdicts[place]
                     found[producer, epoch, sequence, verdict] += 1
-                    again = "duplicate" if self._goes_on(verdict) else verdict
+                    again = "duplicate" if self.goes_on(verdict) else verdict
                     found[producer, epoch, sequence, again] += copies - 1
-            alive = any(p == producer and verdict != "fenced" for p, _, _, verdict in found)
+            alive = {e for p, e, _, verdict in found if p == producer and verdict != "fenced"}
             if alive and producer in self.producers:
+                heard_ms = self.query_ms
+                if times_ms is not None:
+                    # What comes late counts as of the watermark.
+                    newest_ms = max(times_ms[producer, epoch] for epoch in alive)
+                    heard_ms = max(newest_ms, self.watermark_ms)
                 memory = self.producers[producer]
-                memory.heard_ms = max(memory.heard_ms, self.query_ms)
+                memory.heard_ms = max(memory.heard_ms, heard_ms)
+        until_ms = self.query_ms
+        if times_ms is not None:
+            until_ms = self.watermark_ms = max([self.watermark_ms, *times_ms.values()])
         if self.expire_ms is not None:
             for producer in list(self.producers):
-                if self.producers[producer].heard_ms < self.query_ms - self.expire_ms:
+                if self.producers[producer].heard_ms < until_ms - self.expire_ms:
                     del self.producers[producer]
+                    self.counts["expired"] += 1
         return +found
 
-    def _goes_on(self, verdict: str) -> bool:
-        policies = {"accept": "emit", "gap": self.gaps, "unknown": self.unknown}
-        return policies.get(verdict) == "emit"
+    def goes_on(self, verdict: str) -> bool:
+        """Whether records with a verdict leave the operator."""
+        policies = {"accept": "emit", "unnumbered": "emit", "gap": self.gaps}
+        return (policies | {"unknown": self.unknown}).get(verdict) == "emit"
 
     def _places(self, producer: object, epoch: int, sequences: set[int]) -> dict[int, int]:
         """Position -> sequence."""

@@ -116,6 +116,29 @@ def check_against_the_model(
             assert list(memory.ranges) == ranges
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_producers_expire_by_event_time_as_by_the_model(seed: int) -> None:
+    """With times out of order, within a micro-batch and between them."""
+    rng = Random(seed)
+    event = Policy(horizon_ms=100, bucket_ms=100, event_time=True)
+    model, shard = SequenceModel(expire_ms=100), SequenceShard(policy=event)
+    expired = 0
+    for batch in range(40):
+        records, times_ms = [], []
+        newest_ms: dict[tuple[object, int], int] = {}
+        for _ in range(rng.randint(0, 4)):
+            producer, epoch = rng.choice("abcdef"), rng.choice([0, 0, 0, 1])
+            at_ms = 30 * batch + rng.choice([-500, -40, 0, 0, 29])
+            records.append((producer, epoch, rng.randint(0, 9)))
+            times_ms.append(at_ms)
+            newest_ms[producer, epoch] = max(at_ms, newest_ms.get((producer, epoch), at_ms))
+        right = model.batch(records, times_ms=newest_ms)
+        verdicts = shard.batch(records, now_ms=1 << 40, times_ms=times_ms or None)
+        assert counted(records, verdicts) == right
+        expired += shard.counts["producers_expired"]
+    assert expired == model.counts["expired"] > 0
+
+
 @settings(max_examples=60)
 @given(batches_of(near))
 def test_what_goes_on_goes_on_once_and_nothing_else_is_lost(

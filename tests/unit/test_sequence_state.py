@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -20,7 +22,11 @@ from dedup.core.sequence import CYCLE, HALF_CYCLE, Handling, ProducerMemory, Seq
 from dedup.core.sequence_state import SequenceState
 from dedup.core.state import ShardState
 from dedup.errors import ClockError, ConfigError, StateError
+from tests.golden.make_golden import numbered_records
 from tests.support.sequence_driver import SequenceShard
+from tests.support.sequence_model import SequenceModel
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def state(producers: int = 3) -> SequenceState:
@@ -52,6 +58,37 @@ def test_a_row_reads_back() -> None:
     assert after.producers.heard_ms.tolist() == list(range(12))
     assert after.to_bytes() == before.to_bytes()
     assert len(SequenceState.from_bytes(SequenceState().to_bytes()).producers) == 0
+
+
+@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("sequences-*")), ids=lambda p: p.name)
+def test_rows_of_earlier_versions_are_read(golden: Path) -> None:
+    made = json.loads((golden / "made.json").read_text())
+    model = SequenceModel()
+    for batch in range(made["last_batch"] + 1):
+        model.batch(numbered_records(batch))
+    states = [SequenceState.from_bytes((golden / f"state-{n}.bin").read_bytes()) for n in range(2)]
+    assert [state.shard for state in states] == [(0, 2), (1, 2)]
+    known = {}
+    for state in states:
+        assert state.epoch == made["last_batch"]
+        assert state.made_of == (
+            "producer=producer (string)", "no epoch", "sequence=number",
+            "timestamp=timestamp (timestamp)",
+        )  # fmt: skip
+        # Five hours after the first micro-batch.
+        assert state.clocks.low_watermark_ms == 1_767_225_600_000 + 5 * 3_600_000
+        assert set(state.producers.heard_ms.tolist()) == {state.clocks.low_watermark_ms}
+        known |= {
+            f"golden-{key[-1:].decode()}": state.producers.memory(row)
+            for row, key in enumerate(state.producers.keys)
+        }
+    assert known == {
+        producer: ProducerMemory(
+            0, found.known_from, tuple((run[0], run[-1]) for run in found.runs())
+        )
+        for producer, found in model.producers.items()
+    }
+    assert sorted(len(memory.ranges) for memory in known.values()) == [1, 1, 1, 1, 64]
 
 
 def test_any_flipped_bit_and_any_cut_is_refused() -> None:
@@ -87,6 +124,13 @@ def test_other_rows_are_refused_by_what_they_are() -> None:
         ("counts", 0, 0, "a producer has no range"),
         ("firsts", (1, 0), CYCLE + 99, "ends before it begins"),
         ("firsts", (1, 1), CYCLE + 2, "overlap or are out of order"),
+        ("firsts", (0, 0), -1, "a position is below 0 or too large"),
+        ("lasts", (1, 1), 1 << 62, "a position is below 0 or too large"),
+        ("floors", 0, -1, "a floor is below 0 or above the newest position"),
+        ("floors", 1, CYCLE + 99, "a floor is below 0 or above the newest position"),
+        ("epochs", 2, -1, "an epoch is below 0"),
+        ("heard_ms", 2, -(1 << 62) - 1, "a time is too large"),
+        ("heard_ms", 2, (1 << 62) + 1, "a time is too large"),
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(
@@ -96,6 +140,17 @@ def test_a_table_that_contradicts_itself_is_refused(
     getattr(made.producers, column)[row] = value
     with pytest.raises(StateError, match=message):
         SequenceState.from_bytes(made.to_bytes())
+
+
+def test_a_producer_that_is_there_twice_is_refused() -> None:
+    """Which of the two is right nobody knows; half of what it sent would be judged as new."""
+    shard = SequenceShard()
+    shard.batch([("p", 0, 0), ("q", 0, 0)])
+    known = shard.state
+    twice = replace(known.producers, keys=Keys.from_list([b"p", b"p"]))
+    shard.row = replace(known, producers=twice).to_bytes()
+    with pytest.raises(StateError, match="a producer is there twice"):
+        shard.batch([("p", 0, 1)])
 
 
 def test_bytes_of_a_producer() -> None:

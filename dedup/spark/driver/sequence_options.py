@@ -60,6 +60,8 @@ class SequenceOptions:
             check_least(option, value)
         if self.ranges > MOST_RANGES:
             raise refused("ranges", self.ranges, f"be 1 to {MOST_RANGES}.")
+        if self.max_producers >= 1 << 63:  # the figures hold it in 64 bits
+            raise refused("max_producers", self.max_producers, "be below 2^63.")
         if not isinstance(self.accept_clock_jump, bool):
             raise refused("accept_clock_jump", self.accept_clock_jump, "be True or False.")
         for option in ("producer", "partition", "source_partition"):
