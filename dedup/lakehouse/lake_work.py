@@ -19,7 +19,7 @@ from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, StagedSlice
-from dedup.sinks.texts import only_utf8
+from dedup.sinks.texts import check_utf8, only_utf8
 from dedup.sinks.whole import Publication, WholePort, publish_whole
 from dedup.sinks.work import Answer
 
@@ -120,6 +120,8 @@ class LakeWork:
         for each in rows:
             if not each.num_rows:
                 continue
+            with only_utf8(f"table {self.table.columns.shown}"):
+                check_utf8(each)
             content += content_of(each)
             waiting.append(self.table.columns.rows(each))
             if sum(table.nbytes for table in waiting) >= CHUNK_BYTES:

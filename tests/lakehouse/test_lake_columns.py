@@ -297,6 +297,17 @@ def test_statistics_count_rows_and_nulls() -> None:
     assert json.loads(stats_of(collected[0])) == {"numRecords": 2, "nullCount": {"n": 2, "f": 0}}
 
 
+def test_a_whole_result_is_not_added_again_and_again(lake: Lake) -> None:
+    from pyspark.sql.types import StructType
+
+    from dedup.files.sink.files_format import FilesSinkSource
+    from dedup.lakehouse.lake_formats import DeltaSinkSource, IcebergSinkSource
+
+    for source in (FilesSinkSource, DeltaSinkSource, IcebergSinkSource):
+        with pytest.raises(ConfigError, match=r"outputMode\('complete'\) gives the whole result"):
+            source(lake.options()).streamWriter(StructType(), True)
+
+
 # --- tables that ask for more
 
 
