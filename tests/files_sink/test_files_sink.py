@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
@@ -133,6 +134,24 @@ def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: 
     assert sink.numbers() == once(1)
     foreign.rename(tmp_path / "elsewhere")
     sink.batch("run2", 1, [1], [2])
+    assert sink.numbers() == once(3)
+
+
+def test_a_folder_that_comes_while_a_plan_waits_is_no_micro_batch(
+    tmp_path: Path, armed: Path
+) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    faults.arm(armed, "files.planned", "raise")
+    with pytest.raises(faults.FaultInjected):
+        sink.batch("run1", 1, [1], [2])
+    foreign = tmp_path / "out/batch=1"
+    foreign.mkdir()
+    with pytest.raises(SinkError, match="was made by somebody else") as refused:
+        sink.batch("run2", 1, [1], [2])
+    assert refused.value.remedy == "sink-markers"
+    foreign.rmdir()
+    sink.batch("run3", 1, [1], [2])
     assert sink.numbers() == once(3)
 
 
@@ -399,6 +418,18 @@ def test_published_files_are_those_of_whole_micro_batches(
     sink.batch("run2", 1, [2], [3])
     assert len(published_files(place)) == 4
     assert all("any:any" not in name for name in published_files(place))
+
+
+def test_published_files_of_s3_are_told_by_their_keys(store: ObjectStore, tmp_path: Path) -> None:
+    place = store.uri(f"a%20b-{tmp_path.name}")
+    sink = FolderSink(place, tmp_path / "checkpoint", partition_by="day")
+    rows = pa.RecordBatch.from_pydict({"n": [1, 2], "day": ["a/b 1%", None]})
+    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, [rows])])
+    keys = [name.removeprefix("s3://") for name in published_files(place)]
+    found = ds.dataset(keys, filesystem=store.file_system(), partitioning="hive").to_table()
+    assert dict(zip(*found.select(["n", "day"]).to_pydict().values(), strict=True)) == {
+        1: "a/b 1%", 2: None
+    }  # fmt: skip
 
 
 def test_s3_needs_boto3(
