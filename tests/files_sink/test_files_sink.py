@@ -185,12 +185,23 @@ def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: 
     assert sink.numbers() == once(1)
 
 
-@pytest.mark.parametrize("made", ["_dedup.json", "batch=7/x.parquet"])
-def test_the_output_of_another_program_is_refused_at_the_start(tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize(
+    ("made", "whose"),
+    [
+        ("_dedup.json", "`dedup run`"),
+        ("batch=7/x.parquet", "another program"),
+        # Spark reads what is in this list, and nothing else in the folder.
+        ("_spark_metadata/0", "Spark's own file sink, whose list in _spark_metadata leaves out"),
+        ("_delta_log/0.json", "a table of Delta Lake"),
+    ],
+)
+def test_the_output_of_another_program_is_refused_at_the_start(
+    tmp_path: Path, made: str, whose: str
+) -> None:
     path = tmp_path / "out" / made
     path.parent.mkdir(parents=True)
     path.touch()
-    with pytest.raises(ConfigError, match=r"holds micro-batches of (`dedup run`|another program)"):
+    with pytest.raises(ConfigError, match=f"holds micro-batches of {whose}"):
         FolderSink(tmp_path / "out", tmp_path / "checkpoint")
 
 
