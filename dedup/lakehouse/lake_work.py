@@ -156,13 +156,17 @@ class LakeWork:
         batch = answers[0].batch
         staged = [answer.piece for answer in answers if isinstance(answer.piece, UncommittedSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
-        ledger.settle(self.table.setting, table_id=self.table.table_id)
-        known = None if self.options.accept_lost_markers else ledger.published()
+        content = sum((piece.content for piece in staged), Content())
+        published = ledger.published()
+        if content.rows or published is not None:
+            # A table into which nothing has come may be made anew.
+            ledger.settle(self.table.setting, table_id=self.table.table_id)
+        known = None if self.options.accept_lost_markers else published
         port = self.table.port(batch, [file for piece in staged for file in piece.files])
         outcome = publish_whole(
             batch,
             port,
-            sum((piece.content for piece in staged), Content()),
+            content,
             known_batch_id=known,
             accept_difference=self.options.accept_difference == batch.batch_id,
         )

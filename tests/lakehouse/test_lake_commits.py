@@ -356,6 +356,18 @@ def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     assert lake.found() == once(10)
 
 
+def test_a_table_into_which_nothing_came_may_be_made_anew(
+    lake: Lake, sink: Sink, tmp_path: Path
+) -> None:
+    sink.work.complete([sink.write("run1", 0, 0)])
+    if lake.format == DELTA:
+        shutil.rmtree(lake.folder / "numbers")
+    else:
+        lake.iceberg().catalog.drop_table("shop.numbers")
+    Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10))
+    assert lake.found() == once(10)
+
+
 def test_data_files_that_are_removed_before_the_commit(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
