@@ -53,7 +53,8 @@ class Compacted:
     files_before, files_after : int
         Files of those leaves.
     left_folders : int
-        Leaves with several small files of a kind that is not compacted, or beside folders.
+        Leaves with several small files of a kind that is not compacted, or beside folders, or that
+        somebody else has changed meanwhile.
     kept_bytes : int
         Of replaced files, which a later compaction removes.
     """
@@ -115,7 +116,9 @@ def compact(
                     if not _is_known(files) or _has_folders(leaf):
                         left += 1
                         continue
-                    _replace(leaf, groups, own)
+                    if not _replace(leaf, groups, own):
+                        left += 1
+                        continue
                 except (FileNotFoundError, DedupError):
                     if leaf.exists():
                         raise
@@ -201,7 +204,8 @@ def _is_known(files: Sequence[Path]) -> bool:
     return is_plain and all(other.equals(found[0], check_metadata=True) for other in found[1:])
 
 
-def _replace(leaf: Path, groups: Sequence[Sequence[Path]], own: Path) -> None:
+def _replace(leaf: Path, groups: Sequence[Sequence[Path]], own: Path) -> bool:
+    """Return whether fewer files are there now; not where somebody has changed the leaf."""
     name = uuid.uuid4().hex
     new = own / f"{_NEW}{name}"
     new.mkdir()
@@ -228,9 +232,16 @@ def _replace(leaf: Path, groups: Sequence[Sequence[Path]], own: Path) -> None:
         shutil.rmtree(new, ignore_errors=True)
         raise
     faults.point("compact.exchanged")
+    # A file that came after they were listed would go with those that are replaced, and the rows
+    # of one that was removed would be back.
+    listed = {path.name for group in groups for path in group}
+    is_same = listed == {path.name for path in _files(new)} and not _has_folders(new)
+    if not is_same:
+        exchange(new, leaf)
     sync(leaf.parent)
     new.rename(own / f"{_REPLACED}{wall_clock_ms()}-{name}")
     sync(own)
+    return is_same
 
 
 def _merge_parquet(files: Sequence[Path], path: Path) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.files.text_values import no_numbers, value_texts
+from dedup.sinks.texts import check_utf8
 
 _TO_ESCAPE = r'["\\\x00-\x1f]'
 
@@ -25,7 +26,10 @@ def json_lines(rows: pa.RecordBatch) -> bytes:
     ------
     DataError
         As `dedup.files.text_values.value_texts`.
+    UnicodeDecodeError
+        For a text that is not UTF-8: a reader takes nothing of a line that has one.
     """
+    check_utf8(rows)
     if not rows.num_columns:
         return b"{}\n" * int(rows.num_rows)
     fields = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +46,6 @@ _ON_COLUMNS = {
 RETENTION = "delta.setTransactionRetentionDuration"
 #: In the description of a ``varchar(n)``.
 _LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
-#: Texts of at most this length go into the statistics whole.
-_TEXT_CHARS = 64
 
 
 def columns_of(table: DeltaTable) -> list[TableColumn]:
@@ -192,46 +189,18 @@ def partition_text(shown: str, name: str, value: Any) -> str | None:
 
 
 def stats_of(file: pq.FileMetaData) -> str:
-    """Return the statistics of a file as Delta's protocol has them.
+    """Return the statistics of a file as Delta's protocol has them: rows and nulls, and no bounds.
 
-    Only bounds that mean the same to every reader: none of floats (of which NaN is left out), of
-    times, or of long texts.
+    Of a file that has bounds for some columns delta-rs (1.6) takes the others for bounded by null,
+    and passes by its rows where one asks for those (`DeltaTable.to_pyarrow_dataset`). There are
+    columns without: a long text, times, numbers that are none.
     """
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for number in range(file.num_columns):
         path = file.schema.column(number).path
         if "." in path:
             continue  # nested, or a name that looks like it
         chunks = [file.row_group(n).column(number).statistics for n in range(file.num_row_groups)]
-        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
-            continue
-        nulls[path] = sum(chunk.null_count for chunk in chunks)
-        without = [chunk for chunk in chunks if not chunk.has_min_max]
-        if len(without) == len(chunks) or any(chunk.num_values for chunk in without):
-            continue
-        try:
-            bounds = [(chunk.min, chunk.max) for chunk in chunks if chunk.has_min_max]
-        except OverflowError:
-            continue  # a time or date that Python has not
-        low, high = _bound(min(low for low, _ in bounds)), _bound(max(high for _, high in bounds))
-        if low is not None and high is not None:
-            least[path], greatest[path] = low, high
-    return json.dumps(
-        {"numRecords": file.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
-    )
-
-
-def _bound(value: Any) -> Any:
-    import datetime
-
-    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str) and len(value) <= _TEXT_CHARS:
-        return value
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return value.isoformat()
-    return None
+        if all(chunk is not None and chunk.has_null_count for chunk in chunks):
+            nulls[path] = sum(chunk.null_count for chunk in chunks)
+    return json.dumps({"numRecords": file.num_rows, "nullCount": nulls})

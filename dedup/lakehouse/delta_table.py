@@ -286,6 +286,12 @@ def delta_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Delt
                 f"Table {options.table} is divided by column {name!r} of type {kind}; this sink "
                 f"writes partitions of {', '.join(_PARTITION_KINDS)} alone."
             )
+    if not set(columns.given) - set(partition_by):
+        raise ConfigError(
+            f"Table {options.table} is divided by all columns that the stream has, and a file "
+            "without a column has no rows. Add another column of the table to the stream, such as "
+            "a null of its type."
+        )
     return DeltaFiles(options, columns, partition_by, shape_of(table), str(table.metadata().id))
 
 

@@ -19,7 +19,7 @@ from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, StagedSlice
-from dedup.sinks.texts import only_utf8
+from dedup.sinks.texts import check_utf8, only_utf8
 from dedup.sinks.whole import Publication, WholePort, publish_whole
 from dedup.sinks.work import Answer
 
@@ -120,6 +120,8 @@ class LakeWork:
         for each in rows:
             if not each.num_rows:
                 continue
+            with only_utf8(f"table {self.table.columns.shown}"):
+                check_utf8(each)
             content += content_of(each)
             waiting.append(self.table.columns.rows(each))
             if sum(table.nbytes for table in waiting) >= CHUNK_BYTES:
@@ -154,13 +156,17 @@ class LakeWork:
         batch = answers[0].batch
         staged = [answer.piece for answer in answers if isinstance(answer.piece, UncommittedSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
-        ledger.settle(self.table.setting, table_id=self.table.table_id)
-        known = None if self.options.accept_lost_markers else ledger.published()
+        content = sum((piece.content for piece in staged), Content())
+        published = ledger.published()
+        if content.rows or published is not None:
+            # A table into which nothing has come may be made anew.
+            ledger.settle(self.table.setting, table_id=self.table.table_id)
+        known = None if self.options.accept_lost_markers else published
         port = self.table.port(batch, [file for piece in staged for file in piece.files])
         outcome = publish_whole(
             batch,
             port,
-            sum((piece.content for piece in staged), Content()),
+            content,
             known_batch_id=known,
             accept_difference=self.options.accept_difference == batch.batch_id,
         )

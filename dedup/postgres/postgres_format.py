@@ -16,6 +16,7 @@ class PostgresSinkSource(SinkSource):
     format_name = FORMAT
     to_read = 'a table, use format("jdbc")'
     for_batches = 'df.write.format("jdbc")'
+    takes_complete = True
 
     def work(self, schema: StructType) -> PostgresWork:
         """Return the work, when table and columns have been looked at."""

@@ -16,6 +16,8 @@ from dedup.sinks.batch_folders import number_of
 OWNER = "_dedup.query"
 #: What `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
+#: Folders of others, whose readers and cleaners go by a list, and not by the files that are there.
+_LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 
 
@@ -82,8 +84,11 @@ def foreign_to_all(output: Root) -> str | None:
         return None
     if output.exists(_RUN):
         return "`dedup run`"
-    shown = (number_of(name) for name in output.folders())
-    return "another program" if any(number is not None for number in shown) else None
+    folders = output.folders()
+    for name, whose in _LISTS.items():
+        if name in folders:
+            return f"{whose}, whose list in {name} leaves out all other files"
+    return "another program" if any(number_of(name) is not None for name in folders) else None
 
 
 def _other(output: Root, mine: dict[str, str]) -> str | None:

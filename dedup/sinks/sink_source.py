@@ -22,11 +22,15 @@ class SinkSource(DataSource):
     format_name : str
     to_read, for_batches : str
         What to use in its place, as the end of a sentence.
+    takes_complete : bool
+        Whether the whole result of a query may come anew in each micro-batch, as outputMode
+        ``complete`` has it: readers of Kafka, or a key of PostgreSQL, put the newest in its place.
     """
 
     format_name: ClassVar[str]
     to_read: ClassVar[str]
     for_batches: ClassVar[str]
+    takes_complete: ClassVar[bool] = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -49,6 +53,14 @@ class SinkSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; Spark calls it on the driver."""
+        if overwrite and not self.takes_complete:
+            raise ConfigError(
+                f"Format {self.format_name} adds the rows of each micro-batch to those before, and "
+                "outputMode('complete') gives the whole result again each time, so that its rows "
+                "would be there many times. Use outputMode('append'), with a watermark; or put the "
+                "newest result in place of the one before, by a function for foreachBatch, or by "
+                'format("dedup_postgres") in mode upsert.'
+            )
         return SinkStreamWriter(self.work(schema))
 
     @abstractmethod

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
 
 from dedup.errors import DataError
 
@@ -34,3 +36,20 @@ def only_utf8(where: str) -> Iterator[None]:
             "pyspark.sql.functions before the sink, or leave the column binary. Nothing of the "
             "micro-batch was published by this task."
         ) from None
+
+
+def check_utf8(rows: pa.RecordBatch) -> None:
+    """Refuse rows of which a text, also within lists, maps or structures, is not UTF-8.
+
+    Raises
+    ------
+    UnicodeDecodeError
+        With the bytes of that text; within `only_utf8` it becomes a `DataError`.
+    """
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        for column in rows.columns:
+            with suppress(OverflowError):  # a time or date that Python has not
+                column.to_pylist()  # which tells the text
+        raise

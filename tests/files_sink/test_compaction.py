@@ -203,6 +203,32 @@ def test_lines_without_an_end(tmp_path: Path) -> None:
     assert file.read_text() == '{"n":1}\n{"n":2}\n'
 
 
+@pytest.mark.parametrize("what", ["comes", "goes"])
+def test_what_somebody_changes_meanwhile_stays_so(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that came late went with those that are replaced; rows of one that went came back."""
+    sink = made(tmp_path, file_format="json")
+    one, *_ = published_files(sink.path)
+    changed: list[str] = []
+
+    def point(here: str, path: object = None) -> None:
+        if here == "compact.written" and not changed:
+            changed.append(one)
+            if what == "comes":
+                Path(one).with_name("theirs.json").write_text('{"n":200}\n')
+            else:
+                Path(one).unlink()
+
+    monkeypatch.setattr(faults, "point", point)
+    assert compact(sink).left_folders == 1
+    assert changed
+    numbers = once(120) + Counter([200]) if what == "comes" else once(120) - Counter(range(10))
+    assert sink.numbers() == numbers
+    assert compact(sink).folders == 1
+    assert sink.numbers() == numbers
+
+
 def test_a_damaged_file_is_named_and_its_folder_stays(tmp_path: Path) -> None:
     sink = made(tmp_path)
     name = published_files(sink.path)[7]

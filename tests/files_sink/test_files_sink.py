@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
@@ -122,14 +123,35 @@ def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: 
     assert sink.numbers() == once(3)
 
 
+def test_a_folder_that_comes_while_a_plan_waits_is_no_micro_batch(
+    tmp_path: Path, armed: Path
+) -> None:
+    sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
+    sink.batch("run1", 0, [0])
+    faults.arm(armed, "files.planned", "raise")
+    with pytest.raises(faults.FaultInjected):
+        sink.batch("run1", 1, [1], [2])
+    foreign = tmp_path / "out/batch=1"
+    foreign.mkdir()
+    with pytest.raises(SinkError, match="was made by somebody else") as refused:
+        sink.batch("run2", 1, [1], [2])
+    assert refused.value.remedy == "sink-markers"
+    foreign.rmdir()
+    sink.batch("run3", 1, [1], [2])
+    assert sink.numbers() == once(3)
+
+
 @pytest.mark.parametrize(
     "options", [{"file_format": "json"}, {"file_format": "csv"}, {"partition_by": "day"}]
 )
-def test_a_text_that_is_not_utf_8_is_told(options: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [b'\xff"\xfe', b"\x80"])
+def test_a_text_that_is_not_utf_8_is_told(
+    options: dict[str, str], text: bytes, tmp_path: Path
+) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", **options)
-    day = pa.array([b"ok", b'\xff"\xfe'], pa.binary()).view(pa.string())
-    rows = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64()), day], names=["n", "day"])
-    with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.*xff.*make_valid_utf8"):
+    day = pa.array([b"ok", text, "\u00e9".encode()], pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), day], names=["n", "day"])
+    with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.*x(ff|80).*make_valid_utf8"):
         sink.work.write(sink.batch_of("run1", 0), 0, [rows])
     assert sink.numbers() == once(0)
 
@@ -149,12 +171,23 @@ def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: 
     assert sink.numbers() == once(1)
 
 
-@pytest.mark.parametrize("made", ["_dedup.json", "batch=7/x.parquet"])
-def test_the_output_of_another_program_is_refused_at_the_start(tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize(
+    ("made", "whose"),
+    [
+        ("_dedup.json", "`dedup run`"),
+        ("batch=7/x.parquet", "another program"),
+        # Spark reads what is in this list, and nothing else in the folder.
+        ("_spark_metadata/0", "Spark's own file sink, whose list in _spark_metadata leaves out"),
+        ("_delta_log/0.json", "a table of Delta Lake"),
+    ],
+)
+def test_the_output_of_another_program_is_refused_at_the_start(
+    tmp_path: Path, made: str, whose: str
+) -> None:
     path = tmp_path / "out" / made
     path.parent.mkdir(parents=True)
     path.touch()
-    with pytest.raises(ConfigError, match=r"holds micro-batches of (`dedup run`|another program)"):
+    with pytest.raises(ConfigError, match=f"holds micro-batches of {whose}"):
         FolderSink(tmp_path / "out", tmp_path / "checkpoint")
 
 
@@ -382,6 +415,18 @@ def test_published_files_are_those_of_whole_micro_batches(
     sink.batch("run2", 1, [2], [3])
     assert len(published_files(place)) == 4
     assert all("any:any" not in name for name in published_files(place))
+
+
+def test_published_files_of_s3_are_told_by_their_keys(store: ObjectStore, tmp_path: Path) -> None:
+    place = store.uri(f"a%20b-{tmp_path.name}")
+    sink = FolderSink(place, tmp_path / "checkpoint", partition_by="day")
+    rows = pa.RecordBatch.from_pydict({"n": [1, 2], "day": ["a/b 1%", None]})
+    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, [rows])])
+    keys = [name.removeprefix("s3://") for name in published_files(place)]
+    found = ds.dataset(keys, filesystem=store.file_system(), partitioning="hive").to_table()
+    assert dict(zip(*found.select(["n", "day"]).to_pydict().values(), strict=True)) == {
+        1: "a/b 1%", 2: None
+    }  # fmt: skip
 
 
 def test_s3_needs_boto3(

@@ -262,29 +262,50 @@ def test_what_a_divided_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lake", [DELTA], indirect=True)
-def test_statistics_let_readers_pass_files_by(lake: Lake, tmp_path: Path) -> None:
-    sink = Sink(lake, tmp_path / "checkpoint")
-    sink.batch("run1", 0, range(10))
-    sink.batch("run1", 1, range(100, 110))
+def test_a_stream_of_nothing_but_what_divides_a_table(lake: Lake, tmp_path: Path) -> None:
+    divided(lake)
+    # A file without columns would have no rows.
+    with pytest.raises(ConfigError, match="by all columns that the stream has"):
+        Sink(lake, tmp_path / "checkpoint", DIVIDED[:2])
+
+
+@pytest.mark.parametrize("lake", [DELTA], indirect=True)
+def test_rows_are_found_by_every_column(lake: Lake, tmp_path: Path) -> None:
+    import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
+    # One column more that has bounds in no file, and one that has them in one file alone.
+    stream = [("n", "bigint"), ("text", "string"), ("f", "double")]
+    sink = Sink(lake, tmp_path / "checkpoint", stream)
+    for number, text in enumerate(["short", "long" * 30]):
+        rows = pa.RecordBatch.from_pydict({"n": [number], "text": [text], "f": [float(number)]})
+        sink.work.complete([sink.write("run1", number, 0, rows)])
     table = DeltaTable(str(lake.folder / "numbers"))
-    told = pa.table(table.get_add_actions(flatten=True)).sort_by("min.n").to_pydict()
-    assert told["num_records"] == [10, 10]
-    assert told["min.n"] == [0, 100]
-    assert told["max.n"] == [9, 109]
-    assert told["null_count.text"] == [0, 0]
+    assert pa.table(table.get_add_actions(flatten=True))["num_records"].to_pylist() == [1, 1]
+    for number, text in enumerate(["short", "long" * 30]):
+        for wanted in ("n", number), ("text", text), ("f", float(number)):
+            found = table.to_pyarrow_table(filters=ds.field(wanted[0]) == wanted[1])
+            assert found["n"].to_pylist() == [number], wanted
 
 
-def test_statistics_of_nothing_but_nulls() -> None:
+def test_statistics_count_rows_and_nulls() -> None:
     import io
 
     collected: list[pq.FileMetaData] = []
     table = pa.table({"n": pa.array([None, None], pa.int64()), "f": [1.0, float("nan")]})
     pq.write_table(table, io.BytesIO(), metadata_collector=collected)
-    assert json.loads(stats_of(collected[0])) == {
-        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"n": 2, "f": 0}
-    }  # fmt: skip
+    assert json.loads(stats_of(collected[0])) == {"numRecords": 2, "nullCount": {"n": 2, "f": 0}}
+
+
+def test_a_whole_result_is_not_added_again_and_again(lake: Lake) -> None:
+    from pyspark.sql.types import StructType
+
+    from dedup.files.sink.files_format import FilesSinkSource
+    from dedup.lakehouse.lake_formats import DeltaSinkSource, IcebergSinkSource
+
+    for source in (FilesSinkSource, DeltaSinkSource, IcebergSinkSource):
+        with pytest.raises(ConfigError, match=r"outputMode\('complete'\) gives the whole result"):
+            source(lake.options()).streamWriter(StructType(), True)
 
 
 # --- tables that ask for more

@@ -356,6 +356,18 @@ def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     assert lake.found() == once(10)
 
 
+def test_a_table_into_which_nothing_came_may_be_made_anew(
+    lake: Lake, sink: Sink, tmp_path: Path
+) -> None:
+    sink.work.complete([sink.write("run1", 0, 0)])
+    if lake.format == DELTA:
+        shutil.rmtree(lake.folder / "numbers")
+    else:
+        lake.iceberg().catalog.drop_table("shop.numbers")
+    Sink(lake, tmp_path / "checkpoint").batch("run2", 1, range(10))
+    assert lake.found() == once(10)
+
+
 def test_data_files_that_are_removed_before_the_commit(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,8 +502,9 @@ def test_markers_name_query_and_sink(sink: Sink, lake: Lake) -> None:
     assert f"dedup.marker.{QUERY}.iceberg" in lake.iceberg().properties
 
 
-def test_a_text_that_is_not_utf_8_is_told(sink: Sink) -> None:
-    text = pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string())
-    rows = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64()), text], names=["n", "text"])
-    with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.xff.*make_valid_utf8"):
+@pytest.mark.parametrize("wrong", [b"\xff\xfe", b"\x80"])
+def test_a_text_that_is_not_utf_8_is_told(sink: Sink, wrong: bytes) -> None:
+    text = pa.array([b"ok", wrong, "\u00e9".encode()], pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), text], names=["n", "text"])
+    with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.x(ff|80).*make_valid_utf8"):
         sink.write("run1", 0, 0, rows)

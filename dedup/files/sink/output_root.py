@@ -70,6 +70,17 @@ class OutputRoot(Root):
             )
         _EXCLUSIVE.add((self._uri, os.getpid()))
 
+    def uri(self, name: str) -> str:
+        """Return the path of a file, or the URI of an object, whose key stands there as it is.
+
+        Readers take it so (Spark, DuckDB, pyarrow with a file system), other than the URI of the
+        output, which pyarrow decodes.
+        """
+        if self._uri is None:
+            return self.url(name)
+        bucket, folder, _ = _parsed(self._uri)
+        return "s3://" + "/".join(part for part in (bucket, folder, name) if part)
+
     def create_bytes(self, name: str, data: bytes) -> bool:
         """Write an object that is not there yet; return False, writing nothing, where it is.
 

@@ -98,12 +98,32 @@ class LocalOutput:
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
+        self._refuse_foreign(plan)
         if not source.exists() and not (self._path / folder_of(number)).exists():
             # Looked up in this order, another start may have renamed it in between.
             if anew is None:
                 raise _gone(self.root, plan, plan.folder)
             source = self._path / self.lay_out(number, anew)[0]
         publish_folder(source, self._path, number)
+
+    def _refuse_foreign(self, plan: BatchPlan) -> None:
+        """Refuse a folder in the place of a micro-batch that is still staged.
+
+        It would be taken for the micro-batch, and what is staged be deleted. Where the last step
+        was no rename, but a copy (`publish_folder`), it has the files of the plan.
+        """
+        target = self._path / folder_of(plan.marker.batch_id)
+        # In this order: a start that renames it in between takes the other away.
+        if not target.exists() or not (self._path / plan.folder).exists():
+            return
+        if not all((target / file.name).exists() for file in plan.files):
+            raise SinkError(
+                f"{target} was made by somebody else while micro-batch {plan.marker.batch_id} was "
+                f"on its way there: what belongs there still waits as {plan.folder}. Nothing was "
+                "published, and nothing is lost. Move that folder elsewhere, and start the query "
+                "again.",
+                remedy="sink-markers",
+            )
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
         """Return the files in the folder of the micro-batch, its own name if it has none."""

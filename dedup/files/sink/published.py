@@ -22,7 +22,8 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
     Returns
     -------
     list of str
-        Paths, or ``s3://`` URIs without credentials.
+        Paths, or ``s3://bucket/key`` without credentials, the key as it is: nothing in it is
+        percent-encoded but what is so in the store.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
     # A micro-batch begins when the one before it is whole: of the last alone files may be missing.
     if found and not is_whole(root, found[-1]):
         found.pop()
-    return [root.url(name) for plan in found for name, _ in _objects(plan)]
+    return [root.uri(name) for plan in found for name, _ in _objects(plan)]
 
 
 def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
