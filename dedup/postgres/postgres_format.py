@@ -16,7 +16,11 @@ class PostgresSinkSource(SinkSource):
     format_name = FORMAT
     to_read = 'a table, use format("jdbc")'
     for_batches = 'df.write.format("jdbc")'
-    takes_complete = True
+
+    @property
+    def takes_complete(self) -> bool:
+        """Whether a key tells which rows a new result takes the place of."""
+        return "key" in self.options
 
     def work(self, schema: StructType) -> PostgresWork:
         """Return the work, when table and columns have been looked at."""

@@ -22,18 +22,23 @@ class SinkSource(DataSource):
     format_name : str
     to_read, for_batches : str
         What to use in its place, as the end of a sentence.
-    takes_complete : bool
-        Whether the whole result of a query may come anew in each micro-batch, as outputMode
-        ``complete`` has it: readers of Kafka, or a key of PostgreSQL, put the newest in its place.
     """
 
     format_name: ClassVar[str]
     to_read: ClassVar[str]
     for_batches: ClassVar[str]
-    takes_complete: ClassVar[bool] = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+
+    @property
+    def takes_complete(self) -> bool:
+        """Whether the whole result of a query may come anew in each micro-batch.
+
+        As outputMode ``complete`` has it: readers of Kafka, or a key of PostgreSQL, put the newest
+        in its place.
+        """
+        return False
 
     @classmethod
     def name(cls) -> str:

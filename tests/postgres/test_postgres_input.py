@@ -9,11 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
 from dedup.postgres import copy_rows
 from dedup.postgres.column_types import column_type
 from dedup.postgres.connections import connected, forget_connections
+from dedup.postgres.postgres_format import PostgresSinkSource
 from dedup.postgres.postgres_options import postgres_options
 from dedup.postgres.postgres_work import ready
 from tests.postgres.server import Server, free_port
@@ -50,6 +52,21 @@ def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
     right = {"dsn": "host=h", "table": "rows", "checkpointLocation": "c"}
     with pytest.raises(ConfigError, match=why):
         postgres_options(right | given)
+
+
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_a_whole_result_is_not_added_again_and_again(mode: str) -> None:
+    source = PostgresSinkSource({"dsn": "host=h", "table": "rows", "mode": mode})
+    with pytest.raises(ConfigError, match=r"dedup_postgres adds the rows .*many times.*mode upsert"):
+        source.streamWriter(StructType(), overwrite=True)
+
+
+def test_a_whole_result_goes_where_a_key_tells_its_rows(dsn: str, tmp_path: Path) -> None:
+    run(dsn, MAKE)
+    given = {"dsn": dsn, "table": "rows", "mode": "upsert", "key": "n"}
+    source = PostgresSinkSource({**given, "checkpointLocation": str(tmp_path)})
+    schema = StructType().add("n", "int").add("text", "string")
+    assert source.streamWriter(schema, overwrite=True)
 
 
 def test_sessions_notice_a_server_that_is_gone_as_the_user_says(dsn: str) -> None:

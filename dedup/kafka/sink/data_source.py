@@ -18,7 +18,11 @@ class KafkaSinkSource(SinkSource):
     format_name = "dedup_kafka"
     to_read = 'from Kafka, use dedup.kafka.kafka_records, or format("kafka")'
     for_batches = 'df.write.format("kafka")'
-    takes_complete = True
+
+    @property
+    def takes_complete(self) -> bool:
+        """Readers of Kafka tell the newest record of a key from those before."""
+        return True
 
     def work(self, schema: StructType) -> SinkTask:
         """Return the work, when columns and cluster have been looked at."""
