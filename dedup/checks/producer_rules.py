@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dedup.checks.facts import Facts
 from dedup.checks.findings import Assessment, Takes, breaks, costs, fine, unknown
-from dedup.checks.guarantee_rules import HDFS_STORE, STORE
 from dedup.checks.kafka_rules import in_days, named
 
 #: From this share of `max_producers` on more of them should be asked for.
@@ -99,20 +98,4 @@ def producer_memory(facts: Facts) -> Assessment | None:
     return unknown(
         "How much memory a Python worker needs for a shard's share of a micro-batch was measured "
         "for dedup_by_id alone. max_shard_batch_bytes bounds the share here as well."
-    )
-
-
-def producer_store(facts: Facts) -> Assessment | None:
-    """The state is a row per shard, whole in every micro-batch."""
-    if facts.producers is None:
-        return None
-    store = facts.setting(STORE, HDFS_STORE)
-    if store == HDFS_STORE:
-        return fine(
-            "The state store is Spark's default, HDFS-backed: the state is one row per shard, of "
-            "all its producers."
-        )
-    return unknown(
-        f"The state store is {store or 'not known'}. dedup_by_sequence was tried with Spark's "
-        "default alone, which is HDFS-backed."
     )

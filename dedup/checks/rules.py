@@ -44,7 +44,7 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
 #: `dedup_by_sequence` there are others in their place.
 _OF_IDS = (
     "catalog-place", "guarantee", "horizon-retention", "source-clocks", "shard-layout",
-    "batch-memory", "pyspark-memory", "state-store",
+    "batch-memory", "pyspark-memory",
 )  # fmt: skip
 SEQUENCE_RULES: dict[str, Callable[[Facts], Assessments]] = {
     **{name: rule for name, rule in RULES.items() if name not in _OF_IDS},
@@ -53,7 +53,6 @@ SEQUENCE_RULES: dict[str, Callable[[Facts], Assessments]] = {
     "source-clocks": producer_rules.producer_clocks,
     "max-producers": producer_rules.max_producers,
     "batch-memory": producer_rules.producer_memory,
-    "state-store": producer_rules.producer_store,
 }
 
 

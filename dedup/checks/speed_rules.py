@@ -148,12 +148,15 @@ def state_store(facts: Facts) -> Assessment:
     if store is None:
         return unknown(f"Not known: {STORE}. {HOW_SETTINGS}")
     if store == HDFS_STORE:
+        row = "at most state_budget_bytes, so its heap and snapshots stay small"
+        if facts.producers is not None:
+            row = "all its producers"
         return fine(
-            "The state store is Spark's default, HDFS-backed: the state is one row per "
-            "shard of at most state_budget_bytes, so its heap and snapshots stay small."
+            "The state store is Spark's default, HDFS-backed: the state is one row per shard of "
+            f"{row}."
         )
     if store != ROCKSDB_STORE:
-        return unknown(f"The state store is {store}, which was not tried with dedup_by_id.")
+        return unknown(f"The state store is {store}, which was not tried with this operator.")
     if changelog is None:
         return unknown(
             f"The state store is RocksDB. Not known: {_CHANGELOG}, which should be "
