@@ -498,6 +498,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
         ({"path": "/o", "partition.by": "a, b,a"}, "partition.by names 'a' more than once"),
         ({"path": "/c"}, "checkpointLocation /c/d lies in the output /c"),
+        ({"path": "s3://k:s@b/x", "checkpointLocation": "s3a://b/x/c"}, "in the output s3://b/x,"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:
@@ -516,6 +517,8 @@ def test_options_as_they_are_taken() -> None:
         assert files_options({"path": uri, "checkpointLocation": "/c"}).path == "/o"
     hidden = files_options({"path": "/o", "checkpointLocation": "/o/_checkpoint"})
     assert (hidden.target_bytes, hidden.ledger) == (None, "/o/_checkpoint/dedup-sinks/files")
+    for apart in ("s3a://b/x/_c", "s3a://b/xc", "s3a://b2/x/c", "/x/c"):
+        assert files_options({"path": "s3://b/x", "checkpointLocation": apart}).is_on_s3
     assert "path" not in repr(made)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 from dedup.catalog.uri import scheme_of, without_credentials
 from dedup.errors import ConfigError
@@ -146,12 +147,25 @@ def _target_bytes(text: str | None, is_on_s3: bool) -> int | None:
 
 def _check_apart(options: FilesOptions, checkpoint: str) -> None:
     """Refuse a checkpoint that readers of the output would take for rows."""
-    if options.is_on_s3 or not checkpoint or scheme_of(located(checkpoint)):
+    if not checkpoint:
         return
-    output, place = Path(options.path), Path(located(checkpoint))
-    inside = place.relative_to(output).parts if place.is_relative_to(output) else None
-    if inside is not None and not (inside and inside[0].startswith("_")):
+    checkpoint = located(checkpoint)
+    (store, output), (other_store, place) = _store_of(options.path), _store_of(checkpoint)
+    if other_store != store or not place.is_relative_to(output):
+        return
+    inside = place.relative_to(output).parts
+    if not (inside and inside[0].startswith("_")):
         raise ConfigError(
-            f"checkpointLocation {place} lies in the output {output}, where readers would find it: "
-            "give a folder elsewhere, or one whose name begins with an underscore."
+            f"checkpointLocation {without_credentials(checkpoint)} lies in the output "
+            f"{without_credentials(options.path)}, where readers would find it: give a folder "
+            "elsewhere, or one whose name begins with an underscore."
         )
+
+
+def _store_of(place: str) -> tuple[str | None, PurePosixPath]:
+    """Return a bucket, None for a disk, and the folder in it; Spark's name for S3 is s3a."""
+    scheme = scheme_of(place)
+    if scheme is None:
+        return None, PurePosixPath(place)
+    parts = urlsplit(place)
+    return f"{scheme[:2]}://{parts.hostname}", PurePosixPath(parts.path)
