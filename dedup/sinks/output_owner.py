@@ -17,7 +17,7 @@ OWNER = "_dedup.query"
 #: What `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
 #: Folders of others, whose readers and cleaners go by a list, and not by the files that are there.
-_LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
+LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 
 
@@ -85,7 +85,7 @@ def foreign_to_all(output: Root) -> str | None:
     if output.exists(_RUN):
         return "`dedup run`"
     folders = output.folders()
-    for name, whose in _LISTS.items():
+    for name, whose in LISTS.items():
         if name in folders:
             return f"{whose}, whose list in {name} leaves out all other files"
     return "another program" if any(number_of(name) is not None for name in folders) else None

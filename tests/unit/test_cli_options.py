@@ -124,6 +124,16 @@ def test_input_below_the_output_is_refused(tmp_path: Path) -> None:
         RunOptions.make(input=source, id=("a",), horizon="1 day", output=tmp_path / "out")
 
 
+@pytest.mark.parametrize("option", ["output", "duplicates"])
+@pytest.mark.parametrize("list_of_theirs", ["_spark_metadata", "_delta_log"])
+def test_folders_whose_readers_go_by_a_list(
+    given: dict[str, Any], tmp_path: Path, option: str, list_of_theirs: str
+) -> None:
+    (tmp_path / "theirs" / list_of_theirs).mkdir(parents=True)
+    with pytest.raises(ConfigError, match=f"--{option} .*leaves out all other files"):
+        RunOptions.make(**(given | {option: tmp_path / "theirs"}))
+
+
 def test_symbolic_links_do_not_hide_an_overlap(given: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(given["input"])
     with pytest.raises(ConfigError, match="lies in INPUT"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
+from dedup.sinks.output_owner import LISTS
 
 #: Below the output, where `dedup watch OUTPUT` looks.
 METRICS = "_metrics"
@@ -46,6 +47,13 @@ def check_folders(given: Path, output: Path, others: Mapping[str, Path]) -> None
     for option, path in places.items():
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{option} {path} is a file; give a folder.")
+        for name, whose in LISTS.items():
+            if (path / name).is_dir():
+                raise ConfigError(
+                    f"{option} {path} belongs to {whose}, whose list in {name} leaves out all "
+                    "other files, so that its readers would not see what a run writes; give "
+                    "another folder."
+                )
         if path.is_relative_to(given):
             raise ConfigError(
                 f"{option} {path} lies in INPUT {given}, so that the next run would read "
