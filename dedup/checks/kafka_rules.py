@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dedup.checks.facts import FOREVER_MS, HOW_CORES, HOW_OPTIONS, Facts, Source, whole_number
 from dedup.checks.findings import Assessment, Takes, breaks, costs, fine, unknown
@@ -100,11 +100,17 @@ def _lacking(facts: Facts) -> str:
     return f"{late}, and{catalog}" if facts.event_time is None else f"{late}."
 
 
-def source_clocks(facts: Facts) -> Assessment | None:
-    """With one clock for all partitions of Kafka, a slow one's records are late."""
+def of_many_partitions(facts: Facts) -> Sequence[Source]:
+    """Return the sources of Kafka whose partitions may share a clock; by query time none do."""
     kafka = facts.of_kind("kafka")
     single = len(kafka) == 1 and kafka[0].partitions == 1
-    if not kafka or single or facts.event_time is False:
+    return () if single or facts.event_time is False else kafka
+
+
+def source_clocks(facts: Facts) -> Assessment | None:
+    """With one clock for all partitions of Kafka, a slow one's records are late."""
+    kafka = of_many_partitions(facts)
+    if not kafka:
         return None
     if facts.event_time is None or facts.by_source is None:
         return unknown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dedup.checks.facts import Facts
 from dedup.checks.findings import Assessment, Takes, breaks, costs, fine, unknown
-from dedup.checks.kafka_rules import in_days, named
+from dedup.checks.kafka_rules import in_days, named, of_many_partitions
 
 #: From this share of `max_producers` on more of them should be asked for.
 NEARLY_FULL = 0.8
@@ -70,9 +70,8 @@ def checkpoint_alone(facts: Facts) -> Assessment | None:
 
 def producer_clocks(facts: Facts) -> Assessment | None:
     """With one clock for all partitions of Kafka, the producers of a slow one are forgotten."""
-    kafka = facts.of_kind("kafka")
-    single = len(kafka) == 1 and kafka[0].partitions == 1
-    if facts.producers is None or not kafka or single or facts.event_time is False:
+    kafka = of_many_partitions(facts)
+    if facts.producers is None or not kafka:
         return None
     if facts.event_time is None or facts.by_source is None:
         return unknown(

@@ -215,6 +215,12 @@ def meaning(error: Any, table: str) -> Exception:
     return Aborted(text)
 
 
+def copied_line(error: Any) -> int | None:
+    """Return which line of a COPY an error is about, from 1 on; None where it is about none."""
+    place = _PLACE.search(error.diag.context or "")
+    return int(place[1]) if place else None
+
+
 def says_nothing(error: Any) -> bool:
     """Whether an error of a commit leaves open what came of it (classes 08 and 40003, or none)."""
     state = error.sqlstate or "08"
@@ -222,7 +228,7 @@ def says_nothing(error: Any) -> bool:
 
 
 #: Which line of a COPY, and which column.
-_PLACE = re.compile(r"COPY [^,\n]+, line \d+(?:, column [^:\n]+)?")
+_PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 
 def _session(dsn: str) -> dict[str, Any]:

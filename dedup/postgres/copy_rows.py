@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import DataError
-from dedup.postgres.connections import meaning, psycopg_library, reason_of, record_refused
+from dedup.postgres.connections import (
+    copied_line,
+    meaning,
+    psycopg_library,
+    reason_of,
+    record_refused,
+)
 from dedup.postgres.record_json import record_as_json
 from dedup.postgres.target_table import TargetTable
 
@@ -24,7 +29,6 @@ _BYTES, _ROWS = 4 << 20, 16_384
 _KEPT_BYTES = 32 << 20
 #: Characters of a record that an error shows.
 _SHOWN = 500
-_LINE = re.compile(r"COPY [^,\n]+, line (\d+)")
 
 
 class CopyRows:
@@ -146,8 +150,8 @@ class CopyRows:
             yield
         except psycopg_library().Error as error:
             found = meaning(error, self._table.shown)
-            line = _LINE.search(error.diag.context or "")
-            record = self._at(int(line[1])) if line and not error.diag.message_detail else None
+            line = copied_line(error)
+            record = self._at(line) if line and not error.diag.message_detail else None
             if isinstance(found, DataError) and record is not None:
                 found = _refused(reason_of(found), record)
             raise found from None

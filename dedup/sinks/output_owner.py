@@ -6,6 +6,8 @@ done, and new rows be lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
 from dedup.core.parse import OtherVersion
@@ -17,7 +19,7 @@ OWNER = "_dedup.query"
 #: What `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
 #: Folders of others, whose readers and cleaners go by a list, and not by the files that are there.
-LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
+_LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 
 
@@ -85,10 +87,23 @@ def foreign_to_all(output: Root) -> str | None:
     if output.exists(_RUN):
         return "`dedup run`"
     folders = output.folders()
-    for name, whose in LISTS.items():
-        if name in folders:
-            return f"{whose}, whose list in {name} leaves out all other files"
+    if whose := list_keeper(folders.__contains__):
+        return whose
     return "another program" if any(number_of(name) is not None for name in folders) else None
+
+
+def list_keeper(has: Callable[[str], bool]) -> str | None:
+    """Return whose list says which files of a folder count, and that; None where none does.
+
+    Parameters
+    ----------
+    has : callable
+        Whether the folder has one of this name.
+    """
+    for name, whose in _LISTS.items():
+        if has(name):
+            return f"{whose}, whose list in {name} leaves out all other files"
+    return None
 
 
 def _other(output: Root, mine: dict[str, str]) -> str | None:

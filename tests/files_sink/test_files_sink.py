@@ -499,6 +499,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "partition.by": "a, b,a"}, "partition.by names 'a' more than once"),
         ({"path": "/c"}, "checkpointLocation /c/d lies in the output /c"),
         ({"path": "s3://k:s@b/x", "checkpointLocation": "s3a://b/x/c"}, "in the output s3://b/x,"),
+        ({"path": "s3://b/a%20b", "checkpointLocation": "s3a://b/a b/c"}, "in the output s3://b"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:

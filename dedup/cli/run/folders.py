@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
-from dedup.sinks.output_owner import LISTS
+from dedup.sinks.output_owner import list_keeper
 
 #: Below the output, where `dedup watch OUTPUT` looks.
 METRICS = "_metrics"
@@ -47,13 +47,7 @@ def check_folders(given: Path, output: Path, others: Mapping[str, Path]) -> None
     for option, path in places.items():
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{option} {path} is a file; give a folder.")
-        for name, whose in LISTS.items():
-            if (path / name).is_dir():
-                raise ConfigError(
-                    f"{option} {path} belongs to {whose}, whose list in {name} leaves out all "
-                    "other files, so that its readers would not see what a run writes; give "
-                    "another folder."
-                )
+        _check_readers(option, path)
         if path.is_relative_to(given):
             raise ConfigError(
                 f"{option} {path} lies in INPUT {given}, so that the next run would read "
@@ -70,6 +64,15 @@ def check_folders(given: Path, output: Path, others: Mapping[str, Path]) -> None
     for i, one in enumerate(names):
         for other in names[i + 1 :]:
             _check_apart(one, places[one], other, places[other], output)
+
+
+def _check_readers(option: str, path: Path) -> None:
+    whose = list_keeper(lambda name: (path / name).is_dir())
+    if whose is not None:
+        raise ConfigError(
+            f"{option} {path} belongs to {whose}, so that its readers would not see what a run "
+            "writes; give another folder."
+        )
 
 
 def _check_hidden(option: str, path: Path, output: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from dedup.checks.producer_rules import NEARLY_FULL
 from dedup.cli.figures import size
 from dedup.cli.watch.figure_line import figure, rate
 from dedup.core.sequence_metrics import SequenceMetrics
@@ -18,8 +19,6 @@ _RARE = {
     "unnumbered": "no producer, epoch or sequence",
     "untimed": "no timestamp",
 }
-#: From this share of `max_producers` on it is shown in colour.
-_NEARLY_FULL = 0.8
 
 
 def producer_lines(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
@@ -52,7 +51,7 @@ def producer_lines(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
         f"{last.fullest_shard_producers:,}",
         f"{last.fill:.1%} of max_producers, {last.max_producers:,}",
     )
-    if last.fill >= _NEARLY_FULL:
+    if last.fill >= NEARLY_FULL:
         fullest.stylize("yellow")
     yield fullest
     each = f", {size(last.state_bytes // last.producers)} a producer" if last.producers else ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from urllib.parse import urlsplit
 
 from dedup.catalog.uri import scheme_of, without_credentials
 from dedup.errors import ConfigError
+from dedup.files.sink.output_root import parsed_s3
 from dedup.sinks.shared_options import (
     batch_number,
     check_name,
@@ -167,5 +167,5 @@ def _store_of(place: str) -> tuple[str | None, PurePosixPath]:
     scheme = scheme_of(place)
     if scheme is None:
         return None, PurePosixPath(place)
-    parts = urlsplit(place)
-    return f"{scheme[:2]}://{parts.hostname}", PurePosixPath(parts.path)
+    bucket, folder, _ = parsed_s3(place)
+    return f"{scheme[:2]}://{bucket}", PurePosixPath(folder)

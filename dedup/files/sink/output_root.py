@@ -78,7 +78,7 @@ class OutputRoot(Root):
         """
         if self._uri is None:
             return self.url(name)
-        bucket, folder, _ = _parsed(self._uri)
+        bucket, folder, _ = parsed_s3(self._uri)
         return "s3://" + "/".join(part for part in (bucket, folder, name) if part)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
@@ -98,7 +98,7 @@ class OutputRoot(Root):
         """Return whether the store has taken an object, and not refused it because one is there."""
         assert self._uri is not None
         _, botocore = _boto3()
-        bucket, folder, _ = _parsed(self._uri)
+        bucket, folder, _ = parsed_s3(self._uri)
         client = _client(self._uri, os.getpid())
         key = f"{folder}/{name}" if folder else name
         for attempt in range(_TRIES):
@@ -134,7 +134,7 @@ _EXCLUSIVE: set[tuple[str, int]] = set()
 def _client(uri: str, pid: int) -> Any:
     """Return a client of this process; to make one takes longer than to ask it."""
     boto3, _ = _boto3()
-    return boto3.session.Session().client("s3", **_parsed(uri)[2])
+    return boto3.session.Session().client("s3", **parsed_s3(uri)[2])
 
 
 def _boto3() -> tuple[Any, Any]:
@@ -146,7 +146,7 @@ def _boto3() -> tuple[Any, Any]:
     return boto3, botocore
 
 
-def _parsed(uri: str) -> tuple[str, str, dict[str, Any]]:
+def parsed_s3(uri: str) -> tuple[str, str, dict[str, Any]]:
     """Return bucket, folder, and the settings of a client that mean what the URI means to pyarrow.
 
     What the URI does not say both take from the environment, profile or machine.
