@@ -137,6 +137,9 @@ class Facts:
         Why the ID or the timestamp is another one at a replay, where the plan shows it.
     records, late_records : int or None
         Of the recent micro-batches.
+    concerns : tuple of (str, str, str), or None
+        What is wrong by the log's last micro-batches: ``LATE`` and the like, why, and the topic
+        of REMEDIES.md.
     batch_records_max : int or None
         Records of the largest recent micro-batch.
     batch_took_max_ms : int or None
@@ -172,6 +175,7 @@ class Facts:
     does_not_last: str | None = None
     records: int | None = None
     late_records: int | None = None
+    concerns: tuple[tuple[str, str, str], ...] | None = None
     batch_records_max: int | None = None
     batch_took_max_ms: int | None = None
     kafka_sinks: tuple[str, ...] = ()

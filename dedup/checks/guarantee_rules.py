@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dedup.checks.facts import HOW_SETTINGS, Facts
-from dedup.checks.findings import Assessment, Takes, breaks, fine, unknown
+from dedup.checks.findings import Assessment, Assessments, Level, Takes, breaks, fine, unknown
 
 HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -137,6 +137,24 @@ def chosen_guarantee(facts: Facts) -> Assessment | None:
         f'The query was asked for guarantee="{facts.guarantee}": {what}.',
         'guarantee="exactly-once"',
     )
+
+
+def recent_batches(facts: Facts) -> Assessments:
+    """What `dedup watch` would say of the log's last micro-batches, whenever they were."""
+    if facts.concerns is None:
+        return None
+    if not facts.concerns:
+        return fine("In the last micro-batches of the log nothing was late, clamped or held.")
+    return [
+        Assessment(
+            # Copies may pass among late records; what else there is costs memory.
+            Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
+            f"{status} in the last micro-batches of the log: {why}.",
+            f"dedup remedies {topic}",
+            Takes.OUTSIDE,
+        )
+        for status, why, topic in facts.concerns
+    ]
 
 
 def lasting_id(facts: Facts) -> Assessment | None:

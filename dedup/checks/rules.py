@@ -23,6 +23,7 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "catalog-place": guarantee_rules.catalog_place,
     "guarantee": guarantee_rules.chosen_guarantee,
     "lasting-id": guarantee_rules.lasting_id,
+    "recent-batches": guarantee_rules.recent_batches,
     "horizon-retention": kafka_rules.horizon_retention,
     "source-clocks": kafka_rules.source_clocks,
     "kafka-data-loss": kafka_rules.kafka_data_loss,

@@ -26,7 +26,7 @@ app = App(
     help="Let each record ID pass once per horizon: Spark Structured Streaming on this machine.",
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
-    "6 cannot tell, 10-13 verdicts of watch, 130 interrupted.",
+    "6 cannot tell, 10-15 verdicts of watch, 130 interrupted.",
 )
 for command in (tune, check, run, compact, explain, watch, demo, prepare, remedies):
     app.command()(command)

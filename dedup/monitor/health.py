@@ -6,7 +6,7 @@ lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -23,6 +23,8 @@ WINDOW, WINDOW_MS = 10, 60_000
 HISTORY = 100
 #: With fewer than these nothing is said of a lag; a trend takes seven that rise.
 LEAST_EVIDENCE = 5
+#: A larger share of the records is told, if it is not a handful: `dedup run` warns of as much.
+NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
 #: One micro-batch may take long, without a word: less silence than this says nothing.
 LEAST_SILENCE_MS = 600_000
 #: Nor less than this where nobody knows yet how far apart micro-batches are.
@@ -42,6 +44,10 @@ class Status(StrEnum):
     """What is said of a query."""
 
     OK = "OK"
+    #: Many records are late.
+    LATE = "LATE"
+    #: Many records have timestamps that lie in the future.
+    FUTURE = "FUTURE"
     #: The GC watermark moves, and falls behind.
     LAGGING = "LAGGING"
     #: New records come, and the GC watermark stands.
@@ -57,6 +63,17 @@ class TimedBatch(NamedTuple):
 
     at_ms: int
     batch: AnyMetrics
+
+
+class Concern(NamedTuple):
+    """What is wrong with a query that runs, and the topic of REMEDIES.md that says what to do."""
+
+    status: Status
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: dedup remedies {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,9 @@ def _judge(
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
     if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return Status.STOPPED, f"silent for {span(silent_ms)}"
-    status, reason = _of_window(last, samples)
+    found = _concerns(last, samples)
+    status = found[0].status if found else Status.OK
+    reason = "; ".join(map(str, found)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
     if pause_ms is not None:
         return status, f"between two runs; {reason}"
     return status, reason + _quiet(last, now_ms, silent_ms)
@@ -158,12 +177,42 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
     return max(pauses, default=None)
 
 
-def _of_window(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> tuple[Status, str]:
-    if len(last) < LEAST_EVIDENCE:
-        return Status.OK, "no fault so far; its lag is judged from five micro-batches on"
-    if last[-1].at_ms - last[0].at_ms < WINDOW_MS and len(last) < HISTORY:
-        return Status.OK, "no fault so far; its lag is judged once a minute has passed"
-    return _lag(last, _of_checkpoint(samples)[-HISTORY:])
+def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
+    """Return what is wrong with a query by its last micro-batches, what matters most first."""
+    return _concerns(_window(samples), samples)
+
+
+def _concerns(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> list[Concern]:
+    found = [_lag(last, _of_checkpoint(samples)[-HISTORY:])] if _tells_lag(last) else []
+    found += [_future(last), _late(last)]
+    return [concern for concern in found if concern is not None]
+
+
+def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
+    """Return whether there are enough micro-batches to judge a lag."""
+    spans_ms = last[-1].at_ms - last[0].at_ms if last else 0
+    return len(last) >= LEAST_EVIDENCE and (spans_ms >= WINDOW_MS or len(last) >= HISTORY)
+
+
+def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
+    """Return which share of the records a count is, or 0 if that is only a handful of records."""
+    judged = list(batches)
+    counted = sum(getattr(batch, count, 0) for batch in judged)
+    records = sum(batch.records_in for batch in judged)
+    notable = counted >= LEAST_RECORDS and counted > NOTABLE_SHARE * records
+    return counted / records if notable else 0.0
+
+
+def _future(last: tuple[TimedBatch, ...]) -> Concern | None:
+    share = share_of("future", (batch for _, batch in last))
+    reason = f"{share:.0%} of the records have a timestamp in the future, and count as now"
+    return Concern(Status.FUTURE, reason, remedy="future") if share else None
+
+
+def _late(last: tuple[TimedBatch, ...]) -> Concern | None:
+    share = share_of("late", (batch for _, batch in last))
+    reason = f"{share:.0%} of the records are late"
+    return Concern(Status.LATE, reason, remedy="late") if share else None
 
 
 def _patience_ms(last: tuple[TimedBatch, ...]) -> int:
@@ -204,43 +253,77 @@ def _of_checkpoint(samples: Sequence[TimedBatch]) -> Sequence[TimedBatch]:
     return samples[begun:]
 
 
-def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> tuple[Status, str]:
+def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> Concern | None:
     first, newest = last[0].batch, last[-1].batch
-    if newest.newest_ms is None or (first.newest_ms or 0) >= newest.newest_ms:
-        return Status.OK, "no newer timestamps"
+    if not _advances(last):
+        return None
     held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
-    # A longer horizon lets the GC watermark stand, and the low one goes on.
-    if _marks(first) == _marks(newest) and _stands_unusually(samples):
-        ahead_ms = newest.newest_ms - (first.newest_ms or newest.newest_ms)
-        return Status.STALLED, (
-            f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
-        )
+    if first.low_watermark_ms == newest.low_watermark_ms and _stands_unusually(samples):
+        ahead_ms = (newest.newest_ms or 0) - (first.newest_ms or newest.newest_ms or 0)
+        reason = f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
+        return Concern(Status.STALLED, reason, remedy="stalled")
     more = _growth(samples, len(last), [batch.gc_lag_newest_ms for _, batch in samples])
     if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
-        return Status.LAGGING, f"it falls behind the newest timestamp, by {more}{held}"
+        reason = f"it falls behind the newest timestamp, by {more}{held}"
+        return Concern(Status.LAGGING, reason, remedy="lagging")
     behind_ms = [difference_ms(at_ms, batch.newest_ms) for at_ms, batch in samples]
     if (more := _growth(samples, len(last), behind_ms)) is not None:
-        return Status.LAGGING, (
+        reason = (
             f"the newest timestamp falls behind the clock, by {more}: "
             "records come faster than they are judged, or the source is slow"
         )
+        return Concern(Status.LAGGING, reason, remedy="lagging")
+    return None
+
+
+def _advances(last: tuple[TimedBatch, ...]) -> bool:
+    """Return whether records brought newer timestamps."""
+    newest_ms = last[-1].batch.newest_ms
+    return newest_ms is not None and (last[0].batch.newest_ms or 0) < newest_ms
+
+
+def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
+    """Return what to say of a query of which there is no concern: never more than is seen."""
+    if len(last) < LEAST_EVIDENCE:
+        return "no fault so far; its lag is judged from five micro-batches on"
+    if not _tells_lag(last):
+        return "no fault so far; its lag is judged once a minute has passed"
+    newest = last[-1].batch
+    if not _advances(last):
+        came = any(batch.records_in for _, batch in last[1:])
+        return "no newer timestamps" + (" in its records: its watermarks stand" if came else "")
+    before = last[-LEAST_EVIDENCE].batch
+    moved_ms = (_moves_ms(samples) or [samples[0].at_ms])[-1]
+    stood = f"the GC watermark has stood for {span(last[-1].at_ms - moved_ms)}"
+    if before.low_watermark_ms == newest.low_watermark_ms:
+        held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
+        return f"{stood}{held}: not unusual for this query"
     if newest.gc_watermark_ms is None:
-        return Status.OK, "it keeps up; producers expire by query time"
-    return Status.OK, "the GC watermark keeps up"
+        return "it keeps up; producers expire by query time"
+    if before.gc_watermark_ms == newest.gc_watermark_ms:
+        return "the low watermark advances; the GC watermark stands until a longer horizon is full"
+    return "the GC watermark keeps up"
 
 
-def _marks(batch: AnyMetrics) -> tuple[int | None, int | None]:
-    return batch.gc_watermark_ms, batch.low_watermark_ms
+def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
+    """Return when the low watermark moved."""
+    return [
+        after.at_ms
+        for before, after in pairwise(samples)
+        if before.batch.low_watermark_ms != after.batch.low_watermark_ms
+    ]
 
 
 def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
-    """Return whether the watermarks stand for more than twice as long as they ever did before.
+    """Return whether the low watermark stands for more than twice as long as is usual.
 
-    A source partition that speaks every five minutes lets them stand so long each time.
+    A source partition that speaks every five minutes lets it stand so long each time. What
+    happened once is an incident, unless nothing else is known.
     """
-    moved = [b.at_ms for a, b in pairwise(samples) if _marks(a.batch) != _marks(b.batch)]
-    usual_ms = max((b - a for a, b in pairwise(moved)), default=0)
-    return samples[-1].at_ms - (moved or [samples[0].at_ms])[-1] > 2 * usual_ms
+    moves_ms = _moves_ms(samples)
+    pauses_ms = sorted(after - before for before, after in pairwise(moves_ms))
+    usual_ms = pauses_ms[-2:][0] if pauses_ms else 0
+    return samples[-1].at_ms - (moves_ms or [samples[0].at_ms])[-1] > 2 * usual_ms
 
 
 def _growth(

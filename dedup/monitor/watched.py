@@ -19,10 +19,10 @@ LONG_PAUSE = 10
 #: Counted in each micro-batch and shown per second.
 RATES = (
     "records_in", "unique", "duplicate", "late", "null_id", "untimed", "conflict",
-    "catalog_reads", "bytes_written",
+    "future", "catalog_reads", "bytes_written",
 )  # fmt: skip
 #: The same of `dedup_by_sequence`.
-SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS)
+SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS, "future")
 #: Counted in each of its micro-batches and shown as the sum over the window.
 TOTALS = (
     *SEQUENCE_VERDICTS, "missing", "recovered", "producers_new", "producers_expired",

@@ -200,7 +200,7 @@ def test_with_everything_known(tmp_path: Path) -> None:
     )
     result = run(
         place, "--catalog", make_catalog(tmp_path / "catalog"),
-        "--log", make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),)),
+        "--log", make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),), late=5),
         "--properties", properties, "--kafka-retention", "1 hour",
         "--source-option", "maxOffsetsPerTrigger=4000", "--source-option", "failOnDataLoss=true",
     )  # fmt: skip
@@ -302,6 +302,29 @@ def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path, place: Path
         (found,) = findings(*given, *late)["horizon-retention"]
         assert said in found["evidence"]
         assert ("--late" in found["evidence"]) == (not late)
+
+
+def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, place: Path) -> None:
+    """Whatever the options are: a partition at one time, clamped records, late ones."""
+    log = MetricsLog(tmp_path / "log")
+    now_ms = 1_700_000_000_000
+    for number in range(10):
+        at_ms = now_ms + 10_000 * number
+        times = {"newest_ms": at_ms, "low_watermark_ms": now_ms, "gc_watermark_ms": now_ms}
+        log.batch(batch(number, gc_source="p7", future=330, late=100, **times), at_ms)
+    found = findings(place, "--log", tmp_path / "log", "--late", "emit")["recent-batches"]
+    assert [(one["level"], one["evidence"].split()[0]) for one in found] == [
+        ("breaks the guarantee", "LATE"), ("costs speed or memory", "STALLED"),
+        ("costs speed or memory", "FUTURE"),
+    ]  # fmt: skip
+    assert "held by source partition p7." in found[1]["evidence"]
+    assert found[1]["change"] == "dedup remedies stalled"
+    shown = run(place, "--log", tmp_path / "log")
+    assert shown.exit_code == 4
+    assert "dedup remedies future" in " ".join(shown.stdout.split())
+    well = make_log(tmp_path / "well", late=0)
+    (fine,) = findings(place, "--log", well)["recent-batches"]
+    assert fine["level"] == "fine"
 
 
 def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> None:

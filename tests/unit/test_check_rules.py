@@ -121,6 +121,16 @@ CASES = {
         Case({"guarantee": "at-least-once"}, BREAKS, "duplicates as well",
              'guarantee="exactly-once"'),
     ],
+    "recent-batches": [
+        Case({}, None),
+        Case({"concerns": ()}, FINE),
+        Case({"concerns": (("FUTURE", "it is", "future"),)}, COSTS, "FUTURE in the last",
+             "dedup remedies future", Takes.OUTSIDE),
+        Case({"concerns": (("LATE", "it is", "late"),)}, BREAKS, "it is.",
+             "dedup remedies late", Takes.OUTSIDE),
+        Case({"concerns": (("LATE", "it is", "late"),), "late": "drop"}, COSTS, "it is.",
+             "dedup remedies late", Takes.OUTSIDE),
+    ],
     "lasting-id": [
         Case({}, None),
         Case({"does_not_last": "id='u' is made by uuid."}, BREAKS, "by uuid. The operator refuses",

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 import dedup.monitor
+from dedup.cli.remedies.work import read_page
 from dedup.core.forecast import SLOWEST_SOURCES
-from dedup.monitor.health import HISTORY, LEAST_EVIDENCE, WINDOW, Status
+from dedup.monitor.health import HISTORY, LEAST_EVIDENCE, NOTABLE_SHARE, WINDOW, Status
 from dedup.monitor.metrics_log import FILE_BYTES, FILES
 from dedup.monitor.series import (
     CLOCK,
@@ -137,6 +138,11 @@ def test_alerts_say_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert "$labels.query" in rule["annotations"]["summary"]
         assert rule["annotations"]["description"].endswith(".")
+    runbooks = {rule["alert"]: rule["annotations"].get("runbook") for rule in alerts()}
+    topics = {text.removeprefix("dedup remedies ") for text in runbooks.values() if text}
+    assert topics <= set(read_page())
+    assert {"stalled", "lagging", "late", "future"} <= topics
+    assert f"> {NOTABLE_SHARE}" in next(r["expr"] for r in alerts() if r["alert"] == "DedupLate")
 
 
 def test_the_page_says_the_numbers_of_the_code() -> None:

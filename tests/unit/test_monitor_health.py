@@ -21,6 +21,7 @@ from dedup.monitor.health import (
     WINDOW,
     Status,
     TimedBatch,
+    concerns,
     judge,
 )
 from tests.support.batch_metrics import batch
@@ -72,6 +73,7 @@ def test_a_lag_that_grows_is_lagging() -> None:
     assert status is Status.LAGGING
     assert reason == (
         "it falls behind the newest timestamp, by 00:00:07 in 00:01:10, held by source partition p7"
+        ": dedup remedies lagging"
     )
 
 
@@ -153,7 +155,58 @@ def test_a_source_that_is_as_slow_as_ever_is_no_stall(every: int) -> None:
 
 def test_nothing_newer_is_no_stall() -> None:
     same = [sample(START_MS + n * STEP_MS, n, START_MS, START_MS, 0) for n in range(WINDOW)]
-    assert told(same) == (Status.OK, "no newer timestamps")
+    standing = "no newer timestamps in its records: its watermarks stand"
+    assert told(same) == (Status.OK, standing)
+    idle = [changed(one, records_in=0) for one in same]
+    assert told(idle) == (Status.OK, "no newer timestamps")
+
+
+def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
+    """Neither after an incident, which makes a long pause no usual one, nor in a usual pause."""
+    given = []
+    for n in range(HISTORY):
+        low = max(m for m in range(n + 1) if not 40 < m <= 60 and m < HISTORY - 15)
+        given.append(sample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n,
+                            START_MS + STEP_MS * low, START_MS + STEP_MS * low, "p7"))  # fmt: skip
+    status, reason = told(given)
+    assert status is Status.STALLED, reason
+    assert reason.endswith("held by source partition p7: dedup remedies stalled")
+    speaks_now_and_then = every_second(100, low_every=30)
+    assert told(speaks_now_and_then[:97]) == (
+        Status.OK,
+        "the GC watermark has stood for 00:00:06, held by source partition p1: not unusual for "
+        "this query",
+    )
+
+
+@pytest.mark.parametrize("count", [1, WINDOW])
+def test_records_that_are_late_or_clamped_in_numbers_are_a_verdict(count: int) -> None:
+    """From the first micro-batch on; a handful, or one in a hundred, is none."""
+    well = samples([0] * count)
+    for field, verdict, words in (
+        ("future", Status.FUTURE, "33% of the records have a timestamp in the future, and count "
+                                  "as now"),
+        ("late", Status.LATE, "33% of the records are late"),
+    ):  # fmt: skip
+        given = [changed(one, **{field: 330}) for one in well]
+        assert told(given) == (verdict, f"{words}: dedup remedies {field}")
+        few = [changed(one, **{field: 10}) for one in well]
+        assert told(few)[0] is Status.OK
+        handful = [changed(one, **{field: 4 * (n == 0)}, records_in=4 * (n == 0))
+                   for n, one in enumerate(well)]  # fmt: skip
+        assert told(handful)[0] is Status.OK
+
+
+def test_the_worst_is_the_verdict_and_everything_else_is_told_too() -> None:
+    given = [changed(one, late=20, future=400) for one in samples([0] * WINDOW, stuck=True)]
+    status, reason = told(given)
+    assert status is Status.STALLED
+    assert [topic.split()[0].rstrip(";") for topic in reason.split("dedup remedies ")[1:]] == [
+        "stalled", "future", "late",
+    ]  # fmt: skip
+    assert [concern.status for concern in concerns(given)] == [
+        Status.STALLED, Status.FUTURE, Status.LATE,
+    ]  # fmt: skip
 
 
 def test_silence_longer_than_the_window_is_a_stop() -> None:
@@ -291,7 +344,10 @@ def test_a_source_that_speaks_twice_a_minute_is_no_stall() -> None:
 
 def test_a_longer_horizon_lets_the_gc_watermark_stand() -> None:
     given = [changed(s, gc_watermark_ms=START_MS - HORIZON_MS) for s in samples([0] * 20)]
-    assert told(given) == (Status.OK, WELL)
+    assert told(given) == (
+        Status.OK,
+        "the low watermark advances; the GC watermark stands until a longer horizon is full",
+    )
 
 
 def test_a_new_checkpoint_begins_anew() -> None:

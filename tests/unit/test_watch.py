@@ -91,6 +91,25 @@ def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
     assert re.search(r"not looked up +1,000 +in the last one, at least once$", told, re.M)
 
 
+def test_records_that_are_clamped_or_late_are_lines_a_verdict_and_an_exit_code(
+    tmp_path: Path,
+) -> None:
+    for made in (batches(future=330, late=20), sequences(future=330)):
+        lines = screen([watched(made)])
+        shown = text(lines)
+        assert re.search(r"^future/s +33 +33% have a future timestamp: count as now$", shown, re.M)
+        assert "dedup remedies future" in " ".join(shown.split())
+        yellow = [line.plain.split("/s")[0] for line in lines if "yellow" in str(line.spans[-1:])]
+        assert yellow[-2:] == (["future", "late"] if made[0].gc_source is None and
+                               isinstance(made[0], BatchMetrics) else ["future"])  # fmt: skip
+    log(tmp_path / "future", batches(future=330, late=20))
+    assert watch(tmp_path / "future", "--once").exit_code == 15
+    log(tmp_path / "late", batches(late=20))
+    done = watch(tmp_path / "late", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["status"]) == (14, "LATE")
+    assert "future/s" not in text(screen([watched(batches(future=10))]))
+
+
 def log(folder: Path, made: Sequence[AnyMetrics]) -> MetricsLog:
     written = MetricsLog(folder)
     for one in made:

@@ -25,6 +25,7 @@ from dedup.core.policy import LATE, default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes, machine_cores
+from dedup.monitor.health import TimedBatch, concerns
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
@@ -182,6 +183,10 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         records=sum(batch.records_in for batch in every),
         batch_records_max=max(batch.records_in for batch in every),
         batch_took_max_ms=max(batch.batch_ms for batch in every) or None,
+        concerns=tuple(
+            (str(one.status), one.reason, one.remedy)
+            for one in concerns([TimedBatch(*timed) for timed in log.batches])
+        ),
     )
     newest = every[-1]
     if isinstance(newest, SequenceMetrics):

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dedup.checks.producer_rules import NEARLY_FULL
 from dedup.cli.figures import size
-from dedup.cli.watch.figure_line import figure, rate
+from dedup.cli.watch.figure_line import figure, rate, share_lines
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.monitor.watched import Watched
 
@@ -33,6 +33,7 @@ def producer_lines(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
     for verdict, meaning in _RARE.items():
         if totals[verdict]:
             yield figure(f"{verdict}/s", rate(rates[verdict]), meaning)
+    yield from share_lines(one)
     window = len(one.batches)
     yield figure(
         "missing",

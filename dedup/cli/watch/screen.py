@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dedup.cli.figures import size
-from dedup.cli.watch.figure_line import HEIGHT, LABEL, VALUE, WIDTH, figure, rate
+from dedup.cli.watch.figure_line import HEIGHT, LABEL, VALUE, WIDTH, figure, rate, share_lines
 from dedup.cli.watch.history import history, took
 from dedup.cli.watch.producer_lines import producer_lines
 from dedup.core.duration import iso, span
@@ -20,6 +20,8 @@ from dedup.monitor.watched import Watched
 #: From the least to the most that someone has to look at it, with exit code and colour.
 STATUSES = {
     Status.OK: (0, "green"),
+    Status.LATE: (14, "yellow"),
+    Status.FUTURE: (15, "yellow"),
     Status.LAGGING: (10, "yellow"),
     Status.STALLED: (11, "magenta"),
     Status.STOPPED: (12, "red"),
@@ -161,6 +163,7 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
         f"unique {rate(rates['unique'])}  duplicate {rate(rates['duplicate'])}  "
         f"late {rate(rates['late'])}",
     )
+    yield from share_lines(one)
     if rates["conflict"]:
         yield figure("conflicts/s", rate(rates["conflict"]), "copies whose payload differs")
     if any(batch.unchecked for batch in one.of_ids):
