@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dedup.core.parse import NAME
 from dedup.errors import ConfigError
 
 SEGMENT_SUFFIX = ".sst"
@@ -27,7 +28,6 @@ Kind: TypeAlias = Literal[
     "run", "start", "temp", "foreign",
 ]  # fmt: skip
 
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SEGMENT = re.compile(
     r"(?P<epoch>\d{12})-(?P<run_id>[A-Za-z0-9_][A-Za-z0-9._-]*)-(?P<attempt>\d+)-(?P<seq>\d{4,})"
 )
@@ -81,7 +81,7 @@ def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str
 
 def checked_query_id(query_id: str) -> str:
     """Return the query ID; ConfigError when it cannot be the name of a folder."""
-    if not _PLAIN.fullmatch(query_id):
+    if not NAME.fullmatch(query_id):
         raise ConfigError(
             f"query ID {query_id!r} cannot name a folder: use letters, digits, '.', '_' and '-'"
         )
@@ -113,13 +113,13 @@ def parse(name: str) -> ObjectName:
     """Tell what kind of file a name under the root stands for; unknown names are foreign."""
     query_id, _, rest = name.partition("/")
     file = name.rpartition("/")[2]
-    if not rest or not _PLAIN.fullmatch(query_id):
+    if not rest or not NAME.fullmatch(query_id):
         return ObjectName("foreign")
     if file.startswith(".") and file.endswith(TEMP_SUFFIX):
         return ObjectName("temp", query_id)
     if rest == "catalog.json":
         return ObjectName("certificate", query_id)
-    if query_id == STARTS_FOLDER and _PLAIN.fullmatch(rest):
+    if query_id == STARTS_FOLDER and NAME.fullmatch(rest):
         return ObjectName("start")
     run = _RUN.fullmatch(rest.removeprefix(f"{RUNS_FOLDER}/"))
     if run and rest == f"{RUNS_FOLDER}/{file}":

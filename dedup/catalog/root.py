@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from dedup import faults
 from dedup.catalog.localfile import publish
 from dedup.catalog.location import FileSystemFactory, Location, error_text, is_local
-from dedup.core.parse import OtherVersion
+from dedup.core.parse import OtherVersion, path_below
 from dedup.errors import CatalogError, OtherRelease
 from dedup.errors import ObjectMissing as ObjectMissing  # what the methods below raise
 
@@ -78,7 +78,7 @@ class Root:
         if self._location.asks_storage:
             return None
         fs, base = self._location.open()
-        return Path(base, _checked(name)) if is_local(fs) else None
+        return Path(base, path_below(name)) if is_local(fs) else None
 
     def size(self, name: str) -> int | None:
         """Return the size of an object in bytes, None where there is none."""
@@ -160,7 +160,7 @@ class Root:
     def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
         """Return all objects in a folder and below it, by name; none where there is no folder."""
         if prefix:
-            _checked(prefix)
+            path_below(prefix)
         # As in `read`: an answer that was cut off passes for an empty one.
         return self._list(prefix) or self._list(prefix)
 
@@ -216,7 +216,7 @@ class Root:
 
     def copy(self, name: str, to: str) -> None:
         """Copy an object within the root; it appears whole. ObjectMissing where there is none."""
-        _checked(to)
+        path_below(to)
 
         def copy(fs: pafs.FileSystem, path: str) -> None:
             fs.copy_file(path, f"{self._location.open()[1]}/{to}")
@@ -259,7 +259,7 @@ class Root:
         return self._at("write", name, put)
 
     def _at(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
-        return self._call(verb, _checked(name), action)
+        return self._call(verb, path_below(name), action)
 
     def _call(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
         retry = self._location.is_made_by_user
@@ -288,12 +288,6 @@ class Root:
 
 def _modified_ms(info: pafs.FileInfo) -> int | None:
     return None if info.mtime_ns is None else int(info.mtime_ns) // 1_000_000
-
-
-def _checked(name: str) -> str:
-    if not name or name.startswith("/") or {"", ".", ".."} & set(name.split("/")):
-        raise ValueError(f"{name!r} does not name an object under a catalog root")
-    return name
 
 
 def _upload(fs: pafs.FileSystem, path: str, content: bytes | Path) -> int:

@@ -7,10 +7,13 @@ something else behind a good one.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 #: Every number that we write fits in an int64, and what is computed from it must too.
 _LIMIT = 1 << 62
+#: What names a query, a run or a segment: a file of that name stays in its folder.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 class OtherVersion(ValueError):
@@ -65,9 +68,16 @@ def text(value: object) -> str:
 
 
 def name(value: object) -> str:
-    """Return a JSON string that is not empty."""
-    if not text(value):
-        raise ValueError("a name is empty")
+    """Return a JSON string that may name a file or a folder, and is no path."""
+    if not NAME.fullmatch(text(value)):
+        raise ValueError(f"{value!r:.80} stands where a name belongs, and cannot name a file")
+    return text(value)
+
+
+def path_below(value: object) -> str:
+    """Return a JSON string that is a relative path, and stays below the folder it is joined to."""
+    if {"", ".", ".."} & set(text(value).split("/")) or "\0" in text(value):
+        raise ValueError(f"{value!r:.80} stands where a path below a folder belongs")
     return text(value)
 
 

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 
 from dedup.core.arrays import U64
 from dedup.core.hash_ranges import MAX_HASH_RANGES, hash_range, spread_hashes
+from dedup.core.parse import NAME
 from dedup.errors import StateError
 
 
@@ -78,7 +79,7 @@ class SegmentRef:
         if len(fields) == 10:
             name, *numbers = fields
             integers = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
-            if isinstance(name, str) and name and len(integers) == 9:
+            if isinstance(name, str) and NAME.fullmatch(name) and len(integers) == 9:
                 start_ms, end_ms, *others = integers
                 hash_ranges, range_index = others[-2:]
                 power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dedup.core import state_row
+from dedup.core import parse, state_row
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
@@ -128,8 +128,8 @@ class ShardState:
         fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, allowed=_FIELDS)
         orphans, foreign = array(fields["stray_files"], 2)
         payloads = array(fields.get("payloads", []))
-        for name in (*array(fields["slices"]), *payloads):
-            text(name)
+        for named in (*array(fields["slices"]), *payloads):
+            text(named)
         return ShardState(
             epoch=integer(fields["epoch"], -1),
             bucket_ms=integer(fields["bucket_ms"], 0),
@@ -194,7 +194,8 @@ class ShardState:
 def clocks_of(value: object) -> Clocks:
     """Return the clocks of a head; ValueError where they are not as they were written."""
     fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
-    text(fields["run_id"])
+    if fields["run_id"] != "":
+        parse.name(fields["run_id"])
     for number in _CLOCK_NUMBERS:
         integer(fields[number])
     for column in array(fields["named_by"]):

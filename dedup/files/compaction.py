@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from dedup.sinks.content import Content, content_of
 #: In the output: what is being made, and what was replaced.
 FOLDER = "_compaction"
 _NEW, _REPLACED, _LOCK = "new-", "replaced-", "_lock"
+_REPLACED_AT = re.compile(f"{_REPLACED}([0-9]+)-")
 _BATCH_ROWS = 16_384
 _CHUNK_BYTES = 4 << 20
 #: Whose files are lines, which can be put one behind another.
@@ -148,7 +150,7 @@ def _remove_replaced(own: Path, before_ms: int, now_ms: int) -> None:
     for entry in sorted(own.iterdir()):
         if entry.name.startswith(_NEW):
             entry.rename(own / f"{_REPLACED}{now_ms}-{entry.name.removeprefix(_NEW)}")
-        elif entry.name.startswith(_REPLACED) and int(entry.name.split("-")[1]) <= before_ms:
+        elif (found := _REPLACED_AT.match(entry.name)) and int(found[1]) <= before_ms:
             shutil.rmtree(entry)
 
 

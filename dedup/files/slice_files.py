@@ -7,6 +7,7 @@ Spark counts.
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,4 +171,4 @@ def staging_folder(batch_id: int, run_id: str) -> str:
 def batch_of_staged(name: str) -> int | None:
     """Return the micro-batch that a folder of this name was staged for; None for any other."""
     number = name.removeprefix("files-").partition("-")[0]
-    return int(number) if len(number) == 12 and number.isdigit() else None
+    return int(number) if re.fullmatch("[0-9]{12}", number) else None

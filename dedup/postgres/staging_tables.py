@@ -101,7 +101,8 @@ class StagingTables:
                     (self._prefix, self._schema),
                 ).fetchall()
             for (name,) in found:
-                if int(name.removeprefix(self._prefix).split("_")[0]) <= batch_id:
+                number = name.removeprefix(self._prefix).split("_")[0]
+                if number.isdecimal() and int(number) <= batch_id:
                     with suppress(psycopg_library().Error), self._transaction() as one:
                         one.execute(f"SET LOCAL lock_timeout = '{_DROP_WAIT}'")
                         one.execute(f"DROP TABLE IF EXISTS {self._schema}.{quoted(name)}")

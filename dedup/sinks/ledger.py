@@ -8,16 +8,19 @@ Both are JSON documents with a format number and a checksum (`dedup.catalog.docu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
+from dedup.core.parse import integer
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SinkError
 
 FORMAT = 1
 _PUBLISHED, _SETTING = "published.json", "sink.json"
 _TABLE_ID = "table ID"
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -53,7 +56,7 @@ class Ledger:
         """
         fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
-        found = read_document(self._root, _SETTING)
+        found = read_document(self._root, _SETTING, dict)
         for option, value in setting.items():
             if found.get(option) != value:
                 raise ConfigError(
@@ -75,7 +78,7 @@ class Ledger:
     def published(self) -> int | None:
         """Return a micro-batch that the sink is known to have published, None for a new sink."""
         try:
-            return int(read_document(self._root, _PUBLISHED)["batch_id"])
+            return read_document(self._root, _PUBLISHED, _batch_of)
         except ObjectMissing:
             return None
 
@@ -90,22 +93,29 @@ class Ledger:
             self._root.put_bytes(_PUBLISHED, body)
 
 
-def read_document(root: Root, name: str) -> dict[str, Any]:
-    """Return the fields of a document.
+def read_document(root: Root, name: str, taken_apart: Callable[[dict[str, Any]], T]) -> T:
+    """Return what a function makes of the fields of a document.
+
+    Parameters
+    ----------
+    root : Root
+    name : str
+    taken_apart : callable
+        Raises ValueError if these are not the fields of such a document.
 
     Raises
     ------
     CatalogError
         When it is damaged.
     """
-
-    def parse(data: bytes) -> dict[str, Any]:
-        return from_document(data, version=FORMAT)[1]
-
     try:
-        return root.read(name, parse)
+        return root.read(name, lambda data: taken_apart(from_document(data, version=FORMAT)[1]))
     except ValueError as error:
         raise CatalogError(
             f"{root.url(name)} is damaged: {error}. Restore it from a copy of the checkpoint.",
             remedy="storage",
         ) from None
+
+
+def _batch_of(fields: dict[str, Any]) -> int:
+    return integer(fields.get("batch_id"), 0)

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 from dedup.catalog.document import from_document, to_document
-from dedup.core.parse import OtherVersion
+from dedup.core.parse import OtherVersion, integer, mapping, text
 from dedup.errors import SinkError
 
 FORMAT = 1
@@ -65,6 +65,19 @@ class Marker:
         return to_document(asdict(self), version=FORMAT)
 
     @classmethod
+    def from_json(cls, value: object) -> Marker:
+        """Return the marker of these fields; ValueError if they are not those of a marker."""
+        names = frozenset(field.name for field in fields(cls))
+        found = mapping(value, needed=names, allowed=names)
+        for name in ("query_id", "sink", "content", "run_id", "writer"):
+            text(found[name])
+        for name in ("slot", "batch_id", "rows", "time_ms"):
+            integer(found[name])
+        if found["tasks"] is not None:
+            integer(found["tasks"])
+        return cls(**found)
+
+    @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Marker:
         """Return the marker that was stored.
 
@@ -80,17 +93,14 @@ class Marker:
             When they are damaged, or of another release.
         """
         try:
-            _, found = from_document(data, version=FORMAT)
-            if set(found) != {field.name for field in fields(cls)}:
-                raise ValueError("its fields are not those of a marker")
-            return cls(**found)
+            return cls.from_json(from_document(data, version=FORMAT)[1])
         except OtherVersion as error:
             raise SinkError(
                 f"The marker at {where} was written by another release: {error}. Nothing was "
                 "written. Install the release that wrote it, or a newer one.",
                 remedy="other-version",
             ) from None
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise SinkError(
                 f"The marker at {where} is damaged: {error}. Without it nobody can tell what was "
                 "published, so nothing was written.",

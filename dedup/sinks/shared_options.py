@@ -12,7 +12,7 @@ from dedup.errors import ConfigError
 
 #: Spark's own, which say nothing about the sink.
 _OF_SPARK = ("path", "queryname")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
 
 
 def known_options(

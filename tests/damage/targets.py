@@ -199,7 +199,7 @@ def _sequences() -> list[Target]:
         try:
             found = reader.state
             # What the next micro-batch asks of it, and what it leaves.
-            reader.run_id = found.clocks.run_id + "+"
+            reader.run_id = found.clocks.run_id + "x"
             reader.batch([("p1", 1, 3), ("p1", 1, 4), ("new", 0, 0)], now_ms=found.clocks.now_ms)
         except (StateError, ClockError) as exc:
             _says(exc)

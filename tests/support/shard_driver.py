@@ -138,7 +138,7 @@ class Driver:
 
     def restart(self) -> None:
         """Begin another run of the query."""
-        self.run_id += "+"
+        self.run_id += "x"
 
     def count(self, name: str) -> int:
         """A count of the last micro-batch."""

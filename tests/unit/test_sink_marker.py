@@ -58,7 +58,7 @@ def test_a_marker_of_another_release_is_refused_by_that_name() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"query_id": "q"}])
 def test_other_fields_are_damage(fields: dict[str, str]) -> None:
-    with pytest.raises(SinkError, match="fields are not those of a marker"):
+    with pytest.raises(SinkError, match="it lacks batch_id"):
         Marker.from_bytes(to_document(fields, version=FORMAT), WHERE)
 
 

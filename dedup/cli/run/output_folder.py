@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
+from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.batch_folders import check_not_ahead, published_batches
 from dedup.spark.driver.file_log import last_number
@@ -211,7 +212,7 @@ def check_query(options: RunOptions, record: Record | None) -> None:
 def checkpoint_query_id(checkpoint: Path) -> str | None:
     """ID that Spark gave to the query of a checkpoint, or None where there is none yet."""
     try:
-        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+        return parse.name(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):

@@ -99,6 +99,13 @@ class LocalOutput:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
         self._refuse_foreign(plan)
+        if source.is_symlink():
+            raise SinkError(
+                f"{source} is a link, and a folder of staged files belongs there: somebody else "
+                "has made it. Nothing was published. Look where it leads, remove the link, and "
+                "start the query again.",
+                remedy="sink-markers",
+            )
         if not source.exists() and not (self._path / folder_of(number)).exists():
             # Looked up in this order, another start may have renamed it in between.
             if anew is None:

@@ -9,16 +9,22 @@ anybody at any time.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
-from dedup.core.parse import OtherVersion
+from dedup.core.parse import NAME, OtherVersion, array, integer, mapping, path_below, text
 from dedup.errors import ObjectMissing, SinkError
+from dedup.files.slice_files import batch_of_staged
+from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.marker import Marker
 
 FOLDER = "_batches"
 _FORMAT = 1
+_FIELDS = frozenset(("marker", "folder", "files"))
+_STAGED = re.compile(rf"{STAGING}/(?:[0-9]{{12}}-[0-9a-f]{{32}}|files-[0-9]{{12}}-{NAME.pattern})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,7 @@ class BatchPlans:
         name = _name(batch_id)
         try:
             _, body = from_document(self._root.read_bytes(name), version=_FORMAT)
-            files = tuple(PlannedFile(*file) for file in body["files"])
-            return BatchPlan(Marker(**body["marker"]), body["folder"], files)
+            return _plan(body, batch_id, is_local=self._root.local_path(name) is not None)
         except ObjectMissing:
             return None
         except OtherVersion as error:
@@ -94,7 +99,7 @@ class BatchPlans:
                 "published. Install the release that wrote it, or a newer one.",
                 remedy="other-version",
             ) from None
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             raise SinkError(
                 f"{self._root.url(name)} is damaged: {error}. Without it nobody can tell what of "
                 "the micro-batch is published, so nothing was.",
@@ -126,7 +131,28 @@ class BatchPlans:
         """Return the micro-batches that have a plan, ascending."""
         names = (found.name.removeprefix(f"{FOLDER}/") for found in self._root.list(FOLDER))
         stems = (name.removesuffix(".plan") for name in names)
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+        return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]{12,}", stem))
+
+
+def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
+    """Return the plan of a micro-batch; ValueError if it names what was not staged for it."""
+    mapping(body, needed=_FIELDS, allowed=_FIELDS)
+    marker = Marker.from_json(body["marker"])
+    if marker.batch_id != batch_id:
+        raise ValueError(f"it is the plan of micro-batch {marker.batch_id}")
+    folder = text(body["folder"])
+    listed = (array(file, 3) for file in array(body["files"]))
+    files = tuple(
+        PlannedFile(path_below(staged), path_below(name), integer(nbytes, 0))
+        for staged, name, nbytes in listed
+    )
+    # On a local disk one folder is renamed; in a store each file is copied from where it waits.
+    waiting = [folder] if is_local else [file.staged.rpartition("/")[0] for file in files]
+    for each in waiting if files else []:
+        staged_for = batch_of_staged(each.rpartition("/")[2])
+        if not _STAGED.fullmatch(each) or staged_for != batch_id:
+            raise ValueError(f"{each!r:.80} is no folder that was staged for this micro-batch")
+    return BatchPlan(marker, folder, files)
 
 
 def _name(batch_id: int) -> str:

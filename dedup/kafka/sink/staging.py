@@ -18,17 +18,23 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from dedup import faults
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
+from dedup.core.parse import array, integer, mapping, text
 from dedup.errors import ObjectMissing, SinkError
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import FORMAT, read_document
 from dedup.sinks.protocol import StagedSlice
 
+_FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
+_MANIFEST = frozenset(("batch_id", "slices"))
+_SLICE = frozenset(("slot", "content", "file"))
+_CONTENT = frozenset(Content.__slots__)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -104,11 +110,7 @@ class Staging:
         faults.point("kafka.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point("kafka.manifest.after")
-        found = read_document(self._root, name)
-        pieces = [
-            StagedSlice(each["slot"], Content(**each["content"]), each["file"])
-            for each in found["slices"]
-        ]
+        pieces = read_document(self._root, name, lambda found: _slices(found, batch_id))
         if pieces != list(slices):
             self._refuse_lost_files(name, batch_id, pieces)
         return pieces
@@ -131,7 +133,23 @@ class Staging:
             self._root.delete(name for name in names if _batch_of(name) <= batch_id)
 
 
+def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
+    mapping(found, needed=_MANIFEST, allowed=_MANIFEST)
+    if found["batch_id"] != batch_id:
+        raise ValueError(f"it is the manifest of micro-batch {found['batch_id']!r:.80}")
+    pieces = []
+    for each in array(found["slices"]):
+        piece = mapping(each, needed=_SLICE, allowed=_SLICE)
+        content = mapping(piece["content"], needed=_CONTENT, allowed=_CONTENT)
+        if any(type(number) is not int for number in content.values()):
+            raise ValueError(f"{content!r:.80} stands where the content of a slice belongs")
+        if piece["file"] and not _FILE.fullmatch(text(piece["file"])):
+            raise ValueError(f"{piece['file']!r:.80} is no staged slice")
+        pieces.append(StagedSlice(integer(piece["slot"], 0), Content(**content), piece["file"]))
+    return pieces
+
+
 def _batch_of(name: str) -> int:
     """Return the micro-batch that an object belongs to; a huge one for what is not ours."""
     number = re.split("[-.]", name.split("/")[1])[0]
-    return int(number) if number.isdigit() else 1 << 62
+    return int(number) if number.isascii() and number.isdigit() else 1 << 62

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from dedup.checks.facts import OTHER, Source
+from dedup.core.parse import name
 from dedup.errors import ConfigError, StateError
 from dedup.spark.driver.file_log import files_taken
 
@@ -170,7 +171,7 @@ def _query_id(folder: _Folder, where: str) -> str:
             f"{where} holds no checkpoint of a streaming query: there is no file `metadata` in it. "
             "Give what the query's option `checkpointLocation` names, or the OUTPUT of `dedup run`."
         )
-    return _parsed(folder, "metadata", lambda text: str(json.loads(text)["id"]))
+    return _parsed(folder, "metadata", lambda text: name(json.loads(text)["id"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class FileLog:
         numbered = {}
         for path in folder.iterdir():
             number = path.name.removesuffix(".compact")
-            if number.isdigit() and int(number) > self._known:
+            if number.isdecimal() and int(number) > self._known:
                 numbered[path] = int(number)
         added: dict[str, Taken] = {}
         for path in sorted(numbered, key=lambda p: numbered[p]):
@@ -139,4 +139,4 @@ def log_offset(checkpoint: Path, batch_id: int) -> int:
 def last_number(log: Path) -> int:
     """Return the highest number in one of Spark's logs, -1 where there is none."""
     names = log.iterdir() if log.is_dir() else iter(())
-    return max((int(path.name) for path in names if path.name.isdigit()), default=-1)
+    return max((int(path.name) for path in names if path.name.isdecimal()), default=-1)

@@ -248,7 +248,7 @@ def drop_earlier(task: Task) -> None:
     for root in _roots():
         for other in Path(root, FOLDER, task.query_id).glob("*-*"):
             epoch, _, run_id = other.name.partition("-")
-            if epoch.isdigit() and (run_id != task.run_id or int(epoch) < task.epoch):
+            if epoch.isdecimal() and (run_id != task.run_id or int(epoch) < task.epoch):
                 shutil.rmtree(other, ignore_errors=True)
 
 

@@ -1,0 +1,269 @@
+"""Names that are read back: whoever may write an output, a root or a checkpoint names no path.
+
+A checksum vouches for bytes and not for their writer. So each parser checks its names, and nothing
+outside the folder that a name is joined to is read, moved or deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedup.catalog.document import from_document, to_document
+from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
+from dedup.catalog.gc.runs import read_lineage, write_lineage
+from dedup.catalog.repair.accepted_loss import AcceptedLoss
+from dedup.catalog.repair.backup import read_adopted, read_backup, write_adopted, write_backup
+from dedup.catalog.root import Root
+from dedup.cli.run.output_folder import checkpoint_query_id
+from dedup.core.bucket import Bucket, SortedRun
+from dedup.core.clocks import Clocks
+from dedup.core.lineage import Lineage, Run
+from dedup.core.manifest import Expired, Manifest, PendingList
+from dedup.core.segment import SegmentRef
+from dedup.core.sharding import filter_key_id
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError, ConfigError, SinkError, StateError
+from dedup.files.compaction import compact
+from dedup.files.sink.outputs import LocalOutput
+from dedup.files.sink.plans import BatchPlan, BatchPlans, PlannedFile
+from dedup.kafka.sink.staging import Staging
+from dedup.sinks.content import Content
+from dedup.sinks.ledger import Ledger
+from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.protocol import StagedSlice
+from dedup.spark.driver.checkpoint_log import read_progress
+from dedup.spark.driver.file_log import FileLog
+
+BAD = ["/home/victim", "../victim", "x/../../victim", "..", ".hidden", "", "a/b", "x\0y", 7, None]
+QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+
+
+def ref(name: Any) -> SegmentRef:
+    return SegmentRef(name, 0, 10, 1, 1, 1, 1, 1)
+
+
+def state(name: Any) -> ShardState:
+    return ShardState(manifest=Manifest((Bucket(0, 10, runs=(SortedRun((ref(name),)),)),)))
+
+
+def as_segment(name: Any, folder: Path) -> None:
+    SegmentRef.from_json(ref(name).to_json())
+
+
+def as_expired(name: Any, folder: Path) -> None:
+    Manifest.from_json(Manifest((), (Expired(name, 1, 1),)).to_json())
+
+
+def as_list_of_expired(name: Any, folder: Path) -> None:
+    Manifest.from_json(Manifest((), (), (PendingList(name, 1, 1, 1),)).to_json())
+
+
+def in_a_state_row(name: Any, folder: Path) -> None:
+    ShardState.from_bytes(state(name).to_bytes(), hash_key_id=filter_key_id(QUERY))
+
+
+def as_run_of_a_state(name: Any, folder: Path) -> None:
+    if name == "":
+        raise ValueError("a shard that no run has written has no run")
+    ShardState.from_head(replace(ShardState(), clocks=Clocks(run_id=name)).head())
+
+
+def in_what_was_adopted(name: Any, folder: Path) -> None:
+    write_adopted(Root(folder), QUERY, 0, state(name))
+    read_adopted(Root(folder), QUERY, 0)
+
+
+def in_a_backup(name: Any, folder: Path) -> None:
+    write_backup(Root(folder), QUERY, 0, state(name))
+    if read_backup(Root(folder), QUERY, 0) is None:
+        raise ValueError("counts as damaged")
+
+
+def in_a_pending_list(name: Any, folder: Path) -> None:
+    write_pending_list(Root(folder), QUERY, 0, "here", ["000000000001-a-1-0000", name])
+    if not read_pending_list(Root(folder), QUERY, 0, "here"):
+        raise ValueError("counts as damaged")
+
+
+def in_a_lineage(name: Any, folder: Path) -> None:
+    write_lineage(Root(folder), QUERY, Lineage((Run(name, 0), Run("mine", 3))))
+    if read_lineage(Root(folder), QUERY, Run("mine", 3)) is None:
+        raise ValueError("counts as damaged")
+
+
+def in_an_accepted_loss(name: Any, folder: Path) -> None:
+    AcceptedLoss.from_bytes(AcceptedLoss(name, None, None).to_bytes())
+
+
+def as_id_of_a_checkpoint(name: Any, folder: Path) -> None:
+    (folder / "metadata").write_text(json.dumps({"id": name}))
+    with pytest.raises(ConfigError, match="metadata is damaged"):
+        checkpoint_query_id(folder)
+    read_progress(str(folder))
+
+
+def in_a_manifest_of_slices(name: Any, folder: Path) -> None:
+    if not name:
+        raise ValueError("a slice without rows has no file")
+    staging = Staging(str(folder), QUERY)
+    staging.manifest(3, [StagedSlice(0, Content(1, 2, 3), name)])
+
+
+PLACES = [
+    as_segment,
+    as_expired,
+    as_list_of_expired,
+    in_a_state_row,
+    as_run_of_a_state,
+    in_what_was_adopted,
+    in_a_backup,
+    in_a_pending_list,
+    in_a_lineage,
+    in_an_accepted_loss,
+    as_id_of_a_checkpoint,
+    in_a_manifest_of_slices,
+]
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_name_that_is_read_back_is_no_path(
+    place: Callable[[Any, Path], None], name: Any, tmp_path: Path
+) -> None:
+    with pytest.raises((StateError, CatalogError, ValueError)):
+        place(name, tmp_path)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_names_that_we_write_are_read_back(
+    place: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
+    if place is in_a_manifest_of_slices:
+        place(f"staged/3-0-{uuid.uuid4().hex}.arrow", tmp_path)
+    elif place is not as_id_of_a_checkpoint:
+        place(f"000000000004-{QUERY}-17-0002", tmp_path)
+
+
+# --- plans of the sink of files
+
+STAGED = f"_staging/{1:012d}-{'a' * 32}"
+MARKER = Marker(
+    query_id=QUERY, sink="files", slot=WHOLE, batch_id=1, rows=1, content="0" * 32, run_id="r"
+)
+
+
+def good_plan() -> BatchPlan:
+    return BatchPlan(MARKER, STAGED, (PlannedFile(f"{STAGED}/d=1/x", "d=1/x", 1),))
+
+
+def plant(output: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write the plan of micro-batch 1 as somebody would who may write the output."""
+    plan = output / "_batches" / f"{1:012d}.plan"
+    plan.unlink(missing_ok=True)
+    BatchPlans(Root(output)).create(good_plan())
+    version, body = from_document(plan.read_bytes(), version=1)
+    change(body)
+    plan.write_bytes(to_document(body, version=version))
+
+
+def of_another_batch(body: dict[str, Any]) -> None:
+    body["marker"]["batch_id"] = 2
+
+
+def of_another_batchs_files(body: dict[str, Any]) -> None:
+    body["folder"] = STAGED.replace("001-", "002-")
+
+
+def with_text_for_rows(body: dict[str, Any]) -> None:
+    body["marker"]["rows"] = "1"
+
+
+def with_a_field_more(body: dict[str, Any]) -> None:
+    body["also"] = 1
+
+
+@pytest.mark.parametrize("name", [*BAD[:3], *BAD[6:], "_staging", "_staging/000000000001-x", "."])
+@pytest.mark.parametrize("field", ["folder", "staged", "name"])
+def test_a_plan_names_only_what_was_staged(field: str, name: Any, tmp_path: Path) -> None:
+    def change(body: dict[str, Any]) -> None:
+        if field == "folder":
+            body["folder"] = name
+        else:
+            body["files"][0][field == "name"] = name
+
+    plant(tmp_path, change)
+    plans = BatchPlans(Root(tmp_path))
+    if field == "folder" or name in (*BAD[:3], "x\0y", 7, None, "."):
+        with pytest.raises(SinkError, match=r"damaged.*belongs|no folder that was staged"):
+            plans.read(1)
+    else:
+        # On a local disk the folder is renamed, and these say only what is in it.
+        assert plans.read(1) is not None
+
+
+@pytest.mark.parametrize(
+    "change", [of_another_batch, of_another_batchs_files, with_text_for_rows, with_a_field_more]
+)
+def test_a_plan_is_that_of_its_micro_batch(
+    change: Callable[[dict[str, Any]], None], tmp_path: Path
+) -> None:
+    plant(tmp_path, change)
+    with pytest.raises(SinkError, match="damaged"):
+        BatchPlans(Root(tmp_path)).read(1)
+    plant(tmp_path, lambda body: None)
+    assert BatchPlans(Root(tmp_path)).read(1) == good_plan()
+
+
+def test_a_link_in_place_of_staged_files_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / ".token").write_text("hidden")
+    (victim / "x").write_text("x")
+    output = tmp_path / "out"
+    (output / "_staging").mkdir(parents=True)
+    (output / STAGED).symlink_to(victim)
+    with pytest.raises(SinkError, match="is a link"):
+        LocalOutput(str(output)).carry_out(good_plan())
+    assert (victim / ".token").exists()
+    assert not (output / "batch=1").exists()
+
+
+# --- numbers in names, and in documents
+
+
+@pytest.mark.parametrize("number", ["../3", "x", None, 1.5, -1, True])
+def test_a_ledger_holds_a_number(number: Any, tmp_path: Path) -> None:
+    Root(tmp_path / QUERY).put_bytes("published.json", to_document({"batch_id": number}, version=1))
+    with pytest.raises(CatalogError, match="damaged"):
+        Ledger(str(tmp_path), QUERY).published()
+
+
+@pytest.mark.parametrize("field", ["slot", "batch_id", "rows", "time_ms", "query_id", "run_id"])
+def test_a_marker_has_the_types_of_a_marker(field: str) -> None:
+    fields = asdict(MARKER) | {field: ["x"]}
+    with pytest.raises(SinkError, match="damaged"):
+        Marker.from_bytes(to_document(fields, version=1), "here")
+
+
+def test_numbers_that_are_none_are_no_entries(tmp_path: Path) -> None:
+    """Of a superscript Python says that it is a digit, and then refuses it as a number."""
+    for name in ("²", "٣x", "-1", "x.compact"):
+        folder = tmp_path / "sources" / "0"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("v1\n")
+        (tmp_path / "_batches").mkdir(exist_ok=True)
+        (tmp_path / "_batches" / f"{name}.plan").write_text("")
+    assert FileLog(tmp_path).taken == {}
+    assert BatchPlans(Root(tmp_path)).numbers() == []
+    (tmp_path / "batch=0").mkdir()
+    (tmp_path / "_compaction").mkdir()
+    (tmp_path / "_compaction" / "replaced-x").mkdir()
+    compact(tmp_path, target_bytes=1, older_than_ms=0, keep_replaced_ms=0)
+    assert (tmp_path / "_compaction" / "replaced-x").exists()
