@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import threading
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from dedup.core.forecast import MAX_NAME
 from dedup.core.metrics import BatchMetrics
@@ -40,7 +46,7 @@ from dedup.monitor.series import (
 )
 
 try:
-    from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
@@ -52,6 +58,12 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from dedup.monitor.query_log import QueryLog
+
+
+#: Connections that are served at a time, each by a thread; more are closed at once.
+MAX_CONNECTIONS = 16
+#: No connection lasts longer: Prometheus and `dedup watch` wait as long for an answer.
+CONNECTION_S = 10.0
 
 
 @dataclass
@@ -198,7 +210,7 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     port : int
         0: any that is free.
     address : str
-        Of the network interface; default all.
+        Name or IP address of the network interface; default all of IPv4.
 
     Raises
     ------
@@ -208,13 +220,58 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(exporter)
     try:
-        server, _ = start_http_server(port, address, registry)
+        server = _Server(address, port)
     except OSError as error:
         raise ConfigError(
-            f"prometheus_port={port}: metrics cannot be served there ({error}); give another port"
+            f"Metrics cannot be served at prometheus_address={address!r}, prometheus_port={port} "
+            f"({error}); give another port, or an address of this machine"
         ) from error
     server.set_app(_with_queries(exporter, make_wsgi_app(registry)))
-    return int(server.server_port)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Log no requests."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Serves at most `MAX_CONNECTIONS` at a time, each for at most `CONNECTION_S`."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: str, port: int) -> None:
+        (self.address_family, _, _, _, where), *_ = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        #: Open connections, and when each began.
+        self._begun_s: dict[Any, float] = {}
+        super().__init__((str(where[0]), port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._begun_s) >= MAX_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._begun_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that last too long, whatever they do meanwhile; called twice a second."""
+        for request, begun_s in list(self._begun_s.items()):
+            if time.monotonic() - begun_s > CONNECTION_S:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._begun_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print no traceback for a client that went away."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def _with_queries(exporter: Exporter, metrics: WSGIApplication) -> WSGIApplication:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dedup.cli.app import app
 from dedup.errors import ConfigError
 from dedup.monitor import endpoint as endpoint_module
+from dedup.monitor import prometheus as prometheus_module
 from dedup.monitor.endpoint import PATH, Endpoint
 from dedup.monitor.health import WINDOW, Status
 from dedup.monitor.prometheus import Exporter, serve
@@ -103,7 +104,7 @@ def test_one_look_at_an_endpoint_is_enough_for_the_drivers_verdict(session: Sess
     (watched,) = Endpoint(session.url).look(session.now_ms)
     health = watched.health
     assert (health.status, health.evidence) == (Status.STALLED, WINDOW)
-    assert health.reason == "the GC watermark stood while timestamps advanced by 00:01:30"
+    assert health.reason.startswith("the GC watermark stood while timestamps advanced by 00:01:30")
     # A micro-batch of an hour: the driver answers, so its query lives.
     session.now_ms += HOUR_MS
     assert Endpoint(session.url).look(session.now_ms)[0].health.status is Status.STALLED
@@ -245,6 +246,30 @@ def test_what_is_no_endpoint_is_refused() -> None:
         taken.listen()
         with pytest.raises(ConfigError, match="give another port"):
             serve(Exporter(), port, "127.0.0.1")
+    with pytest.raises(ConfigError, match="prometheus_address="):
+        serve(Exporter(), 0, "203.0.113.1")
+    port = serve(Exporter(), 0, "localhost")
+    assert urllib.request.urlopen(f"http://localhost:{port}/metrics").status == 200
+
+
+def test_silent_connections_hold_few_threads_and_not_for_long(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.active_count()
+    port = int(session.url.rpartition(":")[2])
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(100)]
+    # The server takes connections in their order and closes those above the limit.
+    assert silent[-1].recv(1) == b""
+    assert threading.active_count() - before <= prometheus_module.MAX_CONNECTIONS
+    monkeypatch.setattr(prometheus_module, "CONNECTION_S", 0.0)
+    # It also ends those that send a byte now and then.
+    silent[0].send(b"G")
+    for one in silent:
+        with suppress(ConnectionResetError):
+            assert one.recv(1) == b""
+        one.close()
+    monkeypatch.undo()
+    assert Endpoint(session.url).look(0) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,21 @@ def test_what_is_no_port_is_refused(port: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^prometheus_port=.* is no port; give "):
         DedupListener(log=tmp_path / "made", prometheus_port=port)  # type: ignore[arg-type]
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("address", ["", None, 5])
+def test_what_is_no_address_is_refused(address: object) -> None:
+    with pytest.raises(ConfigError, match=r"^prometheus_address=.* is no address; give "):
+        DedupListener(prometheus_port=0, prometheus_address=address)  # type: ignore[arg-type]
+
+
+def test_the_endpoint_is_bound_to_the_address_that_is_asked_for() -> None:
+    listener = DedupListener(prometheus_port=0, prometheus_address="127.0.0.2")
+    port = listener.prometheus_port
+    assert port
+    socket.create_connection(("127.0.0.2", port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,9 @@ class RunFlags(TalkingFlags):
         option("PORT", "Serve the metrics to Prometheus while the run lasts."),
         _WATCHING,
     ] = None
+    prometheus_address: Annotated[
+        str, option("HOST", "Where: 0.0.0.0 for all networks of this machine."), _WATCHING
+    ] = "127.0.0.1"
     parquet: Annotated[
         str,
         option(

@@ -22,7 +22,10 @@ class _Listener(DedupListener):
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(
-            lambda batch: None, log=options.log, prometheus_port=options.prometheus_port
+            lambda batch: None,
+            log=options.log,
+            prometheus_port=options.prometheus_port,
+            prometheus_address=options.prometheus_address,
         )
         self.at_rest = threading.Event()
         self.at_rest.set()
@@ -51,7 +54,9 @@ def followed(spark: SparkSession, options: RunOptions, note: Note) -> Iterator[N
     spark.streams.addListener(listener)
     try:
         if listener.prometheus_port is not None:
-            note(f"Metrics are served at http://localhost:{listener.prometheus_port}/metrics")
+            address = options.prometheus_address
+            host = f"[{address}]" if ":" in address else address
+            note(f"Metrics are served at http://{host}:{listener.prometheus_port}/metrics")
         yield
     finally:
         listener.at_rest.wait(_END_S)

@@ -117,6 +117,7 @@ class RunOptions:
     checkpoint: Path
     log: Path
     prometheus_port: int | None = None
+    prometheus_address: str = "127.0.0.1"
     files_per_trigger: int = 10
     shards: int | None = None
     buckets: int | None = None

@@ -57,12 +57,16 @@ class DedupListener(StreamingQueryListener):
     prometheus_port : int, optional
         Serve the metrics under ``http://<driver>:<port>/metrics``, and to ``dedup watch`` (needs
         ``dedup[metrics]``); 0: any free port, which the attribute `prometheus_port` then tells.
+    prometheus_address : str
+        Name or IP address of the network interface that serves them: ``"127.0.0.1"`` for this
+        machine alone. Default: all of them, since Prometheus often runs on another machine. The
+        metrics name queries and source partitions, and no password protects them.
 
     Raises
     ------
     ConfigError
         When the log is no folder on this machine's disk, or cannot be made, and when the port is
-        none, or taken.
+        none, or taken, or the address is not of this machine.
     MissingExtraError
         When the port is given and prometheus-client is not installed.
     """
@@ -76,13 +80,14 @@ class DedupListener(StreamingQueryListener):
         sequence_metrics: str = "dedup_sequence",
         log: str | Path | None = None,
         prometheus_port: int | None = None,
+        prometheus_address: str = "0.0.0.0",
     ) -> None:
         self.on_batch = on_batch or log_batch
         self.metrics = metrics
         self.on_sequences = on_sequences or log_sequences
         self.sequence_metrics = sequence_metrics
         if prometheus_port is not None:
-            _check_port(prometheus_port)
+            _check_port(prometheus_port, prometheus_address)
         written = None if log is None else MetricsLog(_local_folder(log))
         exporter = None
         self.prometheus_port = prometheus_port
@@ -90,7 +95,7 @@ class DedupListener(StreamingQueryListener):
             from dedup.monitor.prometheus import Exporter, serve
 
             exporter = Exporter()
-            self.prometheus_port = serve(exporter, prometheus_port)
+            self.prometheus_port = serve(exporter, prometheus_port, prometheus_address)
         self._runs = Runs(written, exporter)
 
     def watched(self) -> list[Watched]:
@@ -173,11 +178,16 @@ def _local_folder(log: object) -> Path:
         raise ConfigError(f"log={log!r}: {error}; give a path without '~'") from error
 
 
-def _check_port(port: object) -> None:
+def _check_port(port: object, address: object) -> None:
     if type(port) is not int or not 0 <= port <= 65_535:
         raise ConfigError(
             f"prometheus_port={port!r} is no port; give a whole number up to 65535, 0 for any that "
             "is free"
+        )
+    if not isinstance(address, str) or not address:
+        raise ConfigError(
+            f"prometheus_address={address!r} is no address; give a name or an IP address of this "
+            "machine, such as '127.0.0.1'"
         )
 
 
