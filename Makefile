@@ -2,6 +2,7 @@
 #   PYTHON=/path/to/python3.12   the Python to create $(VENV) with (3.11 or newer)
 #   VENV=/elsewhere              another place for the virtual environment ($(VENV)-older: the older one)
 #   CI_FULL=1                    the long tests as well
+#   SKIP_KAFKA=1                 no tests on a Kafka broker, where Maven Central cannot be reached
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests.support import class_archive
 from tests.support.kafka_needs import need_library
+from tests.support.needs import not_tested
 from tests.support.quick_spark import FULL
 
 if not FULL:
@@ -42,3 +44,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Close with what was not tested, and how to test it."""
+    yield
+    lines = not_tested(terminalreporter.stats.get("skipped", []))
+    if not FULL and not terminalreporter.config.option.markexpr:
+        lines.append("       Tests that take long: set CI_FULL=1")
+    terminalreporter.section("not tested")
+    for line in lines:
+        terminalreporter.write_line(line)

@@ -16,7 +16,7 @@ from tests.support.spark_cluster import Cluster, running_cluster
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        pytest.skip("a Spark cluster needs a JDK 17 or newer, and there is no java")
+        pytest.skip("needs a JDK 17 or newer")
     with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 

@@ -16,7 +16,8 @@ from dedup.kafka.connector import has_connector
 from tests.kafka.broker import Broker, connector_jars, fetch_jars, free_port
 from tests.kafka.proxy import Proxy
 from tests.kafka.sink_query import PRELOAD, SinkQuery
-from tests.support.kafka_needs import UnimportableFile, do_without, missing_library, need_java
+from tests.support.kafka_needs import VARIABLE, UnimportableFile, missing_library, need_broker
+from tests.support.needs import do_without
 from tests.support.quick_spark import FAULTS, session_of_the_process
 
 # Workers must run this Python, not the first one on the PATH.
@@ -33,11 +34,11 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 @pytest.fixture(scope="session")
 def proxy_and_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Broker]]:
     """The broker, and a proxy before it that passes everything on until a fault is armed."""
-    need_java()
+    need_broker()
     try:
         fetch_jars()
     except (OSError, subprocess.TimeoutExpired) as error:
-        do_without(f"Kafka's jars are not to be had from Maven Central: {error}")
+        do_without(VARIABLE, f"Kafka's jars cannot be fetched from Maven Central: {error}")
     port = free_port()
     broker = Broker(tmp_path_factory.mktemp("kafka"), proxy_port=port)
     with broker, Proxy(port, to_port=broker.behind_proxy or 0) as proxy:

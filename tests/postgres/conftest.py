@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.postgres.server import Server, own_server
+from tests.support.needs import do_without
 from tests.support.quick_spark import FAULTS, session_of_the_process
 
 # Workers must run this Python, not the first one on the PATH.
@@ -28,7 +29,9 @@ def server() -> Iterator[Server]:
         Path(folder).chmod(0o755)
         found = own_server(Path(folder, "data"))
         if isinstance(found, str):
-            pytest.skip(found)
+            if sys.version_info >= (3, 13):  # which the wheel is not made for
+                pytest.skip(found)
+            do_without("SKIP_POSTGRES", found)
         with found:
             yield found
 

@@ -118,5 +118,8 @@ def own_server(folder: Path) -> Server | str:
             warnings.simplefilter("ignore")
             import pgserver  # noqa: F401
     except ImportError as error:
-        return f"{error.name} is not installed"
+        return (
+            f"a PostgreSQL server needs {error.name}, which is not installed (pgserver is made for "
+            "Python 3.11 and 3.12: make test PYTHON=python3.12 VENV=.venv-3.12)"
+        )
     return Server(folder)

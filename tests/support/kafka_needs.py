@@ -1,7 +1,4 @@
-"""What tests of Kafka need: where it cannot be had they skip, except under ``REQUIRE_KAFKA=1``.
-
-``.ci/run`` sets the variable, so that nothing passes there only because it did not run.
-"""
+"""What tests of Kafka need: if it cannot be had they fail, except under ``SKIP_KAFKA=1``."""
 
 from __future__ import annotations
 
@@ -11,24 +8,18 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-VARIABLE = "REQUIRE_KAFKA"
+from tests.support.needs import do_without
+
+VARIABLE = "SKIP_KAFKA"
 #: Of the extra `kafka`.
 _LIBRARIES = ("confluent_kafka", "fastavro")
 
 
-def do_without(reason: str) -> NoReturn:
-    """Skip the running test, or fail it where Kafka is required; every test of Kafka asks here."""
-    if os.environ.get(VARIABLE) == "1":
-        pytest.fail(f"{VARIABLE}=1 does not let tests of Kafka skip: {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
 def missing_library() -> str | None:
-    """Return what is missing of the extra `kafka`, None where nothing is."""
+    """Return what is missing of the extra `kafka`, or None if nothing is."""
     for name in _LIBRARIES:
         try:
             importlib.import_module(name)
@@ -40,13 +31,15 @@ def missing_library() -> str | None:
 def need_library() -> None:
     """Go on only with the extra `kafka`."""
     if (reason := missing_library()) is not None:
-        do_without(reason)
+        do_without(VARIABLE, reason)
 
 
-def need_java() -> None:
-    """Go on only where a broker can run."""
+def need_broker() -> None:
+    """Go on only if a broker is wanted and can run."""
+    if os.environ.get(VARIABLE) == "1":
+        pytest.skip(f"{VARIABLE}=1 is set: `make test` without it runs this on a broker")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        do_without("tests of Kafka need a JDK 17 or newer, and there is no java")
+        do_without(VARIABLE, "tests of Kafka need a JDK 17 or newer, and there is no java")
 
 
 class UnimportableFile(pytest.File):

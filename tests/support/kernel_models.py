@@ -30,7 +30,10 @@ def load(name: str) -> Kernel:
     try:
         return kernel.implementation(name)
     except ImportError as error:
-        pytest.skip(f"the C extension is not built: {error}")
+        pytest.skip(
+            "the C extension is not built: install a C compiler, then pip install --editable . "
+            f"({error})"
+        )
 
 
 #: Every path of the kernel; on a machine without AVX2 the first two are the same.

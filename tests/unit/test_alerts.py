@@ -17,7 +17,7 @@ TESTS = Path(__file__).with_name("alert_rules_test.yml")
 
 @pytest.mark.skipif(
     shutil.which("promtool") is None,
-    reason="promtool is not on the PATH (Debian and Ubuntu: apt install prometheus)",
+    reason="needs promtool (Debian and Ubuntu: apt install prometheus)",
 )
 @pytest.mark.parametrize("what", [["check", RULES], ["test", TESTS]])
 def test_promtool_has_no_complaint(what: list[str | Path]) -> None:

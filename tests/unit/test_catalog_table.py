@@ -31,7 +31,10 @@ from dedup.core.segment import SegmentPlan
 from dedup.kernel import tables
 from tests.support.memory_store import HASH_KEY
 
-pytestmark = pytest.mark.skipif(not tables.AVAILABLE, reason="tables are read in C only")
+pytestmark = pytest.mark.skipif(
+    not tables.AVAILABLE,
+    reason="the C extension is not built: install a C compiler, then pip install --editable .",
+)
 
 
 def entries_of(n: int, name: str = "%d", *, first: int = 0) -> Entries:

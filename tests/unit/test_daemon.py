@@ -65,7 +65,9 @@ def test_a_worker_is_born_with_everything_loaded(tmp_path: Path) -> None:
     assert "pyspark.zip" not in "".join(re.findall(r"^import 'pyspark.*", imports, re.M))
 
 
-@pytest.mark.skipif(os.cpu_count() == 1, reason="OpenBLAS starts no threads on one core")
+@pytest.mark.skipif(
+    os.cpu_count() == 1, reason="needs two cores: OpenBLAS starts no threads on one"
+)
 def test_where_a_library_starts_threads_it_is_sparks_own(tmp_path: Path) -> None:
     with daemon(tmp_path / "stderr", OMP_NUM_THREADS="2") as (parent, worker):
         assert module(parent) == "pyspark.daemon"

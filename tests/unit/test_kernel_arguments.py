@@ -172,10 +172,8 @@ def test_hash_key_is_16_bytes(tested: Kernel) -> None:
             call(tested, "hash64", 2, key)
 
 
-@pytest.mark.parametrize("function", GOOD)
+@pytest.mark.parametrize("function", sorted(GOOD.keys() - {"filter_add"}))  # adds in place
 def test_arguments_stay_as_they_are(tested: Kernel, function: str) -> None:
-    if function == "filter_add":
-        pytest.skip("adds in place")
     before = [a.copy() if isinstance(a, np.ndarray) else a for a in GOOD[function]]
     call(tested, function)
     for a, b in zip(before, GOOD[function], strict=True):

@@ -48,7 +48,9 @@ def test_published_answers(tested: Kernel) -> None:
     assert hashlib.sha256(got).hexdigest() == PUBLISHED_SHA256
 
 
-@pytest.mark.skipif(sys.hash_info.algorithm != "siphash13", reason="CPython has another hash")
+@pytest.mark.skipif(
+    sys.hash_info.algorithm != "siphash13", reason="this CPython does not hash with SipHash-1-3"
+)
 def test_cpython_answers(tested: Kernel) -> None:
     keys = [b"x" * i + bytes([i]) for i in range(100)]  # it hashes b"" to 0, without SipHash
     code = f"import json; print(json.dumps([hash(k) for k in {keys!r}]))"

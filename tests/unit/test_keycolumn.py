@@ -121,7 +121,7 @@ def test_the_collector_is_told_once_until_modules_are_loaded(
 def test_freed_memory_goes_back_to_the_system() -> None:
     worker.freeze_gc()
     if worker._resident_bytes() == 0:
-        pytest.skip("needs /proc")
+        pytest.skip("needs the folder /proc of Linux")
     held = [b"x" * 100_000 for _ in range(3_000)]  # more than it may keep
     used = worker._resident_bytes()
     last = held[-1]
@@ -134,7 +134,7 @@ def test_freed_memory_goes_back_to_the_system() -> None:
 def test_freed_memory_that_may_be_kept_is_used_again() -> None:
     worker.freeze_gc()
     if worker._resident_bytes() == 0:
-        pytest.skip("needs /proc")
+        pytest.skip("needs the folder /proc of Linux")
 
     def pages_touched() -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

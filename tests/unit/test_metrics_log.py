@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         read_logs(tmp_path / "nowhere")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full of Linux")
 def test_a_full_disk_at_the_end_harms_nothing(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     (tmp_path / (QUERY + SUFFIX)).symlink_to("/dev/full")

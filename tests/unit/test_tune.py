@@ -27,7 +27,7 @@ from dedup.tune.drive import synthetic_keys
 from tests.support.batch_metrics import START_MS, batch, sequence_batch
 from tests.support.tuning import COSTS
 
-pytest.importorskip("vl_convert")
+pytest.importorskip("vl_convert", reason="needs the extra 'report'")
 ASKED = ["--ids-per-day", "5M", "--horizon", "1 d"]
 SMALL = ["--ids-per-day", "60k", "--horizon", "1 day", "--state-budget-bytes", "65536"]
 

@@ -30,7 +30,7 @@ from dedup.tune.trial import Trial
 from dedup.tune.tuning import Tuning
 from tests.support.tuning import COSTS, candidate, demand
 
-vl_convert = pytest.importorskip("vl_convert")
+vl_convert = pytest.importorskip("vl_convert", reason="needs the extra 'report'")
 BASE = Sizing(fpr=0.1)
 HOUR_MS = 3_600_000
 
@@ -436,7 +436,9 @@ def test_the_report_needs_nothing_else() -> None:
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+@pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium (Debian and Ubuntu: apt install chromium)"
+)
 def test_the_report_fits_a_telephone(tmp_path: Path) -> None:
     """Nothing but the table, in a box of its own, is wider than the page."""
     (tmp_path / "report.html").write_text(result().page())

@@ -1,0 +1,30 @@
+"""What tests do if something that they need is missing, and what the reader of a run sees of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import NoReturn
+
+import pytest
+
+
+def do_without(variable: str, reason: str) -> NoReturn:
+    """Fail the running test, or skip it if the user has set this variable to 1.
+
+    So no test passes only because it did not run.
+    """
+    if os.environ.get(variable) == "1":
+        pytest.skip(f"{variable}=1 is set: {reason}")
+    pytest.fail(f"{reason}. To run the other tests alone, set {variable}=1.", pytrace=False)
+
+
+def not_tested(skipped: Iterable[pytest.TestReport | pytest.CollectReport]) -> list[str]:
+    """Return a line for each reason for which tests were skipped, the commonest first."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in skipped
+        if isinstance(report.longrepr, tuple)
+    )
+    return [f"{count:>5}  {reason}" for reason, count in reasons.most_common()]
