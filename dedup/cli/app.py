@@ -14,6 +14,7 @@ from dedup.cli.explain.command import explain
 from dedup.cli.failures import OK
 from dedup.cli.help_screen import App
 from dedup.cli.prepare.command import prepare
+from dedup.cli.printing import say, while_read
 from dedup.cli.remedies.command import remedies
 from dedup.cli.run.command import run
 from dedup.cli.sink.command import sink_app
@@ -36,8 +37,8 @@ app.add_typer(sink_app, name="sink")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        for line in version_lines():
-            typer.echo(line)
+        with while_read():
+            say("\n".join(version_lines()))
         raise typer.Exit(OK)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import typer
 
 from dedup.causes import LINK
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
+from dedup.cli.printing import say, while_read
 
 
 class Done(NamedTuple):
@@ -21,17 +20,6 @@ class Done(NamedTuple):
     code: int
     body: dict[str, Any]
     lines: Iterable[str] = ()
-
-
-@contextmanager
-def while_read() -> Iterator[None]:
-    """Print for as long as someone reads: a pipe that is closed early is no error."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left would be flushed at the end, and fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finish(work: Callable[[], Done], *, as_json: bool) -> None:
@@ -49,15 +37,17 @@ def finish(work: Callable[[], Done], *, as_json: bool) -> None:
             raise
         failure = explain(error)
         body = {"status": "failed", "error": failure.kind, "message": failure.message}
-        print(f"error: {failure.message}", file=sys.stderr)
+        say(f"error: {failure.message}", as_error=True)
         if failure.remedy is not None:
             body["remedy"] = failure.remedy
-            print(f"{LINK}{failure.remedy}", file=sys.stderr)
+            say(f"{LINK}{failure.remedy}", as_error=True)
         done = Done(failure.exit_code, body)
     with while_read():
         if as_json:
-            print(json.dumps(done.body | {"exit_code": done.code}, sort_keys=True))
+            # JSON escapes all that steers a terminal but for DEL.
+            told = json.dumps(done.body | {"exit_code": done.code}, sort_keys=True)
+            say(told.replace("\x7f", "\\u007f"))
         else:
             for line in done.lines:
-                print(line)
+                say(line)
     raise typer.Exit(done.code)

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer import rich_utils
 from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from dedup.cli.terminal import SafeConsole
+
+# Typer's errors name arguments, which a shell may have made of file names.
+rich_utils.Console = SafeConsole  # type: ignore[attr-defined]
 
 
 class App(typer.Typer):

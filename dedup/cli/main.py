@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from dedup.cli.printing import say, while_read
 from dedup.cli.version import version_lines
 from dedup.errors import MissingExtraError
 
@@ -22,7 +23,8 @@ def main() -> None:
     """Run the command and leave with its exit code."""
     if sys.argv[1:] == ["--version"]:
         # Asked for most where something is missing: it needs no extra.
-        print("\n".join(version_lines()))
+        with while_read():
+            say("\n".join(version_lines()))
         return
     try:
         from dedup.cli.app import app
@@ -50,7 +52,7 @@ def _end_at_once(end: SystemExit) -> None:
 
 
 def _leave(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    say(f"error: {message}", as_error=True)
     raise SystemExit(1)
 
 

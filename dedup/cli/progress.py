@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dedup.cli.figures import Figures
+from dedup.cli.terminal import Terminal
 from dedup.core.duration import span
 
 #: Seconds between plain lines, so that a log of a long run stays short.
@@ -38,7 +39,7 @@ class PlainLines(Reporter):
 
     def note(self, text: str) -> None:
         """Print the text as a line."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def update(self, figures: Figures, total_files: int) -> None:
         """Print a line if the last one is a while ago and there is something new."""
@@ -60,7 +61,7 @@ class LiveLine(Reporter):
 
     def note(self, text: str) -> None:
         """Print the text above the line."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def update(self, figures: Figures, total_files: int) -> None:
         """Renew the line."""
@@ -75,7 +76,7 @@ def reporter(*, quiet: bool) -> Reporter:
     """Choose by what stderr is."""
     if quiet:
         return Reporter()
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     return LiveLine(console) if console.is_terminal else PlainLines(console)
 
 

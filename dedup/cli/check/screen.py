@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-
 from dedup.checks.findings import Finding
 from dedup.cli.findings_screen import WIDTH, findings_lines, summary_line
+from dedup.cli.terminal import Terminal
 
 
 def show(body: Mapping[str, Any], findings: Sequence[Finding], *, fold: bool) -> None:
     """Print which query was looked over, the findings, and how many there are."""
-    console = Console()
+    console = Terminal()
     name = f" ({body['name']})" if body["name"] else ""
     since = (
         "not started yet" if body["batch_id"] is None else f"as of micro-batch {body['batch_id']}"
@@ -24,4 +23,4 @@ def show(body: Mapping[str, Any], findings: Sequence[Finding], *, fold: bool) ->
         *findings_lines(findings, width, fold=fold),
         summary_line(findings),
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)

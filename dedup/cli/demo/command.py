@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from dedup.cli.ending import Done
 from dedup.cli.failures import FAILED, INTERRUPTED, OK
 from dedup.cli.flags import TalkingFlags, command, option
 from dedup.cli.progress import reporter
 from dedup.cli.stop import stop_on_signals
+from dedup.cli.terminal import Terminal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ def demo(flags: DemoFlags) -> Done:
                 events=flags.events,
                 seed=flags.seed,
                 talk=talk,
-                show=None if flags.quiet or flags.as_json else Console(),
+                show=None if flags.quiet or flags.as_json else Terminal(),
                 stop=stop,
             )
     finally:

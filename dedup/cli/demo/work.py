@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 from rich.console import Console
+from rich.text import Text
 
 from dedup.cli.demo import made_events as made
 from dedup.cli.figures import Figures, table
@@ -223,6 +224,6 @@ def check_table(checks: list[Check]) -> Any:
     rows.add_column("must be", justify="right", no_wrap=True)
     for check in checks:
         value = f"{check.value:,}" if isinstance(check.value, int) else str(check.value)
-        mark = "ok" if check.good else "[red]WRONG[/red]"
+        mark = "ok" if check.good else Text("WRONG", style="red")
         rows.add_row(mark, check.name, value, check.expected)
     return rows

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from dedup.cli.figures import table
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.run_options import RunOptions
+from dedup.cli.terminal import Terminal
 
 
 def time_of(options: RunOptions) -> str:
@@ -22,7 +22,7 @@ def show(outcome: RunOutcome, options: RunOptions) -> None:
     """Print the figures of a run."""
     why = "the column of --timestamp" if options.timestamp else "no --timestamp is given"
     title = f"dedup run {options.output}"
-    Console().print(table(outcome.figures, title, [("time", time_of(options), why)]))
+    Terminal().print(table(outcome.figures, title, [("time", time_of(options), why)]))
 
 
 def show_plan(plan: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ def show_plan(plan: dict[str, Any]) -> None:
             continue
         shown = "default" if value is None else "none" if value in ({}, []) else value
         rows.add_row(name, " ".join(shown) if isinstance(shown, list) else str(shown))
-    console = Console()
+    console = Terminal()
     console.print(rows)
     for note in plan["notes"]:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(note, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ from dedup.cli import flags as shared
 from dedup.cli.ending import Done
 from dedup.cli.failures import DAMAGE, FAILED, OK
 from dedup.cli.flags import Flags, command, option, pairs, switch
+from dedup.cli.printing import say
 
 _LOAD, _NOW, _READ = "Load", "What the query has now", "Reading a sample"
 
@@ -86,7 +86,7 @@ def tune(flags: TuneFlags) -> Done:
         except OSError as error:
             # What was measured is told all the same.
             failure = f"--html {flags.html} cannot be written: {error.strerror}."
-            print(f"error: {failure}", file=sys.stderr)
+            say(f"error: {failure}", as_error=True)
             body["message"], written = failure, None
             if code == OK:
                 code, body["status"] = FAILED, "failed"

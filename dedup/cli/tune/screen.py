@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from dedup.cli.findings_screen import findings_lines
+from dedup.cli.terminal import Terminal
 from dedup.tune import words
 from dedup.tune.candidates import Choice
 from dedup.tune.tuning import Progress, Tuning
@@ -65,9 +65,9 @@ def _wrapped(text: str, width: int) -> list[Text]:
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Progress]:
     """A bar on a terminal's stderr, else a line for each thing that is begun."""
-    console = Console(stderr=True, quiet=quiet)
+    console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
-        columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        columns = BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
         with ProgressBar(*columns, console=console, transient=True) as bar:
             task = bar.add_task("", total=1.0)
             yield lambda done, what: bar.update(task, completed=done, description=what)
@@ -78,14 +78,14 @@ def progress(*, quiet: bool) -> Iterator[Progress]:
         nonlocal last
         if what != last:
             last = what
-            console.print(f"{done:4.0%} {what}", markup=False, highlight=False)
+            console.print(f"{done:4.0%} {what}")
 
     yield tell
 
 
 def show(result: Tuning, html: Path | None) -> None:
     """Print the verdict, the choices, the findings and what they rest on."""
-    console = Console()
+    console = Terminal()
     width = max(40, min(100, console.width)) if console.is_terminal else 100
     lines = [
         *Text(words.title(result.demand), style="dim").wrap(console, width),
@@ -100,4 +100,4 @@ def show(result: Tuning, html: Path | None) -> None:
         lines.append(Text(f"report: {html}"))
     for line in lines:
         line.rstrip()
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from dedup.cli.ending import while_read
+from dedup.cli.printing import say, while_read
 from dedup.cli.run.folders import METRICS
 from dedup.cli.run.output_folder import RECORD
 from dedup.cli.stop import StopRequest
+from dedup.cli.terminal import Terminal
 from dedup.cli.watch.figure_line import WIDTH
 from dedup.cli.watch.key_presses import keys
 from dedup.cli.watch.screen import STATUSES, fit, is_large_enough, screen, waiting, worst
@@ -104,7 +105,7 @@ def once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     watched, trouble = look()
     status = worst(watched).health.status
     if not as_json:
-        console = Console(width=max(WIDTH, Console().width))
+        console = Terminal(width=max(WIDTH, Terminal().width))
         # What goes into a file need not fit a screen.
         height = console.height if console.is_terminal else 1000
         with while_read():
@@ -113,9 +114,9 @@ def once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
                 past, width = console.is_terminal, console.width
                 for line in screen(watched, width=width, height=height, note=trouble, past=past):
                     console.print(line, no_wrap=True)
-            print(printed.get(), end="")
+            sys.stdout.write(printed.get())
     elif trouble is not None:
-        print(trouble, file=sys.stderr)
+        say(trouble, as_error=True)
     code, _ = STATUSES[status]
     return code, {"status": str(status), "queries": [one.to_json() for one in watched]}
 
@@ -125,7 +126,7 @@ def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None
 
     What is not there yet, or for a while, is waited for.
     """
-    console = Console()
+    console = Terminal()
     if not console.is_terminal or console.is_dumb_terminal:
         with while_read():
             _follow_plainly(look, stop, every_s)
@@ -182,4 +183,5 @@ def _follow_plainly(look: Look, stop: StopRequest, every_s: float) -> None:
 
 
 def _say(line: str) -> None:
-    print(time.strftime("%H:%M:%S"), line, flush=True)
+    say(f"{time.strftime('%H:%M:%S')} {line}")
+    sys.stdout.flush()

@@ -1,0 +1,135 @@
+"""What commands print cannot steer a terminal, wherever its text comes from."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from rich.table import Table
+from rich.text import Text
+from typer.testing import CliRunner
+
+import dedup.cli
+from dedup.cli.app import app
+from dedup.cli.ending import Done, finish
+from dedup.cli.figures import Figures
+from dedup.cli.printing import shown
+from dedup.cli.progress import LiveLine, PlainLines
+from dedup.cli.terminal import Terminal
+from dedup.cli.watch.screen import screen, waiting
+from dedup.errors import DataError
+from dedup.monitor.metrics_log import MetricsLog
+from dedup.monitor.watched import Watched
+from tests.support.batch_metrics import QUERY, START_MS, batch
+
+#: ESC and BEL, a carriage return, DEL, C1, an override of writing direction, half a character.
+EVIL = "a\x1b]0;b\x07c\rd\x7fe\x9bf\u202eg\udce9h"
+SAFE = r"a\x1b]0;b\x07c\rd\x7fe\x9bf\u202eg\udce9h"
+#: Of what rich prints it leaves out some of them itself.
+BY_RICH = SAFE.replace(r"\x07", "").replace(r"\r", "")
+
+
+def test_every_code_that_steers_is_shown_as_text() -> None:
+    assert shown(EVIL) == SAFE == shown(SAFE)
+    assert shown("tab\tline\nümlaut 漢字 👍🏽 \u200d") == "tab\tline\nümlaut 漢字 👍🏽 \u200d"
+    for code in (*range(9), *range(11, 32), *range(0x7F, 0xA0), *range(0xD800, 0xE000)):
+        assert shown(chr(code)).isascii()
+        assert shown(chr(code)).isprintable()
+
+
+def test_commands_print_through_the_boundary_alone() -> None:
+    """No `print`, and no console of rich's own; `footprint.py` speaks to its parent process."""
+    folder = Path(dedup.cli.__file__).parent
+    for path in folder.rglob("*.py"):
+        if path.name in ("printing.py", "terminal.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                wraps_only = path.parts[-2:] == ("watch", "screen.py")
+                assert name not in ("print", "typer.echo"), path
+                assert name != "Console" or wraps_only, path
+
+
+def test_errors_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> Done:
+        raise DataError(f"It is line 2: {EVIL}", remedy="bad-records")
+
+    for work in (fails, lambda: Done(0, {"message": EVIL}, [EVIL])):
+        for as_json in (False, True):
+            with pytest.raises(typer.Exit):
+                finish(work, as_json=as_json)
+            out, err = capsys.readouterr()
+            assert SAFE in out + err or as_json
+            assert_safe(out + err)
+            if as_json:
+                assert json.loads(out)["message"].endswith(EVIL)
+
+
+def assert_safe(text: str) -> None:
+    assert shown(text) == text
+
+
+def test_notes_titles_and_cells() -> None:
+    told = io.StringIO()
+    console = Terminal(file=told, width=200)
+    PlainLines(console).note(f"[bold]{EVIL}")
+    table = Table(title=f"dedup run [/x]{EVIL}")
+    table.add_row(f"[red]{EVIL}", Text(EVIL))
+    console.print(table)
+    for line in waiting(f"for {EVIL}"):
+        console.print(line)
+    assert f"[bold]{BY_RICH}" in told.getvalue()
+    assert f"[/x]{BY_RICH}" in told.getvalue()
+    assert r"[red]a\x1b]0;b" in told.getvalue()
+    assert_safe(told.getvalue())
+
+
+def test_a_live_line_has_the_codes_of_its_styles_alone() -> None:
+    told = io.StringIO()
+    line = LiveLine(Terminal(file=told, force_terminal=True, width=200))
+    line.note(EVIL)
+    line.update(Figures.of([], goes_on=frozenset(), files=0, seconds=1.0), 3)
+    line.close()
+    assert BY_RICH in told.getvalue()
+    assert "\x07" not in told.getvalue()
+    assert "\x1b]" not in told.getvalue()
+
+
+def test_watch_shows_names_and_source_partitions(tmp_path: Path) -> None:
+    made = [batch(n, query_name=EVIL, gc_source=EVIL, slowest_sources=((EVIL, 5, False),))
+            for n in range(3)]  # fmt: skip
+    watched = Watched.of(QUERY, EVIL, [(START_MS, one) for one in made], now_ms=START_MS)
+    told = io.StringIO()
+    for line in screen([watched], height=60):
+        Terminal(file=told, width=200).print(line)
+    assert r"a\x1b]0;b" in told.getvalue()
+    assert_safe(told.getvalue())
+    log = MetricsLog(tmp_path)
+    for one in made:
+        log.batch(one, START_MS)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert_safe(done.output)
+    assert r"a\x1b" in done.output
+
+
+def test_arguments_that_a_shell_made_of_file_names() -> None:
+    done = CliRunner().invoke(app, ["remedies", "x", f"{EVIL}"])
+    assert done.exit_code == 2
+    assert_safe(done.output)
+    assert r"a\x1b" in done.output
+    assert r"a\x1b" in CliRunner().invoke(app, ["catalog", "inspect", f"/none/{EVIL[:6]}"]).output
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--version --json"])
+def test_a_reader_that_leaves_early_is_no_error(arguments: str) -> None:
+    command = f"'{sys.executable}' -m dedup.cli.main {arguments} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
