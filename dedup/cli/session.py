@@ -108,6 +108,18 @@ def spark_session(
 
 
 @contextmanager
+def reading_session() -> Iterator[SparkSession]:
+    """Give a small session that reads a checkpoint's state; errors as `spark_session`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
+        spark_session(
+            master="local[1]", driver_memory="1g", shards=1, log=Path(scratch) / "spark.log"
+        ) as session,
+    ):
+        yield session
+
+
+@contextmanager
 def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
     """Leave the block without an error where Spark's Java has ended, and that is no fault.
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id
 from dedup.checks.findings import Finding, Level
+from dedup.cli.app import app as main
+from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
 from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
@@ -118,6 +123,30 @@ def test_the_output_of_dedup_run(job: Job, tmp_path: Path) -> None:
     levels = {finding["level"] for finding in found.values()}
     assert levels <= {str(Level.FINE), str(Level.COSTS)}
     assert found["trigger-limit"]["level"] == "fine"
+
+
+def test_micro_batches_without_records_have_no_catalog(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once there was a record, its absence is an error again."""
+    monkeypatch.setattr(check_work, "reading_session", lambda: nullcontext(job.spark))
+    job.files.text("a.json", "")
+    job(schema="id string")
+    code, found = told(job.output, "--conf", "spark.master=local[2]")
+    assert code == 0
+    assert "breaks the guarantee" not in {finding["level"] for finding in found.values()}
+    look = CliRunner().invoke(main, ["watch", str(job.output), "--once"])
+    assert look.exit_code == 2
+    assert "tells of no query" in look.output
+    job.files.text("b.json", '{"id": "a"}\n')
+    assert job(schema="id string").figures.counts["emitted"] == 1
+    assert told(job.output, "--conf", "spark.master=local[2]")[0] == 0
+    shutil.rmtree(job.output / "_catalog")
+    job.files.text("c.json", '{"id": "a"}\n')
+    assert job.fails(schema="id string").remedy == "missing-catalog"
+    result = CliRunner().invoke(app, [str(job.output)])
+    assert result.exit_code == 2
+    assert "holds no catalog of query" in result.output
 
 
 def test_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:

@@ -195,6 +195,32 @@ def test_empty_files(job: Job) -> None:
     assert job.rows() == [("a", "1")]
 
 
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_a_first_run_without_a_record(job: Job, file_format: str) -> None:
+    """An empty first file: nothing is remembered then, and the runs after it begin."""
+
+    def add(name: str, *ids: str) -> None:
+        columns = pa.table({"id": pa.array(ids, pa.string())})
+        if ids:
+            job.files.table(f"{name}.{file_format}", columns)
+        else:
+            job.files.text(f"{name}.{file_format}", "")
+
+    given = {"schema": "id string", "file_format": file_format, "output_format": "csv"}
+    add("1")
+    assert job(**given).figures.counts["records_in"] == 0
+    add("2")
+    assert job(**given).figures.counts["records_in"] == 0
+    add("3", "a", "b", "a")
+    job(**given)
+    add("4", "b", "c")
+    job(**given)
+    assert job.rows() == [("a",), ("b",), ("c",)]
+    shutil.rmtree(job.output / "_catalog")
+    add("5", "a")
+    assert job.fails(**given).remedy == "missing-catalog"
+
+
 def test_stop_and_go_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         job.files.text(f"{number}.csv", f"id,x\na,{number}\nk{number},0\n")

@@ -26,6 +26,7 @@ from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
 from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, ConfigError
+from dedup.spark.driver.state_reader import read_snapshot
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
@@ -175,6 +176,38 @@ def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_
     made.add("c@2")
     made.id = "src"
     stopped(made, "ID is src .string. now and was id .string.")
+
+
+def test_micro_batches_without_records_come_before_a_first_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They leave commits, and neither state nor catalog."""
+    made = Query(spark, tmp_path, PLAIN)
+    (made.input / "00000.parquet").touch()
+    made._stamp(made.input / "00000.parquet")
+
+    def asked() -> str:
+        operator = dedup_by_id("id", catalog=str(made.catalog), **PLAIN)
+        found = check_query(made.source(), operator, checkpoint=made.checkpoint)
+        (one,) = [finding for finding in found if finding.rule == "checkpoint"]
+        return one.evidence
+
+    made.run()
+    assert (made.checkpoint / "commits" / "0").exists()
+    assert not list(made.catalog.rglob("catalog.json"))
+    assert "has no memory yet: this is a first start" in asked()
+    with pytest.raises(ConfigError, match="none of its micro-batches has had a record"):
+        read_snapshot(spark, str(made.checkpoint), Root(made.catalog))
+    made.add("a@0", "a@1")
+    assert made.run().told() == [["a@0 unique", "a@1 duplicate"]]
+    assert "goes on after micro-batch 1" in asked()
+    made.add("a@2", "b@2")
+    assert made.run().told() == [["a@2 duplicate", "b@2 unique"]]
+    shutil.rmtree(made.catalog)
+    with pytest.raises(CatalogError, match="The catalog of this query is missing"):
+        asked()
+    made.add("a@3")
+    stopped(made, "The catalog of this query is missing")
 
 
 def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

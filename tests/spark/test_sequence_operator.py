@@ -451,6 +451,17 @@ def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
         check_query(made.source(), lambda df: df)  # type: ignore[arg-type]
 
 
+def test_a_first_micro_batch_without_records(spark: SparkSession, tmp_path: Path) -> None:
+    made = query(spark, tmp_path)
+    (made.input / "00000.parquet").touch()
+    made._stamp(made.input / "00000.parquet")
+    made.run()
+    made.add("a/0:0", "a/0:1")
+    assert len(made.run().rows[1]) == 2
+    made.add("a/0:1", "a/0:2")
+    assert [row["sequence"] for row in made.run().rows[2]] == [2]
+
+
 def test_copies_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:
     """Copies that differ: the one that goes on does not depend on the order of the rows."""
     made = query(spark, tmp_path)

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -17,12 +17,14 @@ from dedup.catalog.fit import create_or_check
 from dedup.catalog.root import Root
 from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
 from dedup.checks.findings import Finding, Level, Takes
+from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
 from dedup.cli.check.work import of_run
 from dedup.cli.findings_screen import findings_lines, summary_line
 from dedup.cli.run.output_folder import Record
 from dedup.cli.run.run_options import RunOptions
 from dedup.core.sharding import slot_keys
+from dedup.errors import DedupError
 from dedup.kafka.sink.sink_options import sink_options
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.spark.driver.checkpoint_log import SINKS, read_checkpoint
@@ -513,7 +515,15 @@ def test_another_query(tmp_path: Path, place: Path) -> None:
     assert run(place, "--query", "orders", "--log", log).exit_code == 4
 
 
-def test_a_catalog_that_is_not_there(tmp_path: Path, place: Path) -> None:
+def test_a_catalog_that_is_not_there(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query without records has none; where nobody can tell, it counts as missing."""
+
+    def no_spark() -> NoReturn:
+        raise DedupError("Spark does not start")
+
+    monkeypatch.setattr(check_work, "reading_session", no_spark)
     assert "holds no catalog of query" in refused(2, place, "--catalog", tmp_path / "none")
 
 

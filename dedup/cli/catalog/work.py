@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from dedup.catalog.repair.contents import Snapshot
 from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
-from dedup.cli.session import spark_session
+from dedup.cli.session import reading_session
 from dedup.spark.driver.state_reader import checkpoint_place
 from dedup.tools import read_checkpoint
 
@@ -22,10 +19,5 @@ def opened(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | None]:
 def snapshot(root: Root, checkpoint: str) -> Snapshot:
     """Return the memory of a query; errors as `read_checkpoint`."""
     place = checkpoint_place(checkpoint)
-    with (
-        tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
-        spark_session(
-            master="local[1]", driver_memory="1g", shards=1, log=Path(scratch) / "spark.log"
-        ) as session,
-    ):
+    with reading_session() as session:
         return read_checkpoint(root, place, session)

@@ -1,4 +1,4 @@
-"""`dedup check`: gathers what can be known of a query without starting Spark, and has it judged."""
+"""`dedup check`: gathers what can be known of a query, and has it judged; rarely needs Spark."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.flags import pairs
 from dedup.cli.properties import read_properties
 from dedup.cli.run.output_folder import RECORD, Record
-from dedup.cli.session import stream_settings
+from dedup.cli.session import reading_session, stream_settings
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import choice, positive_ms
 from dedup.core.policy import LATE, default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DedupError
 from dedup.machine import machine_bytes, machine_cores
 from dedup.monitor.health import TimedBatch, concerns
 from dedup.monitor.log_folder import read_logs
 from dedup.monitor.query_log import QueryLog
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
+from dedup.spark.driver.state_reader import has_state
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}
@@ -75,7 +76,7 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
         )
     facts = _of_checkpoint(facts, log, options)
     if catalog is not None:
-        facts = _of_catalog(facts, catalog, log)
+        facts = _of_catalog(facts, catalog, log, checkpoint)
     # `dedup run` has no flag for it.
     findings = [f for f in advise(facts) if output is None or f.rule != "arrow-batch-bytes"]
     broken = any(finding.level is Level.BREAKS for finding in findings)
@@ -235,10 +236,11 @@ def _of_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str])
     )
 
 
-def _of_catalog(facts: Facts, where: str, log: CheckpointLog) -> Facts:
+def _of_catalog(facts: Facts, where: str, log: CheckpointLog, checkpoint: str) -> Facts:
     root = Root(where)
     certificate = reach(root, lambda: load_certificate(root, log.query_id))
-    if certificate is None and log.checkpoint_format is not None:  # something is committed
+    # Micro-batches without records make no catalog, and no state either.
+    if certificate is None and log.committed and _has_state(checkpoint):
         raise no_catalog(root, log.query_id)
     place = root.local_path("catalog.json")
     facts = replace(facts, catalog_local=None if place is None else str(place.parent))
@@ -249,3 +251,12 @@ def _of_catalog(facts: Facts, where: str, log: CheckpointLog) -> Facts:
         shards=certificate.shards,
         event_time=certificate.timestamp_source != "processing time",
     )
+
+
+def _has_state(checkpoint: str) -> bool:
+    """Return whether the query keeps a state, also if nobody can tell."""
+    try:
+        with reading_session() as session:
+            return has_state(session, checkpoint)
+    except DedupError:
+        return True

@@ -15,6 +15,7 @@ from dedup.catalog.root import Root
 from dedup.checks.findings import Finding, Level
 from dedup.spark.driver.build import Operator, a_stream_needs_a_catalog, plan_of
 from dedup.spark.driver.checkpoint_log import read_checkpoint
+from dedup.spark.driver.state_reader import has_state
 from dedup.spark.executor.task import missing_catalog, of_plan
 from dedup.spark.plan import Plan
 
@@ -47,7 +48,8 @@ def check_going_on(df: DataFrame, operator: Operator, checkpoint: str) -> Findin
     log = read_checkpoint(checkpoint, missing_ok=True)
     found = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
     if log is None or found is None:
-        if log is not None and log.committed:
+        # The first micro-batch with records makes state and catalog; those before it make neither.
+        if log is not None and log.committed and has_state(df.sparkSession, checkpoint):
             raise missing_catalog(root, log.query_id)
         return _first_start(root, plan, checkpoint)
     wanted = replace(found, **of_plan(plan), shards=plan.shards or found.shards)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dedup.catalog.certificate import certificate_of
+from dedup.catalog.certificate import certificate_of, load_certificate
 from dedup.catalog.repair.contents import Snapshot
 from dedup.catalog.repair.inspection import Where, open_root
 from dedup.catalog.root import Root
@@ -90,17 +92,17 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
         If a state row is damaged.
     """
     read_ms = wall_clock_ms()
-    try:
+    with _reading(checkpoint):
         text = spark.read.text(f"{checkpoint}/metadata", wholetext=True).first()
         query_id: str = json.loads(text[0])["id"] if text else ""
         table = spark.read.format("statestore").load(checkpoint)
         rows = table.select("key.shard", "value.groupState.shard_state").collect()
-    except Exception as error:
+    if not rows and load_certificate(root, query_id) is None:
         raise ConfigError(
-            f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}).",
-            remedy="damaged-state",
-        ) from error
+            f"checkpoint={checkpoint}: query {query_id} has no state and no catalog yet, because "
+            "none of its micro-batches has had a record. There is nothing to look at; start the "
+            "query."
+        )
     certificate = certificate_of(root, query_id)
     key_id = filter_key_id(query_id)
     states = {
@@ -110,3 +112,27 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
         for row in rows
     }
     return Snapshot(query_id, dict(sorted(states.items())), read_ms)
+
+
+def has_state(spark: SparkSession, checkpoint: str) -> bool:
+    """Return whether a query keeps a state; it has none until a micro-batch has had records.
+
+    Raises
+    ------
+    ConfigError
+        If Spark cannot read the state there.
+    """
+    with _reading(checkpoint):
+        return bool(spark.read.format("statestore").load(checkpoint).head(1))
+
+
+@contextmanager
+def _reading(checkpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(
+            f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
+            f"({type(error).__name__}: {str(error).splitlines()[0]}).",
+            remedy="damaged-state",
+        ) from error
