@@ -63,8 +63,8 @@ def split(
     Raises
     ------
     ConfigError
-        If `df` has no verdict column, or its operator no such verdict, or if it is no stream, or if
-        two sinks of this package have one name or several checkpoints.
+        If `df` has no verdict column, or its operator no such verdict, or if it is no stream or one
+        of Spark Connect, or if two sinks of this package have one name or several checkpoints.
 
     Notes
     -----
@@ -91,6 +91,14 @@ def split(
             )
     if not df.isStreaming:
         raise ConfigError("split sends the micro-batches of a stream; this DataFrame is a batch.")
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        raise ConfigError(
+            "split works on classic Spark alone: under Spark Connect a foreachBatch function does "
+            "not know its query, which the operator refuses. Write the marked stream with a format "
+            "(dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg), and read the "
+            "verdicts apart from there.",
+            remedy="foreach-batch-threads",
+        )
     column, goes_on, every = _verdict_column(df)
     if strange := [name for name, function in given.items() if function and name not in every]:
         raise ConfigError(

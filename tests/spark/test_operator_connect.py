@@ -17,7 +17,7 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-from dedup import DedupListener, dedup_by_id, dedup_by_sequence, record_id
+from dedup import DedupListener, dedup_by_id, dedup_by_sequence, record_id, split
 from dedup.errors import ConfigError, cause
 from dedup.spark.observations import from_progress
 from tests.spark.definitions import NESTED, differences, mistaken
@@ -100,6 +100,19 @@ told["causes"] = [
     what_stopped(run),
 ]
 told["causes"].append([False, *[f(cause(stopped)) for f in (lambda e: type(e).__name__, str)]])
+query.options["null_ids"] = "emit"
+
+def in_foreach_batch():
+    writer = query.result().writeStream.foreachBatch(lambda rows, batch: rows.count())
+    place = str(folder / "foreach")
+    running = writer.option("checkpointLocation", place).trigger(availableNow=True).start()
+    running.awaitTermination(120)
+
+told["foreach"] = what_stopped(in_foreach_batch)
+try:
+    split(query.result(), unique=print)
+except ConfigError as error:
+    told["split"] = str(error)
 stream = query.source()
 catalog = {"catalog": str(folder / "other")}
 told["refusals"] = [
@@ -168,6 +181,10 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
         assert 'records have a null ID (id) and null_ids="error"' in text.split("\n")[0]
         assert text.split("\n")[1:] == ["Remedies: dedup remedies bad-records"]
     assert len(told["causes"]) == 3
+    assert told["foreach"][1] == "ConfigError"
+    assert "does not know its query and micro-batch" in told["foreach"][2]
+    assert "dedup_kafka, dedup_postgres, dedup_files" in told["foreach"][2]
+    assert "split works on classic Spark alone" in told["split"]
     for refusal, message in zip(
         told["refusals"],
         (

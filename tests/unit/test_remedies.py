@@ -148,7 +148,12 @@ def test_options_in_the_page_exist() -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", PAGE)) <= flags
     known = {*signature(dedup_by_id).parameters, *BatchMetrics.__dataclass_fields__, "dedup_by_id"}
     known |= {*signature(dedup_by_sequence).parameters, "dedup_by_sequence"}
-    known |= {"check_query", "record_id", "monotonically_increasing_id"}
+    known |= {
+        "check_query",
+        "record_id",
+        "inheritable_thread_target",
+        "monotonically_increasing_id",
+    }
     known |= {*dedup.files.__all__, *dedup.kafka.__all__, *dedup.record_id.__all__}
     known |= set(signature(dedup.kafka.kafka_records).parameters)
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))

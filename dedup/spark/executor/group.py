@@ -109,7 +109,9 @@ def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardSt
     """Return what the shard remembers, and as a query is born how many hold the same ID."""
     if state.exists:
         hash_key_id = filter_key_id(task.query_id)
-        return ShardState.from_bytes(bytes(state.get[0]), hash_key_id=hash_key_id), 0
+        base = ShardState.from_bytes(bytes(state.get[0]), hash_key_id=hash_key_id)
+        task.check_follows(base.epoch)
+        return base, 0
     adopted = read_adopted(root, task.query_id, shard)
     born = shard == 0 and adopted is None
     return adopted or ShardState(), warn_of_others(root, task.query_id) if born else 0

@@ -63,6 +63,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     shard = lay.slot_keys.index(int(key[0]))
     shard_input = ShardInput.of(plan, lay.shard_key, frames)
     base = SequenceState.from_bytes(bytes(state.get[0])) if state.exists else SequenceState()
+    task.check_follows(base.epoch)
     born = _named(plan, base, shard, len(lay.slot_keys))
     watch.lap("read")
     faults.point("group.read")

@@ -17,13 +17,17 @@ from dedup.catalog.layout import parse
 from dedup.catalog.repair.others import others_alike, tell_of
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
-from dedup.errors import CatalogError, StateError
+from dedup.errors import CatalogError, ConfigError, StateError
 from dedup.spark.id_encoding import ENCODING
 from dedup.spark.mount_probe import check_start
 from dedup.spark.plan import Plan
 
 logger = logging.getLogger("dedup")
 
+_NEW_THREADS = (
+    "In each micro-batch, start new threads with pyspark.InheritableThread, or give a thread pool "
+    "pyspark.inheritable_thread_target(function). Then start the query again."
+)
 #: Stands for the query in batch DataFrames, where nothing is kept.
 _BATCH_QUERY = "batch"
 
@@ -54,24 +58,52 @@ class Task:
 
     @staticmethod
     def current(plan: Plan) -> Task:
-        """Return the task this worker runs."""
+        """Return the task this worker runs.
+
+        Raises
+        ------
+        ConfigError
+            If a stream's job was started by a thread that does not know the query.
+        """
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
+        query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
+        if not plan.streaming:
+            query_id, batch_id = _BATCH_QUERY, "0"
+        if query_id is None or batch_id is None:
+            raise _unknown_query()
         pinned = context.getLocalProperty("spark.sql.streaming.internal.stateStore.partitions")
         shuffle = context.getLocalProperty("spark.sql.shuffle.partitions")
         # Spark's run ID is its job group, which a sink may have set to anything: the plan's own
         # ID keeps two starts apart, the job group two queries from one plan.
         job_group = context.getLocalProperty("spark.jobGroup.id") or ""
         return Task(
-            query_id=context.getLocalProperty("sql.streaming.queryId") or _BATCH_QUERY,
+            query_id=query_id,
             run_id=str(uuid.uuid5(uuid.UUID(plan.start_id), job_group)),
-            epoch=int(batch_id) if batch_id is not None else 0,
+            epoch=int(batch_id),
             attempt_id=context.taskAttemptId(),
             partitions=int(pinned or shuffle or 200),
             partition=context.partitionId(),
         )
+
+    def check_follows(self, base_epoch: int) -> None:
+        """Check the micro-batch against the one that wrote the shard's state.
+
+        Raises
+        ------
+        ConfigError
+            If the job was started by a thread that kept the properties of an earlier micro-batch.
+        """
+        if base_epoch >= self.epoch:
+            raise ConfigError(
+                f"A job of this query says that it is of micro-batch {self.epoch}, but micro-batch "
+                f"{base_epoch} is already in the query's state. Nothing of this job was judged or "
+                f"written. A thread that a foreachBatch function keeps has the properties of the "
+                f"micro-batch in which it was made. {_NEW_THREADS}",
+                remedy="foreach-batch-threads",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +126,18 @@ class Layout:
 
 #: Certificates checked by this process, by root, query, run and all that they fix.
 _checked: dict[tuple[object, ...], Certificate] = {}
+
+
+def _unknown_query() -> ConfigError:
+    return ConfigError(
+        "This job of a streaming query does not know its query and micro-batch. Nothing of it was "
+        "judged or written. Spark keeps both in properties of the thread that calls the "
+        f"foreachBatch function, and another thread started this job. {_NEW_THREADS} Under Spark "
+        "Connect every foreachBatch function runs without these properties: write the stream with "
+        "a format there (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg, or "
+        "one of Spark's own).",
+        remedy="foreach-batch-threads",
+    )
 
 
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
