@@ -112,3 +112,14 @@ def test_pip_is_told_the_same_floors() -> None:
         # `make test-older` tries the floors.
         assert f"{name}=={floor}.*" in (ROOT / "tests" / "older.txt").read_text().splitlines()
     assert "pandas<3" in wanted
+
+
+def test_the_extra_installs_no_pair_that_fails() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    bounds = {f"pyarrow<{broken.pyarrow}" for broken in BROKEN}
+    assert bounds <= set(extras["spark"])
+    # Elsewhere the newest pyarrow is installed, and tested.
+    others = [*project["dependencies"], *extras["test"]]
+    assert not [name for name in others if name.startswith("pyarrow<")]
+    assert not re.search(r"\[[^]]*\b(all|spark)\b", " ".join(extras["test"]))
