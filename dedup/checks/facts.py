@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Literal
 
 from dedup.core.duration import duration_ms
+from dedup.core.option_rules import shuffle_partitions
 from dedup.core.policy import Guarantee
 
 #: `max_shard_batch_bytes` where nobody gave it.
@@ -207,7 +208,7 @@ class Facts:
         """Partitions of the state: the checkpoint's, else as many as the first start will make."""
         if self.state_partitions is not None:
             return self.state_partitions
-        return whole_number(self.setting("spark.sql.shuffle.partitions", "200"))
+        return shuffle_partitions(self.setting("spark.sql.shuffle.partitions", "200"))
 
     @property
     def started(self) -> bool:

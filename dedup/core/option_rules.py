@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TypeVar
 
@@ -48,6 +49,15 @@ def check_fpr(option: str, value: float) -> None:
         return
     rule = f"lie between 0 and 1, from {MIN_FPR:g} on; 0.01 is usual, and a false positive only "
     raise refused(option, value, f"{rule}costs a read.")
+
+
+def shuffle_partitions(text: str | None) -> int | None:
+    """Return the number in ``spark.sql.shuffle.partitions``, or None if Spark chooses it.
+
+    Databricks takes ``auto``.
+    """
+    text = text or ""
+    return int(text) or None if re.fullmatch(r"\s*\d{1,9}\s*", text) else None
 
 
 def positive_ms(option: str, text: str | timedelta) -> int:

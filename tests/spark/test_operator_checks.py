@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from dedup import dedup_by_id, time_from_id
+from dedup import dedup_by_id, dedup_by_sequence, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
 from dedup.spark.driver import checks
 from tests.support.processes import run_python
@@ -415,6 +415,29 @@ def test_too_many_partitions_for_a_local_master(
     assert 'spark.conf.set("spark.sql.shuffle.partitions", "2")' in text
     monkeypatch.setattr(checks, "master_of", lambda _: "spark://somewhere:7077")
     assert warned(shared_local=True) == []
+
+
+@pytest.mark.parametrize("given", ["auto", "", " "])
+def test_an_unknown_number_of_partitions(
+    stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    # Databricks takes it; Spark itself refuses everything but numbers.
+    found = checks.setting
+    monkeypatch.setattr(
+        checks,
+        "setting",
+        lambda s, name, d: given if name == checks.PARTITIONS else found(s, name, d),
+    )
+    numbered = dedup_by_sequence("src", "n", expire_after="1 day")
+    for operator in (daily("id", catalog=tmp_path / "c"), numbered):
+        with pytest.raises(
+            ConfigError, match=f"is '{given}', so the number of shards is not known"
+        ):
+            stream.transform(operator)
+    stream.transform(daily("id", catalog=tmp_path / "c", shards=2))
+    # A batch gives the same answer with any number.
+    rows = stream.sparkSession.createDataFrame([("a",), ("a",)], "id string")
+    assert rows.transform(daily("id", catalog=None)).count() == 1
 
 
 def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> None:

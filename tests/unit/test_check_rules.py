@@ -220,6 +220,7 @@ CASES = {
     "shuffle-partitions": [
         Case({"cores": 4}, UNKNOWN, "--properties"),
         Case({"state_partitions": 8}, UNKNOWN, "spark.executor.instances"),
+        Case(settings(cores=4, settings={PARTITIONS: "auto"}), UNKNOWN, f"Not known: {PARTITIONS}"),
         Case(settings(cores=2), COSTS, f"{PARTITIONS} is 200, 100 for each of 2", f"{PARTITIONS}=2",
              Takes.BEGINNING),
         Case(settings(cores=2, state_partitions=9, pinned={}), COSTS, "This query keeps it",

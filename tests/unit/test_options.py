@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from dedup import dedup_by_id
+from dedup.core.option_rules import shuffle_partitions
 from dedup.errors import ConfigError
+from dedup.spark.executor.task import partitions_of
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,23 @@ def test_lateness_defaults() -> None:
     assert lateness_ms(horizon="10 minutes") == 600_000
     assert lateness_ms(horizon="7 days", stable_timestamps=True) == 7 * 86_400_000
     assert dedup_by_id("id", horizon="1 day").options.policy().lateness_ms == 0
+
+
+def test_the_number_of_shuffle_partitions() -> None:
+    assert [shuffle_partitions(text) for text in ("8", " 200 ", "1")] == [8, 200, 1]
+    for unknown in ("auto", "AUTO", "", "  ", "0", "-1", "1.5", "8 cores", None):
+        assert shuffle_partitions(unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("pinned", "asked", "shards", "partitions"),
+    [("4", "auto", None, 4), (None, "8", 2, 8), (None, "auto", 2, 2), ("", " ", None, 200)],
+)
+def test_a_task_takes_the_number_that_it_knows(
+    pinned: str | None, asked: str, shards: int | None, partitions: int
+) -> None:
+    settings = {
+        "spark.sql.streaming.internal.stateStore.partitions": pinned,
+        "spark.sql.shuffle.partitions": asked,
+    }
+    assert partitions_of(settings.get, shards) == partitions

@@ -10,7 +10,7 @@ from typing import Any
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
-from dedup.checks.facts import Facts, ProducerFacts, cores_of, retention, whole_number
+from dedup.checks.facts import Facts, ProducerFacts, cores_of, retention
 from dedup.checks.findings import Finding, Level
 from dedup.checks.rules import advise
 from dedup.cli.check.command import CheckFlags
@@ -20,7 +20,7 @@ from dedup.cli.properties import read_properties
 from dedup.cli.run.output_folder import RECORD, Record
 from dedup.cli.session import reading_session, stream_settings
 from dedup.core.duration import duration_ms
-from dedup.core.option_rules import choice, positive_ms
+from dedup.core.option_rules import choice, positive_ms, shuffle_partitions
 from dedup.core.policy import LATE, default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DedupError
@@ -110,7 +110,7 @@ def _flags(given: CheckFlags) -> Facts:
             f"--conf {strange[0]} is no Spark setting; options of the source go to --source-option."
         )
     partitions = settings.get(_PARTITIONS)
-    if partitions is not None and not whole_number(partitions):
+    if partitions not in (None, "auto") and shuffle_partitions(partitions) is None:
         raise ConfigError(
             f"{_PARTITIONS}={partitions} is no whole number of at least 1; Spark refuses it."
         )

@@ -17,6 +17,7 @@ from dedup.catalog.fit import Accepted
 from dedup.core.admission import EVERY_VERDICT, GOES_ON, names_that_go_on
 from dedup.core.duration import duration_ms
 from dedup.core.metrics import VERDICTS
+from dedup.core.option_rules import shuffle_partitions
 from dedup.errors import ConfigError
 from dedup.spark import versions
 from dedup.spark.driver import checks, columns
@@ -107,21 +108,23 @@ def a_stream_needs_a_catalog() -> ConfigError:
 def _check_stream(df: DataFrame, options: Options, resolver: columns.Columns) -> None:
     if options.root is None:
         raise a_stream_needs_a_catalog()
-    check_session(df, resolver, "dedup_by_id")
+    check_session(df, resolver, "dedup_by_id", options.shards)
     checks.check_root(df.sparkSession, options.root, shared_local=options.shared_local)
 
 
-def check_session(df: DataFrame, resolver: columns.Columns, operator: str) -> None:
+def check_session(
+    df: DataFrame, resolver: columns.Columns, operator: str, shards: int | None = None
+) -> None:
     """Refuse a stream, or a session, in which an operator of this name would not work."""
     versions.check_driver()
     checks.check_settings(df.sparkSession)
     checks.check_upstream(df, resolver.steps, operator)
-    checks.check_partitions(df.sparkSession)
+    checks.check_partitions(df.sparkSession, shards)
 
 
-def shuffle_partitions(spark: SparkSession) -> int:
-    """Return how many partitions a shuffle has, and state at a query's first start."""
-    return int(checks.setting(spark, "spark.sql.shuffle.partitions", "200"))
+def batch_shards(spark: SparkSession) -> int:
+    """Return the number of shards of a batch query: any number gives the same answer."""
+    return shuffle_partitions(checks.setting(spark, checks.PARTITIONS, "")) or 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         null_ids=options.null_ids,
         null_timestamps=options.null_timestamps,
         max_future_ms=duration_ms(options.max_future, option="max_future"),
-        shards=options.shards if df.isStreaming else options.shards or shuffle_partitions(spark),
+        shards=options.shards if df.isStreaming else options.shards or batch_shards(spark),
         verdict_column=options.verdict,
         policy=replace(
             checks.with_retention(spark, policy),

@@ -111,7 +111,7 @@ def check_query(
     findings = advise(
         replace(
             facts,
-            shards=options.shards or _partitions(settings),
+            shards=options.shards or facts.partitions,
             shared_local=options.shared_local,
             catalog_local=None if place is None else str(place.parent),
         )
@@ -184,10 +184,6 @@ class _Settings(Mapping[str, str]):
 
     def __len__(self) -> int:
         return 0
-
-
-def _partitions(settings: Mapping[str, str]) -> int:
-    return int(settings.get("spark.sql.shuffle.partitions", "200"))
 
 
 def _sources(df: DataFrame) -> tuple[Source, ...] | None:

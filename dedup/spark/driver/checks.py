@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
+from dedup.core.option_rules import shuffle_partitions
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
 
@@ -32,6 +33,7 @@ _REQUIRED = {
     ),
 }
 _ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
+PARTITIONS = "spark.sql.shuffle.partitions"
 #: Partitions per core of a local master above which a warning is due.
 _PARTITIONS_PER_CORE = 4
 
@@ -119,19 +121,31 @@ def _check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
         ) from error
 
 
-def check_partitions(spark: SparkSession) -> None:
-    """Warn where a local master has many more state partitions than cores.
+def check_partitions(spark: SparkSession, shards: int | None) -> None:
+    """Refuse an unknown number of shards; warn of many more state partitions than cores.
 
     More shards than partitions cost no more: a partition's shards share its Python session.
+
+    Raises
+    ------
+    ConfigError
+        If Spark is to choose the number of partitions, and no number of shards is given.
     """
     cores = local_cores(spark)
-    partitions = int(setting(spark, "spark.sql.shuffle.partitions", "200"))
-    if cores is None or partitions <= _PARTITIONS_PER_CORE * cores:
+    found = setting(spark, PARTITIONS, "200")
+    partitions = shuffle_partitions(found)
+    if partitions is None and shards is None:
+        raise ConfigError(
+            f"{PARTITIONS} is {found!r}, so the number of shards is not known. Set "
+            f"{PARTITIONS} to a number, about that of the cluster's cores, or give dedup_by_id "
+            "shards=. A query that has run before keeps the number of its first start."
+        )
+    if cores is None or partitions is None or partitions <= _PARTITIONS_PER_CORE * cores:
         return
     warnings.warn(
-        f"spark.sql.shuffle.partitions={partitions} on a local master with {cores} cores: each of "
+        f"{PARTITIONS}={partitions} on a local master with {cores} cores: each of "
         "them costs a Python session in every micro-batch, used or not (seconds in all). Set "
-        f'spark.conf.set("spark.sql.shuffle.partitions", "{cores}") before the query starts '
+        f'spark.conf.set("{PARTITIONS}", "{cores}") before the query starts '
         "for the first time.",
         DedupWarning,
         stacklevel=4,

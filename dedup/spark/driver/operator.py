@@ -122,7 +122,8 @@ def dedup_by_id(
     conflicts : {"drop", "emit"}
         What becomes of these, under `check_payload`.
     shards : int, optional
-        Default: ``spark.sql.shuffle.partitions``. Fixed at the query's birth.
+        Default: ``spark.sql.shuffle.partitions``; needed if that is no number. Fixed at the
+        query's birth.
     buckets : int
         Buckets per horizon, 1 to 1000.
     bucket_length : str or timedelta, optional

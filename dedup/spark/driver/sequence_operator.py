@@ -266,7 +266,7 @@ def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) ->
         null_timestamps=options.null_timestamps,
         max_future_ms=duration_ms(options.max_future, option="max_future"),
         # A stream's are as many as Spark pinned state partitions at its birth.
-        shards=None if df.isStreaming else build.shuffle_partitions(spark),
+        shards=None if df.isStreaming else build.batch_shards(spark),
         verdict_column=options.verdict,
         policy=replace(policy, source_columns=tuple(r.name for r in sources)),
         root=None,

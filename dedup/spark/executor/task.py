@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
 from dedup.catalog.repair.others import others_alike, tell_of
 from dedup.catalog.root import Root
+from dedup.core.option_rules import shuffle_partitions
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
 from dedup.errors import CatalogError, ConfigError, StateError
 from dedup.spark.id_encoding import ENCODING
@@ -74,8 +76,6 @@ class Task:
             query_id, batch_id = _BATCH_QUERY, "0"
         if query_id is None or batch_id is None:
             raise _unknown_query()
-        pinned = context.getLocalProperty("spark.sql.streaming.internal.stateStore.partitions")
-        shuffle = context.getLocalProperty("spark.sql.shuffle.partitions")
         # Spark's run ID is its job group, which a sink may have set to anything: the plan's own
         # ID keeps two starts apart, the job group two queries from one plan.
         job_group = context.getLocalProperty("spark.jobGroup.id") or ""
@@ -84,7 +84,7 @@ class Task:
             run_id=str(uuid.uuid5(uuid.UUID(plan.start_id), job_group)),
             epoch=int(batch_id),
             attempt_id=context.taskAttemptId(),
-            partitions=int(pinned or shuffle or 200),
+            partitions=partitions_of(context.getLocalProperty, plan.shards),
             partition=context.partitionId(),
         )
 
@@ -104,6 +104,13 @@ class Task:
                 f"micro-batch in which it was made. {_NEW_THREADS}",
                 remedy="foreach-batch-threads",
             )
+
+
+def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> int:
+    """Return the number of the operator's partitions; a wrong one only spreads shards unevenly."""
+    pinned = setting("spark.sql.streaming.internal.stateStore.partitions")
+    asked = setting("spark.sql.shuffle.partitions")
+    return shuffle_partitions(pinned) or shuffle_partitions(asked) or shards or 200
 
 
 @dataclass(frozen=True, slots=True)
