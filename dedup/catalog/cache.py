@@ -18,7 +18,8 @@ from pathlib import Path
 from dedup.catalog.layout import checked_query_id
 from dedup.errors import CatalogError
 
-DEFAULT_CACHE_BYTES = 16 << 30
+#: The bound unless one is given, or this share of the disk's free space if that is less.
+DEFAULT_CACHE_BYTES, _FREE_SHARE = 16 << 30, 4
 #: A build takes seconds; whatever is this old was left by a killed process.
 LEFTOVER_AGE_S = 3600.0
 
@@ -46,7 +47,8 @@ class LocalCache:
         folder for temporary files. Everything is below ``dedup-cache-<uid>`` in there.
     cache_bytes
         Bound over all queries; entries opened longest ago go first. Hard links to files that are
-        alive at a local root take no space and do not count.
+        alive at a local root take no space and do not count. Default: `DEFAULT_CACHE_BYTES`, or a
+        quarter of the disk's free space if that is less.
 
     Raises
     ------
@@ -58,20 +60,24 @@ class LocalCache:
         self,
         query_id: str,
         directory: str | os.PathLike[str] | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cache_bytes: int | None = None,
     ) -> None:
         base = os.fspath(directory) if directory else _default_directory()
         uid = os.getuid()
         self.top = Path(base) / f"dedup-cache-{uid}"
         self.folder = self.top / checked_query_id(query_id)
-        self.cache_bytes = cache_bytes
-        # The first entry finds out how full the directory was left.
-        self._grown_bytes = cache_bytes
         with self._errors("create"):
             self.top.parent.mkdir(parents=True, exist_ok=True)
             self.top.mkdir(mode=0o700, exist_ok=True)
             (self.top / _TEMP).mkdir(exist_ok=True)
             owner = self.top.lstat().st_uid
+            disk = os.statvfs(self.top)
+        if cache_bytes is None:
+            free_bytes = disk.f_bavail * disk.f_frsize
+            cache_bytes = min(DEFAULT_CACHE_BYTES, free_bytes // _FREE_SHARE)
+        self.cache_bytes = cache_bytes
+        # The first entry finds out how full the directory was left.
+        self._grown_bytes = cache_bytes
         if owner != uid or self.top.is_symlink():
             raise CatalogError(
                 f"cache directory {self.top} belongs to user {owner}, not to user {uid}, or is a "

@@ -86,7 +86,7 @@ class Plan:
     root : Root or None
         None for batch DataFrames, and where state alone is needed.
     cache_dir : str or None
-    cache_bytes : int
+    cache_bytes : int or None
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     start_id : str
@@ -122,7 +122,7 @@ class Plan:
     policy: Policy
     root: Root | None
     cache_dir: str | None
-    cache_bytes: int
+    cache_bytes: int | None
     max_shard_batch_bytes: int
     start_id: str
     bodies: Literal["pack", "group", "nobody"] = "nobody"

@@ -264,7 +264,7 @@ def _cache(best: Candidate) -> Assessment | None:
         return None
     return costs(
         f"Segments and sidecars come to {needed / 2**30:,.1f} GiB, the cache of each "
-        f"machine holds {DEFAULT_CACHE_BYTES >> 30} GiB. With the catalog in an object "
+        f"machine holds {DEFAULT_CACHE_BYTES >> 30} GiB at most. With the catalog in an object "
         "store what does not fit is fetched again; count what one machine's share of the "
         "shards needs.",
         f"cache_bytes={round(1.25 * needed)}",

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark.logger import PySparkLogger
 
-from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.repair.inspection import open_root
 from dedup.checks.facts import SHARE_BYTES
 from dedup.cli.tune import sample_files as tune_sample
@@ -136,11 +135,7 @@ def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
 
 def test_what_is_taken_for_a_default_is_the_operators() -> None:
     default = {name: p.default for name, p in inspect.signature(dedup_by_id).parameters.items()}
-    taken = {
-        **asdict(Sizing()),
-        "cache_bytes": DEFAULT_CACHE_BYTES,
-        "max_shard_batch_bytes": SHARE_BYTES,
-    }
+    taken = {**asdict(Sizing()), "cache_bytes": None, "max_shard_batch_bytes": SHARE_BYTES}
     assert taken == {name: default[name] for name in taken}
     now_ms, future_ms = 1_000, duration_ms(default["max_future"], option="max_future")
     times_ms = np.array([0, now_ms + future_ms, now_ms + future_ms + 1])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import stat
 import time
 from io import BytesIO
@@ -17,6 +18,7 @@ from dedup.catalog.open_views import OpenViews
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 from tests.support.catalog import QUERY, Bench, check_answers, fixed, knows, write, written
+from tests.support.small_disk import DISK_BYTES, fill, small_disk
 
 
 def open_files() -> list[str]:
@@ -180,6 +182,23 @@ def test_the_cache_stays_within_its_bound_least_recently_used_first(bench: Bench
     names = {entry.path.name.removesuffix(".view") for entry in cache.entries()}
     assert {segs[0].name, segs[-1].name} <= names
     assert segs[1].name not in names
+
+
+def test_without_a_bound_the_cache_takes_a_share_of_the_free_space(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        assert LocalCache(QUERY, disk).cache_bytes == DISK_BYTES // 4
+        fill(disk, leave_bytes=4 << 20)
+        cache = LocalCache(QUERY, disk)
+        assert cache.cache_bytes == 1 << 20
+        for number in range(5):
+            with cache.scratch() as folder:
+                cache.write(folder / "file", bytes(400_000))
+                cache.publish(folder / "file", cache.entry(0, str(number)))
+        assert sum(entry.size_bytes for entry in cache.entries()) <= 1 << 20
+        assert LocalCache(QUERY, disk, 5000).cache_bytes == 5000
+    free = shutil.disk_usage(tmp_path).free
+    share = min(16 << 30, free // 4)
+    assert LocalCache(QUERY, tmp_path).cache_bytes == pytest.approx(share, rel=0.1)
 
 
 def test_a_view_that_another_process_removed_still_answers(bench: Bench) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.catalog.location import FileSystemFactory
 from dedup.core.admission import Conflicts
 from dedup.core.policy import Guarantee
@@ -47,7 +46,7 @@ def dedup_by_id(
     accept_clock_jump: bool = False,
     shared_local: bool = False,
     cache_dir: str | None = None,
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    cache_bytes: int | None = None,
     max_shard_batch_bytes: int = 1 << 30,
     metrics: str = "dedup",
     accept_changed_id: str | None = None,
@@ -143,8 +142,9 @@ def dedup_by_id(
         that it sees what the driver left there.
     cache_dir : str, optional
         Local directory for rebuildable copies. Default: Spark's local directory.
-    cache_bytes : int
-        Bound of the local copies' size.
+    cache_bytes : int, optional
+        Bound of the local copies' size on a machine. Default: 16 GiB, or a quarter of the disk's
+        free space if that is less.
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str

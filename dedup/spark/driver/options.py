@@ -79,7 +79,7 @@ class Options:
     accept_clock_jump: bool
     shared_local: bool
     cache_dir: str | None
-    cache_bytes: int
+    cache_bytes: int | None
     max_shard_batch_bytes: int
     metrics: str
     accept_changed_id: str | None
