@@ -84,9 +84,8 @@ def judge(
     # Most IDs have one record or are settled, and their entries are done with.
     entry_record = first_records[matches.index]
     asked = np.flatnonzero(repeated[entry_record])
-    seen = _seen(
-        records, first[records], times_ms, entry_record[asked], matches.times_ms[asked], horizon_ms
-    )
+    entry_ms = matches.first_ms[asked], matches.last_ms[asked]
+    seen = _seen(records, first[records], times_ms, entry_record[asked], entry_ms, horizon_ms)
     ranked = _ranked(first[records], times_ms[records], seen, records, tie_rank)
     if ranked is not None:
         records, seen = records[ranked], seen[ranked]
@@ -116,7 +115,12 @@ def _ranked(
 
 
 def _seen(
-    records: I64, groups: I64, times_ms: I64, entry_group: I64, entry_ms: I64, horizon_ms: int
+    records: I64,
+    groups: I64,
+    times_ms: I64,
+    entry_group: I64,
+    entry_ms: tuple[I64, I64],
+    horizon_ms: int,
 ) -> U8:
     """Return of which records, sorted by group, a remembered entry lies within the horizon."""
     seen = np.zeros(len(records), np.uint8)
@@ -125,6 +129,7 @@ def _seen(
     entry = np.repeat(np.arange(len(entry_group)), count)
     within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
     record = start[entry] + within
-    near = within_horizon(times_ms[records[record]], entry_ms[entry], horizon_ms)
+    first_ms, last_ms = (ms[entry] for ms in entry_ms)
+    near = within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms)
     seen[record[near]] = 1
     return seen

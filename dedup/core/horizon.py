@@ -10,7 +10,7 @@ import numpy as np
 from dedup.core.arrays import BOOL, I64
 
 
-def within_horizon(times_ms: I64, others_ms: I64, horizon_ms: int) -> BOOL:
-    """Return whether times lie within the horizon of others, which is inclusive, shape (n,)."""
-    near: BOOL = np.abs(times_ms - others_ms) <= horizon_ms
+def within_horizon(times_ms: I64, first_ms: I64, last_ms: I64, horizon_ms: int) -> BOOL:
+    """Return whether times lie within the horizon of ranges, shape (n,); all ends are inclusive."""
+    near: BOOL = np.maximum(first_ms - times_ms, times_ms - last_ms) <= horizon_ms
     return near

@@ -38,14 +38,17 @@ _MAX_FALSE_RATE = 0.999999
 
 @dataclass(slots=True, eq=False)
 class Matches:
-    """Every remembered entry that matters, as (ID, emitted timestamp) pairs.
+    """Every remembered entry that matters, as (ID, first time, last time).
+
+    An entry read from tail or catalog has one emitted timestamp, so both times are equal. An entry
+    that only a filter vouches for has some time of its bucket.
 
     Parameters
     ----------
     index : int64 array, shape (m,)
         Positions among the distinct IDs.
-    times_ms : int64 array, shape (m,)
-        Emitted timestamps.
+    first_ms, last_ms : int64 arrays, shape (m,)
+        Earliest and latest timestamp that the entry may have been emitted with.
     settled : bool array, shape (u,)
         IDs that have an entry within the horizon of all of their records.
     digests : uint64 array, shape (m,), or None
@@ -60,7 +63,8 @@ class Matches:
     """
 
     index: I64
-    times_ms: I64
+    first_ms: I64
+    last_ms: I64
     settled: BOOL
     digests: U64 | None = None
     negative: int = 0
@@ -85,7 +89,8 @@ class _Search:
     #: Logarithm of the chance that no filter that was asked is wrong, shape (u,); None: not wanted.
     log_right: Floats | None
     index: list[I64] = field(default_factory=list)
-    times_ms: list[I64] = field(default_factory=list)
+    first_ms: list[I64] = field(default_factory=list)
+    last_ms: list[I64] = field(default_factory=list)
     digests: list[U64] = field(default_factory=list)
     lost: list[SegmentRef] = field(default_factory=list)
 
@@ -94,14 +99,19 @@ class _Search:
         """Whether payloads are compared."""
         return self.policy.payload is not None
 
-    def add(self, ids: I64, times_ms: I64, digests: U64 | None = None) -> None:
-        """Take in entries that were found."""
+    def add(
+        self, ids: I64, first_ms: I64, last_ms: I64 | None = None, digests: U64 | None = None
+    ) -> None:
+        """Take in entries that were found, of one time each or of any time in a range."""
+        last_ms = first_ms if last_ms is None else last_ms
         self.index.append(ids)
-        self.times_ms.append(times_ms)
+        self.first_ms.append(first_ms)
+        self.last_ms.append(last_ms)
         if self.wants_digests:
             self.digests.append(np.zeros(len(ids), np.uint64) if digests is None else digests)
-        near = within_horizon(times_ms, self.distinct.first_ms[ids], self.policy.horizon_ms)
-        near &= within_horizon(times_ms, self.distinct.last_ms[ids], self.policy.horizon_ms)
+        horizon_ms = self.policy.horizon_ms
+        near = within_horizon(self.distinct.first_ms[ids], first_ms, last_ms, horizon_ms)
+        near &= within_horizon(self.distinct.last_ms[ids], first_ms, last_ms, horizon_ms)
         self.settled[ids[near]] = True
 
     def search_tail(self, tail: Tail, hash_key: bytes) -> None:
@@ -114,9 +124,8 @@ class _Search:
             self.distinct.keys.offsets,
             self.distinct.hashes,
         )
-        self.add(
-            ids, tail.times_ms[entries], None if tail.digests is None else tail.digests[entries]
-        )
+        digests = None if tail.digests is None else tail.digests[entries]
+        self.add(ids, tail.times_ms[entries], digests=digests)
 
     def probe_filters(self, state: ShardState, unsettled: I64) -> list[tuple[SegmentRef, I64]]:
         """Return the segments that may hold an entry, each with the IDs that it may hold.
@@ -172,21 +181,19 @@ class _Search:
             if times_ms is not None:
                 present = times_ms != ABSENT_MS
                 confirmed[ids[present]] = True
-                self.add(
-                    ids[present], times_ms[present], None if digests is None else digests[present]
-                )
+                found = None if digests is None else digests[present]
+                self.add(ids[present], times_ms[present], digests=found)
         return confirmed
 
     def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:
         """Take what a filter may hold for seen, at the time of its bucket nearest to each record.
 
-        Whatever time an ID really has in the bucket, each of its records within the horizon of that
-        is within the horizon of one of these two.
+        The bucket may be longer than the horizon: it keeps the length that it was made with.
         """
         for segment, ids in hits:
             ids = ids[~self.settled[ids]]
-            for nearest_to_ms in (self.distinct.first_ms[ids], self.distinct.last_ms[ids]):
-                self.add(ids, np.clip(nearest_to_ms, segment.start_ms, segment.end_ms - 1))
+            first_ms = np.full(len(ids), segment.start_ms, np.int64)
+            self.add(ids, first_ms, np.full(len(ids), segment.end_ms - 1, np.int64))
 
     def expected_lost(self, clear: I64) -> float:
         """Return how many new IDs a filter took for seen, given those that none did."""
@@ -258,7 +265,8 @@ def lookup(
     on_stage_end("lookup")
     return Matches(
         np.concatenate(search.index),
-        np.concatenate(search.times_ms),
+        np.concatenate(search.first_ms),
+        np.concatenate(search.last_ms),
         search.settled,
         np.concatenate(search.digests) if search.wants_digests else None,
         negative=len(unsettled) - int(maybe.sum()),

@@ -100,7 +100,8 @@ def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOO
     entry = np.repeat(np.arange(len(taken.groups)), count)
     within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
     record = order[start[entry] + within]
-    near = within_horizon(duplicates.times_ms[record], taken.times_ms[entry], horizon_ms)
+    taken_ms = taken.times_ms[entry]
+    near = within_horizon(duplicates.times_ms[record], taken_ms, taken_ms, horizon_ms)
     record, entry = record[near], entry[near]
     mine, theirs = duplicates.digests[record], taken.digests[entry]
     same = np.zeros(len(groups), np.bool_)

@@ -237,7 +237,7 @@ def _find_conflicts(
     assert matches.digests is not None, "the policy asks for them"
     remembered = Digested(
         np.concatenate([first_records[matches.index], records.groups[taken]]),
-        np.concatenate([matches.times_ms, records.times_ms[taken]]),
+        np.concatenate([matches.first_ms, records.times_ms[taken]]),
         np.concatenate([matches.digests, records.digests[taken]]),
     )
     asked = Digested(

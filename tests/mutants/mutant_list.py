@@ -148,15 +148,15 @@ MUTANTS = (
     _mutant(
         "an age of exactly the horizon is no duplicate",
         "core/horizon.py",
-        "np.abs(times_ms - others_ms) <= horizon_ms",
-        "np.abs(times_ms - others_ms) < horizon_ms",
+        "np.maximum(first_ms - times_ms, times_ms - last_ms) <= horizon_ms",
+        "np.maximum(first_ms - times_ms, times_ms - last_ms) < horizon_ms",
         VERDICTS,
     ),
     _mutant(
         "of several copies one of exactly that age is no duplicate",
         "core/arrival.py",
-        "within_horizon(times_ms[records[record]], entry_ms[entry], horizon_ms)",
-        "within_horizon(times_ms[records[record]], entry_ms[entry], horizon_ms - 1)",
+        "within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms)",
+        "within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms - 1)",
         "unit/test_core_arrival.py",
         ORACLE,
     ),
@@ -202,8 +202,8 @@ MUTANTS = (
     _mutant(
         "at most once believes a filter at one end of its bucket alone",
         "core/lookup.py",
-        "for nearest_to_ms in (self.distinct.first_ms[ids], self.distinct.last_ms[ids]):",
-        "for nearest_to_ms in (self.distinct.first_ms[ids],):",
+        "self.add(ids, first_ms, np.full(len(ids), segment.end_ms - 1, np.int64))",
+        "self.add(ids, first_ms)",
         "unit/test_core_guarantee.py",
     ),
     _mutant(
@@ -307,8 +307,8 @@ MUTANTS = (
     _mutant(
         "an ID is settled by an entry that is near its first record alone",
         "core/lookup.py",
-        "within_horizon(times_ms, self.distinct.last_ms[ids]",
-        "within_horizon(times_ms, self.distinct.first_ms[ids]",
+        "within_horizon(self.distinct.last_ms[ids]",
+        "within_horizon(self.distinct.first_ms[ids]",
         VERDICTS,
     ),
     _mutant(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dedup.core.policy import Policy
 from tests.support.memory_store import MemoryStore
@@ -70,6 +72,55 @@ def test_copies_on_both_sides_of_a_bucket_are_judged_one_by_one() -> None:
     driver.feed([Rec(X, 305), Rec(Y, 305)])
     verdicts = driver.named([Rec(X, 100), Rec(X, 250), Rec(X, 369), Rec(X, 500), Rec(Y, 306)])
     assert verdicts == ["UNIQUE", "DUPLICATE", "DUPLICATE", "UNIQUE", "DUPLICATE"]
+
+
+def test_a_bucket_may_be_longer_than_the_horizon() -> None:
+    """It was made before the horizon was shortened, and lies within the micro-batch's times."""
+    driver = drive(EVENT, state_budget_bytes=0, lateness_ms=600, horizon_ms=2_880, bucket_ms=360)
+    driver.feed([Rec(X, 80)])
+    driver.retune(horizon_ms=60, bucket_ms=10, guarantee="at-most-once")
+    verdicts = driver.named([Rec(X, -70), Rec(X, 10), Rec(X, 90), Rec(X, 340), Rec(X, 430)])
+    assert verdicts == ["UNIQUE", "DUPLICATE", "DUPLICATE", "DUPLICATE", "UNIQUE"]
+
+
+@given(
+    st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    st.integers(-50, 50),
+    st.lists(st.integers(-600, 900), min_size=1, max_size=6),
+    st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_verdicts_do_not_depend_on_how_the_input_is_cut(
+    before: tuple[int, int],
+    after: tuple[int, int],
+    known_ms: int,
+    times: list[int],
+    cuts: list[bool],
+) -> None:
+    """Whatever horizon and buckets were when the ID was remembered."""
+    told = []
+    for whole in (True, False):
+        driver = drive(
+            EVENT, state_budget_bytes=0, lateness_ms=10_000,
+            horizon_ms=before[0], bucket_ms=min(before),
+        )  # fmt: skip
+        driver.feed([Rec(X, known_ms)])
+        # What comes from now on stays in the tail, which is exact.
+        driver.retune(
+            horizon_ms=after[0], bucket_ms=min(after), guarantee="at-most-once",
+            state_budget_bytes=1 << 20,
+        )  # fmt: skip
+        recs = [Rec(X, time_ms) for time_ms in sorted(times)]
+        verdicts: list[str] = []
+        while recs:
+            ends = [n for n in range(1, len(recs)) if cuts[len(recs) - n] and not whole]
+            end = ends[0] if ends else len(recs)
+            verdicts += driver.named(recs[:end])
+            recs = recs[end:]
+        told.append(verdicts)
+    assert told[0] == told[1]
+    passed = [t for t, v in zip(sorted(times), told[0], strict=True) if v == "UNIQUE"]
+    assert all(abs(t - known_ms) > after[0] for t in passed)
 
 
 def test_the_expected_loss_is_what_is_lost() -> None:

@@ -36,7 +36,8 @@ def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None
 
 
 def pairs(matches: Matches) -> list[tuple[int, int]]:
-    return sorted(zip(matches.index.tolist(), matches.times_ms.tolist(), strict=True))
+    assert matches.first_ms.tolist() == matches.last_ms.tolist(), "the exact catalog knows the time"
+    return sorted(zip(matches.index.tolist(), matches.first_ms.tolist(), strict=True))
 
 
 def driven(*batches: list[Rec], **changes: object) -> Driver:

@@ -69,6 +69,8 @@ def test_guarantee_changed_on_restart(
     driver = Driver(policy)
     now_ms = 0
     for recs in trace:
+        if data.draw(st.booleans()):
+            driver.policy = data.draw(policies())
         driver.retune(guarantee=data.draw(st.sampled_from(GUARANTEES)))
         now_ms += data.draw(st.sampled_from([10, 100, 400]))
         driver.feed(recs, now_ms)
