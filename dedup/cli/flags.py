@@ -57,6 +57,14 @@ Infer = Annotated[bool, switch("CSV: guess types (default: every column a string
 ReadOption = Annotated[
     list[str] | None, option("KEY=VALUE", "Option of Spark's reader, such as sep=';'.")
 ]
+OrderFiles = Annotated[
+    str,
+    option(
+        "time|name",
+        "Files in the order of their modification times (in one second, of their names), or of "
+        "their names alone.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,9 @@ class StagedFiles:
     rows_aside : callable or None
         From the number of a micro-batch to the rows to set aside, or None; called when the rows
         of the micro-batch have been written, and not yet published.
+    before_publishing : callable or None
+        Is given the number of a micro-batch at that time; what it raises keeps the micro-batch
+        from being published.
 
     Raises
     ------
@@ -119,6 +122,7 @@ class StagedFiles:
     goes_on: frozenset[str] = frozenset({"unique"})
     aside: Path | None = None
     rows_aside: Callable[[int], DataFrame | None] | None = None
+    before_publishing: Callable[[int], None] | None = None
 
     def open(self) -> None:
         """Create the folders and remove what killed runs left in staging."""
@@ -166,6 +170,8 @@ class StagedFiles:
             yield self.aside
 
     def _set_aside(self, staged: Path, batch_id: int) -> None:
+        if self.before_publishing is not None:
+            self.before_publishing(batch_id)
         if self.aside is None or self.rows_aside is None:
             return
         rows = self.rows_aside(batch_id)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from dedup.catalog.uri import local_path
 from dedup.errors import ConfigError
+from dedup.spark.driver.file_order import FileOrder
 from dedup.tune.sample import Sample, without_future
 
 if TYPE_CHECKING:
@@ -27,19 +29,22 @@ def read_sample(
     timestamp: Column | str | None = None,
     *,
     where: str = "the sample",
+    order: FileOrder | None = None,
 ) -> Sample:
     """Return the records with an ID of a batch DataFrame that Spark reads from files.
 
     Parameters
     ----------
     frame : DataFrame
-        Files are taken in the order in which they were written, as the query would.
+        Rows of files, which are taken in `order`.
     id : str, or sequence of Column or str
         The ID column, or several.
     timestamp : Column or str, optional
         Event time; records without one are left out.
     where : str
         For people.
+    order : FileOrder, optional
+        Of the files. Default: the one of `dedup run`.
 
     Raises
     ------
@@ -66,9 +71,8 @@ def read_sample(
         check_time_type(columns.resolve(timestamp, "--timestamp"))
         moment = fn.col(timestamp) if isinstance(timestamp, str) else timestamp
         wanted.append(moment.alias("time"))
-    # Sorts by the time of the last change, then by name.
-    written = fn.lpad(fn.unix_millis("_metadata.file_modification_time").cast("string"), 20, "0")
-    wanted.append(fn.concat(written, "_metadata.file_path").alias("file"))
+    written = fn.unix_millis("_metadata.file_modification_time").cast("string")
+    wanted.append(fn.concat_ws(" ", written, "_metadata.file_path").alias("file"))
     picked = frame.select(*wanted)
     picked = picked.where(~reduce(and_, (fn.col(name).isNull() for name in names)))
     if timestamp is not None:
@@ -78,15 +82,18 @@ def read_sample(
         picked = picked.where(fn.pmod(fn.xxhash64(*names), fn.lit(one_in)) == 0)
     table = picked.toArrow().combine_chunks()
     coded = _one(table.column("file")).dictionary_encode()
-    place = np.argsort(np.argsort(coded.dictionary.to_pylist()))
+    found = [text.partition(" ") for text in coded.dictionary.to_pylist()]
+    key = (order or FileOrder()).key
+    keys_of = [key(int(mtime_ms), local_path(uri)) for mtime_ms, _, uri in found]
+    place = np.argsort(sorted(range(len(found)), key=keys_of.__getitem__))
     files = place[coded.indices.to_numpy(zero_copy_only=False)]
-    order = np.argsort(files, kind="stable")
-    keys = encode_ids([_one(table.column(name)) for name in names]).keys.take(order)
+    rows = np.argsort(files, kind="stable")
+    keys = encode_ids([_one(table.column(name)) for name in names]).keys.take(rows)
     times_ms = None
     if timestamp is not None:
-        told_ms = millis(_one(table.column("time")))[order]
-        times_ms = without_future(told_ms, files[order], time.time_ns() // 1_000_000)
-    return Sample(keys=keys, times_ms=times_ms, files=files[order], one_in=one_in, where=where)
+        told_ms = millis(_one(table.column("time")))[rows]
+        times_ms = without_future(told_ms, files[rows], time.time_ns() // 1_000_000)
+    return Sample(keys=keys, times_ms=times_ms, files=files[rows], one_in=one_in, where=where)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -163,20 +163,26 @@ def test_a_folder_that_names_a_column_later(job: Job) -> None:
     assert job.rows() == [("a", "1"), ("b", "1")]
 
 
-def test_a_file_that_comes_while_the_run_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the check and before Spark's own look at the folder."""
+def test_a_file_that_changes_while_the_run_starts(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the check and before Spark's own look at the folder."""
     job.files.text("1.json", '{"id":"a"}\n')
+    job.files.text("2.json", '{"id":"b"}\n')
     opened = StagedFiles.open
 
     def late(sink: StagedFiles) -> None:
         opened(sink)
         job.files.text("2.json", '{"id":"b","extra":1}\n')
+        # A file that comes now waits for the next run.
+        job.files.text("3.json", '{"id":"c","other":1}\n')
 
     monkeypatch.setattr(StagedFiles, "open", late)
     failure = job.fails()
     monkeypatch.undo()
     assert "2.json has 'extra' (bigint)" in failure.message
     assert job.visible() == ["batch=0"]
+    (job.files.folder / "3.json").unlink()
     # It is planned now, and still not lost.
     assert "2.json has 'extra' (bigint)" in job.fails().message
     job(new_columns="add")

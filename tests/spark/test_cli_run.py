@@ -142,7 +142,7 @@ def test_verdicts_go_to_the_side_output(job: Job) -> None:
         "2.csv", "id,t\na,2024-01-02 00:00:01\nb,2024-01-01 00:00:00\nc,2024-01-02 00:00:00\n"
     )
     options = {"timestamp": "t", "lateness": "1 hour", "late": "drop", "null_ids": "drop"}
-    done = job(duplicates=job.duplicates, **options)
+    done = job(duplicates=job.duplicates, max_late=20, **options)
     names = ("records_in", "unique", "duplicate", "late", "null_id", "emitted")
     assert counts(done.figures, *names) == (5, 2, 1, 1, 1, 2)
     assert [row[0] for row in job.rows()] == ["a", "c"]

@@ -45,6 +45,7 @@ class RunFlags(TalkingFlags):
     ] = "error"
     null_ids: Annotated[str, option("emit|drop|error", "Records without an ID."), _INPUT] = "emit"
     files_per_trigger: Annotated[int, option("N", "Files a micro-batch."), _INPUT] = 10
+    order_files: Annotated[shared.OrderFiles, _INPUT] = "time"
     timestamp: Annotated[
         str | None,
         option(
@@ -63,6 +64,11 @@ class RunFlags(TalkingFlags):
     ] = None
     lateness: Annotated[shared.Lateness, _TIME] = None
     late: Annotated[str, option("emit|drop", "Late, unknown records."), _TIME] = "emit"
+    max_late: Annotated[
+        float,
+        option("PERCENT", "With --late drop, stop when more of the run's records are late."),
+        _TIME,
+    ] = 1.0
     stable_timestamps: Annotated[shared.Stable, _TIME] = False
     max_future: Annotated[
         str | None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dedup.cli.figures import Figures
@@ -14,6 +16,7 @@ from dedup.cli.run.input.new_columns import check_arrived
 from dedup.cli.run.input.rewritten import FilesAsRead, some_of, warning
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job
+from dedup.cli.run.late_share import LateShare
 from dedup.cli.run.metrics_output import followed
 from dedup.cli.run.output_folder import Record, checkpoint_query_id
 from dedup.cli.run.run_progress import RunProgress
@@ -97,7 +100,7 @@ class _Publish:
 
 
 def drain(
-    files_query: FilesQuery,
+    queries: Iterator[FilesQuery],
     job: Job,
     columns: InputColumns,
     check: ColumnCheck,
@@ -105,7 +108,7 @@ def drain(
     reporter: Reporter,
     stop: StopRequest,
 ) -> RunOutcome:
-    """Run the query over all files that are there, and publish what it gives.
+    """Run one query after the other over all files that are there, and publish what they give.
 
     Raises
     ------
@@ -114,8 +117,10 @@ def drain(
     Exception
         What Spark raised.
     """
-    options, spark = job.options, files_query.stream.sparkSession
-    sink = _sink(files_query, job, columns, taken)
+    options, first = job.options, next(queries)
+    spark = first.stream.sparkSession
+    late = LateShare(spark, options)
+    sink = _sink(first, job, columns, taken, late)
     sink.open()
     as_read = FilesAsRead(options.output)
     changed = as_read.written_again(job.files.stamps, taken)
@@ -127,27 +132,32 @@ def drain(
     publish = _Publish(job=job, check=check, taken=taken, as_read=as_read, sink=sink, record=record)
     progress = RunProgress(options.checkpoint, map(str, job.files.paths), sink.goes_on, reporter)
     interrupted = True
-    with unless_java_ended(stop), followed(spark, options, reporter.note):
-        query = (
-            files_query.stream.writeStream.foreachBatch(publish)
-            .queryName(options.output.name)
-            .option("checkpointLocation", str(options.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            interrupted = _wait(query, progress, stop)
-            progress.look(query)
-        except Exception as error:
-            # The sink's own exception is the cause; Spark's wraps its text twice.
-            cause = publish.failures[-1] if publish.failures else error
-            raise explained(cause, options, job.files.file_format) from None
-        finally:
-            with ExitStack() as stack:
-                stack.callback(sink.close)
+    with unless_java_ended(stop), followed(spark, options, reporter.note), ExitStack() as stack:
+        stack.callback(sink.close)
+        for files_query in chain([first], queries):
+            query = (
+                files_query.stream.writeStream.foreachBatch(publish)
+                .queryName(options.output.name)
+                .option("checkpointLocation", str(options.checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                interrupted = _wait(query, progress, stop)
+                progress.look(query)
+            except Exception as error:
+                # The sink's own exception is the cause; Spark's wraps its text twice.
+                cause = publish.failures[-1] if publish.failures else error
+                raise explained(cause, options, job.files.file_format) from None
+            finally:
                 if query.isActive:
                     query.stop()
+            if interrupted:
+                break
     figures = progress.figures
+    too_late = late.of(figures.counts["late"], figures.counts["records_in"])
+    if too_late is not None:
+        reporter.note(too_late)
     if interrupted:
         done = (
             f"{figures.batches:,} of this run are complete and stay"
@@ -213,7 +223,9 @@ def _record(job: Job, columns: InputColumns) -> Record:
     )
 
 
-def _sink(files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileLog) -> StagedFiles:
+def _sink(
+    files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileLog, late: LateShare
+) -> StagedFiles:
     options = job.options
     rows_aside = None
     if options.aside is not None:
@@ -233,6 +245,7 @@ def _sink(files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileL
         ),
         aside=options.aside,
         rows_aside=rows_aside,
+        before_publishing=late.check if options.late == "drop" and not options.verdict else None,
     )
 
 

@@ -196,7 +196,7 @@ def transform(
     job : Job
     columns : InputColumns
     new : iterable of str
-        Files that are yet to be read.
+        Files that this stream reads, to be looked at before.
 
     Raises
     ------

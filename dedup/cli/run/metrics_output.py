@@ -18,7 +18,7 @@ _END_S = 5.0
 
 
 class _Listener(DedupListener):
-    """Knows besides whether a query is running."""
+    """Knows besides whether queries are running."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(
@@ -29,14 +29,18 @@ class _Listener(DedupListener):
         )
         self.at_rest = threading.Event()
         self.at_rest.set()
+        self._running = set[str]()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        self._running.add(str(event.runId))
         self.at_rest.clear()
         super().onQueryStarted(event)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         super().onQueryTerminated(event)
-        self.at_rest.set()
+        self._running.discard(str(event.runId))
+        if not self._running:
+            self.at_rest.set()
 
 
 @contextmanager

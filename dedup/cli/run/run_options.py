@@ -10,7 +10,14 @@ from typing import Any
 
 from dedup.cli.run.folders import METRICS, check_folders, local_folder
 from dedup.core.duration import duration_ms
-from dedup.core.option_rules import check_buckets, check_fpr, check_least, choice, positive_ms
+from dedup.core.option_rules import (
+    check_buckets,
+    check_fpr,
+    check_least,
+    choice,
+    positive_ms,
+    refused,
+)
 from dedup.core.policy import (
     CONFLICTS,
     GUARANTEES,
@@ -21,6 +28,7 @@ from dedup.core.policy import (
 )
 from dedup.errors import ConfigError
 from dedup.machine import machine_cores
+from dedup.spark.driver.file_order import ORDERS
 
 #: Formats in which each file tells its own columns, as people write them.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
@@ -100,6 +108,7 @@ class RunOptions:
     timestamp_format: str | None = None
     lateness: str | None = None
     late: str = "emit"
+    max_late: float = 1.0
     null_ids: str = "emit"
     null_timestamps: str = "error"
     source_partition: tuple[str, ...] = ()
@@ -119,6 +128,7 @@ class RunOptions:
     prometheus_port: int | None = None
     prometheus_address: str = "127.0.0.1"
     files_per_trigger: int = 10
+    order_files: str = "time"
     shards: int | None = None
     buckets: int | None = None
     fpr: float | None = None
@@ -217,6 +227,7 @@ class RunOptions:
             )
         choice("--null-ids", self.null_ids, NULL_IDS)
         choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
+        choice("--order-files", self.order_files, ORDERS)
         choice("--new-columns", self.new_columns, ("error", "ignore", "add"))
         choice("--parquet", self.parquet, ("auto", "spark"))
         if self.schema is not None and self.infer:
@@ -279,6 +290,8 @@ class RunOptions:
         if self.buckets is not None:
             check_buckets("--buckets", self.buckets)
         check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
+        if not 0 <= self.max_late <= 100:
+            raise refused("--max-late", self.max_late, "be a percentage from 0 to 100.")
         if self.fpr is not None:
             check_fpr("--fpr", self.fpr)
 

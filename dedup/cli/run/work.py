@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome, drain
 from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.event_time import check_time_format
-from dedup.cli.run.input.input_files import Stamp
+from dedup.cli.run.input.input_files import Stamp, file_order
 from dedup.cli.run.input.new_columns import Note, agree_on_columns
 from dedup.cli.run.input.own_clock import own_clock
 from dedup.cli.run.input.rewritten import FilesAsRead, warning
@@ -29,6 +30,8 @@ from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dedup.files.query import FilesQuery
 
 #: To look through so much takes some seconds.
 _MUCH_BYTES = 256 << 20
@@ -79,12 +82,8 @@ def run(
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
             reporter.note(clock)
-        with _warnings_as_notes(reporter.note):
-            query = transform(session, job, columns, taken.ahead(job.files.stamps))
-        if job.files.file_format in COLUMNAR and options.parquet == "auto":
-            for told in query.left_to_spark():
-                reporter.note(told)
-        return drain(query, job, columns, check, taken, reporter, stop or StopRequest())
+        queries = _queries(session, job, columns, taken, reporter.note)
+        return drain(queries, job, columns, check, taken, reporter, stop or StopRequest())
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
@@ -103,8 +102,9 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
                 notes += [clock] if clock is not None else []
                 notes += [warning(changed)] if changed else []
-                with _warnings_as_notes(notes.append):
-                    result = transform(session, job, columns, taken.ahead(job.files.stamps))
+                results = list(_queries(session, job, columns, taken, notes.append))
+                by_spark = [r.read_by_spark for r in results if r.read_by_spark is not None]
+                result = results[0]
                 file_format, settings = writer_options(job.options, job.files)
                 return {
                     **job.options.to_json(),
@@ -113,7 +113,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                     "output_columns": result.columns.simpleString(),
                     "output_format": file_format,
                     "output_options": settings,
-                    "read_by": _by(result.read_by_spark),
+                    "read_by": _by(by_spark[0] if by_spark else None),
                     "written_by": _by(result.written_by_spark),
                     "files": len(job.files.paths),
                     "files_taken_before": taken.count(taken.committed()),
@@ -124,6 +124,32 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 }
         finally:
             _remove_empty(created)
+
+
+def _queries(
+    spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog, note: Note
+) -> Iterator[FilesQuery]:
+    """Yield the queries that read the new files in their order, each to be run to its end."""
+    ahead, told = taken.ahead(job.files.stamps), set[str]()
+
+    def once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            note(text)
+
+    # The first query begins with the files of a micro-batch that is yet to be committed.
+    begun = [path for path in ahead if path in taken.taken]
+    new = {path: job.files.stamps[path].mtime_ms for path in ahead if path not in taken.taken}
+    stretches = list(file_order(job.options).stretches(new, job.options.files_per_trigger))
+    for listed in stretches or [()]:
+        part = replace(job, files=replace(job.files, listed=listed))
+        with _warnings_as_notes(once):
+            query = transform(spark, part, columns, [*begun, *map(str, listed)])
+        if job.files.file_format in COLUMNAR and job.options.parquet == "auto":
+            for text in query.left_to_spark():
+                once(text)
+        yield query
+        begun = []
 
 
 @contextmanager

@@ -53,6 +53,7 @@ class TuneFlags(Flags):
     schema: Annotated[str | None, option("DDL", "Columns: 'id STRING, amount INT'."), _READ] = None
     infer: Annotated[shared.Infer, _READ] = False
     read_option: Annotated[shared.ReadOption, _READ] = None
+    order_files: Annotated[shared.OrderFiles, _READ] = "time"
     html: Annotated[Path | None, option("FILE", "Write a report with charts.")] = None
     quiet: Annotated[bool, switch("Tell of no progress.", "--quiet", "-q")] = False
 
@@ -74,6 +75,7 @@ def tune(flags: TuneFlags) -> Done:
         "file_format": flags.format,
         "schema": flags.schema,
         "infer": flags.infer,
+        "order_files": flags.order_files,
         "read_options": tuple(sorted(pairs(flags.read_option, "--read-option").items())),
     }
     given = {field.name: getattr(flags, field.name) for field in fields(TuneOptions)}

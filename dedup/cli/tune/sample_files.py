@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.causes import spark_cause
 from dedup.cli.run.input.event_time import timestamp_column
+from dedup.cli.run.input.input_files import file_order
 from dedup.cli.run.input.source import named_column
 from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import RunOptions
@@ -77,6 +78,7 @@ def _read(spark: SparkSession, job: Job, where: str) -> Sample:
             [named_column(name) for name in run.id],
             timestamp_column(run, schema),
             where=where,
+            order=file_order(run),
         )
 
 

@@ -23,7 +23,7 @@ from dedup.cli.run.input.source import (
     read_settings,
 )
 from dedup.cli.run.input.text_blocks import is_true
-from dedup.cli.run.output_folder import checkpoint_query_id
+from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
 from dedup.spark.driver.file_log import FileLog
@@ -127,14 +127,10 @@ class BadRows:
     def _counted(self) -> int | None:
         """Bad rows that the running micro-batch has met so far, None where Spark does not tell.
 
-        The way there is no public interface. Where it has changed, the files are read once more.
+        Where they cannot be told, the files are read once more.
         """
-        query_id = checkpoint_query_id(self._options.checkpoint)
         with suppress(Exception):
-            for query in self._spark.streams.active:
-                if str(query.id) == query_id:
-                    last = query._jsq.streamingQuery().lastExecution()
-                    return int(last.observedMetrics().get(METRIC).get().getLong(0))
+            return observed_so_far(self._spark, self._options.checkpoint, METRIC)["rows"]
         return None
 
     def _reason(self) -> Column:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
 from dedup.files.folder_columns import folder_names
+from dedup.spark.driver.file_order import FileOrder
 
 _SUFFIXES = {
     "csv": (".csv", ".csv.gz"),
@@ -31,6 +33,11 @@ class Stamp(NamedTuple):
 
     mtime_ns: int
     size: int
+
+    @property
+    def mtime_ms(self) -> int:
+        """As much of the time as Spark knows."""
+        return self.mtime_ns // 1_000_000
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
@@ -60,13 +67,15 @@ class InputFiles:
     compressed : bool
         All files are gzipped.
     paths : tuple of Path
-        The files that match, the oldest first.
+        The files that match, in the order in which they are read.
     stamps : dict of str to Stamp
         Theirs, by path, in the same order.
     left_out : int
         How many do not.
     only_one : bool
         INPUT is a file; no other is ever taken.
+    listed : tuple of PurePath
+        Those that the next query is to read; none: whatever is there.
     """
 
     root: Path
@@ -79,11 +88,23 @@ class InputFiles:
     stamps: dict[str, Stamp]
     left_out: int
     only_one: bool = False
+    listed: tuple[PurePath, ...] = ()
 
     @property
     def place(self) -> str:
-        """What to give to Spark, which takes it for a glob: the one file, or the folder."""
-        return literal(str(self.paths[0] if self.only_one else self.root))
+        """What to give to Spark, which takes it for a glob: the files, or the folder."""
+        root = literal(str(self.root))
+        if self.only_one or not self.listed:
+            return literal(str(self.paths[0])) if self.only_one else root
+        names = [str(path.relative_to(self.root)) for path in self.listed]
+        if not any("/" in name for name in names):
+            names = [literal(name).replace(",", "\\,") for name in names]
+        elif root == str(self.root):
+            # Hadoop takes braces with a slash apart, and forgets what was escaped.
+            names = [re.sub(r"[*?\[\]{}\\,]", "?", name) for name in names]
+        else:
+            return root
+        return f"{root.rstrip('/')}/{{{','.join(names)}}}"
 
     @property
     def reader_options(self) -> dict[str, str]:
@@ -124,7 +145,8 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
     only_one = options.input.is_file()
     root = options.input.parent if only_one else options.input
     found = _stamps([root / options.input.name] if only_one else _visible_files(root))
-    files = sorted(found, key=lambda path: (found[path].mtime_ns, path))
+    order = file_order(options)
+    files = sorted(found, key=lambda path: order.key(found[path].mtime_ms, str(path)))
     kinds = Counter(_format_of(path.name) for path in files)
     total = len(files)
     file_format, pattern = options.file_format, None
@@ -148,6 +170,12 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
         left_out=total - len(files),
         only_one=only_one,
     )
+
+
+def file_order(options: RunOptions) -> FileOrder:
+    """Return the order in which a run reads files."""
+    given = {name.lower(): value.lower() for name, value in options.read_options}
+    return FileOrder(options.order_files, newest_first=given.get("latestfirst") == "true")
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
@@ -196,7 +224,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def check_in_folders(files: InputFiles) -> None:
-    """Refuse a file beside partition folders, for which their columns have no value.
+    """Refuse a file in other partition folders than the rest: a column would have no value.
 
     Raises
     ------
@@ -206,10 +234,13 @@ def check_in_folders(files: InputFiles) -> None:
     if not files.partitioned:
         return
     for path in files.paths:
-        if not any(folder_names(path, files.root)):
+        own = {name.lower() for name in folder_names(path, files.root)}
+        missing = files.folder_columns - own
+        if missing or not own:
             raise ConfigError(
-                f"INPUT: {path} lies in no folder such as day=2024-05-01, whereas the folders of "
-                "other files are columns. Move it into such a folder, or elsewhere.",
+                f"INPUT: {path} lies in no folder such as {min(missing, default='day')}=..., "
+                "whereas the "
+                "folders of other files are columns. Move it into such a folder, or elsewhere.",
                 remedy="input-names",
             )
 
