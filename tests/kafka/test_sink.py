@@ -296,7 +296,7 @@ def test_an_oversized_record_is_named(sink: SinkQuery) -> None:
 def test_a_record_too_large_for_the_topic_is_named(sink: SinkQuery) -> None:
     sink.add([{"key": b"large", "value": bytes(3_000_000)}])
     told = failure(sink, **{"kafka.message.max.bytes": "10000000"})
-    assert "larger than the topic takes" in told
+    assert "max.message.bytes of the topic" in told
     assert "b'large'" in told
     assert read_topic(sink.address, sink.topic) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from dedup.errors import ConfigError, DataError, SinkError
@@ -11,8 +12,57 @@ from dedup.kafka.client_options import ClientSettings
 from dedup.kafka.clients import confluent
 from dedup.sinks.protocol import Aborted, Fenced
 
+NOT_PUBLISHED = "Nothing of its slice was published."
 #: How librdkafka words it.
 _FENCING = ("fenced by a newer instance", "an old epoch", "PRODUCER_FENCED")
+
+
+#: What broker errors mean: `Fenced` if another owner has the slot, `DataError` or `ConfigError` if
+#: they come back at every attempt, with what to do. All others are transient.
+_MEANINGS: dict[str, tuple[type[Exception], str]] = {
+    **dict.fromkeys(
+        ("_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID",
+         "PRODUCER_FENCED", "TRANSACTION_COORDINATOR_FENCED"),
+        (Fenced, ""),
+    ),
+    **dict.fromkeys(
+        ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE"),
+        (DataError, "Raise kafka.message.max.bytes of the sink and max.message.bytes of the topic, "
+                    "or make the record smaller; its headers count, too."),
+    ),
+    "INVALID_TIMESTAMP": (
+        DataError, "Its timestamp is further from the broker's clock than the topic accepts. "
+                   "Correct the column `timestamp`, or raise message.timestamp.after.max.ms (for "
+                   "the future) or message.timestamp.before.max.ms (for the past) of the topic."),
+    "INVALID_RECORD": (
+        DataError, "The topic takes no such record: a compacted topic takes none without a key. "
+                   "Give each record a key, or change cleanup.policy of the topic."),
+    **dict.fromkeys(
+        ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID",
+         "TOPIC_EXCEPTION"),
+        (ConfigError, "Create the topic, or give it more partitions; or correct the option or "
+                      "column that names it."),
+    ),
+    **dict.fromkeys(
+        ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION"),
+        (ConfigError, "Let the sink's user write there, or correct its credentials."),
+    ),
+    **dict.fromkeys(
+        ("UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "_UNSUPPORTED_FEATURE",
+         "UNSUPPORTED_COMPRESSION_TYPE", "INVALID_REQUIRED_ACKS", "INVALID_TRANSACTION_TIMEOUT",
+         "_INVALID_ARG"),
+        (ConfigError, "Change the option kafka.* that asks for it, or the cluster."),
+    ),
+    "POLICY_VIOLATION": (ConfigError, "Change the policy of the cluster, or what breaks it."),
+}  # fmt: skip
+
+
+@cache
+def _by_code() -> dict[int, tuple[type[Exception], str]]:
+    """Return the meanings by code; older releases of the library lack some names."""
+    codes = {name: getattr(confluent().KafkaError, name, None) for name in _MEANINGS}
+    return {code: _MEANINGS[name] for name, code in codes.items() if code is not None}
 
 
 def is_fenced(error: Any) -> bool:
@@ -22,15 +72,7 @@ def is_fenced(error: Any) -> bool:
     ----------
     error : confluent_kafka.KafkaError
     """
-    codes = confluent().KafkaError
-    return error.code() in (
-        codes._FENCED,
-        codes.INVALID_PRODUCER_EPOCH,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-        codes.UNKNOWN_PRODUCER_ID,
-        getattr(codes, "PRODUCER_FENCED", 90),
-        codes.TRANSACTION_COORDINATOR_FENCED,
-    )
+    return _by_code().get(error.code(), (None,))[0] is Fenced
 
 
 def ends_producer(error: Any) -> bool:
@@ -38,9 +80,19 @@ def ends_producer(error: Any) -> bool:
     return bool(error.fatal()) or error.code() == confluent().KafkaError._FATAL or is_fenced(error)
 
 
-def is_too_large(error: Any) -> bool:
-    """Return whether the client itself found a record too large."""
-    return bool(error.code() == confluent().KafkaError.MSG_SIZE_TOO_LARGE)
+def final(error: Any, said: str, ending: str = NOT_PUBLISHED) -> Exception | None:
+    """Return the error that comes back at every attempt, or None if another one may succeed.
+
+    Parameters
+    ----------
+    error : confluent_kafka.KafkaError
+    said : str
+        What failed, and the library's words for it.
+    ending : str, optional
+        What has become of the slice.
+    """
+    kind, advice = _by_code().get(error.code(), (Fenced, ""))
+    return None if kind is Fenced else kind(f"{said}. {advice} {ending}")
 
 
 def of_record(error: Any, message: Any) -> Exception:
@@ -61,24 +113,19 @@ def of_record(error: Any, message: Any) -> Exception:
         return Fenced("the transaction's records were given up")
     if ends_producer(error):
         return Fenced(str(error))
-    where = f"topic {message.topic()}, partition {message.partition()}, key {message.key()!r}"
-    if error.code() in (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_MSG_SIZE):
-        return DataError(
-            f"A record of {len(message.value() or b''):,} bytes ({where[:200]}) is larger than "
-            "the topic takes: raise max.message.bytes of the topic, or kafka.message.max.bytes "
-            "of the sink, or make the record smaller. Nothing of its slice was published."
-        )
-    if error.code() in (
-        codes.TOPIC_AUTHORIZATION_FAILED,
-        codes.UNKNOWN_TOPIC_OR_PART,
-        codes._UNKNOWN_TOPIC,
-        codes._UNKNOWN_PARTITION,
-    ):
-        return ConfigError(
-            f"A record cannot be written ({where[:200]}): {error.str()}. Nothing of its slice "
-            "was published."
-        )
-    return Aborted(f"a record was not taken ({where[:200]}): {error.str()}")
+    said = f"{of_message(message)} was not taken: {error.str()}"
+    return final(error, said) or Aborted(said)
+
+
+def of_message(message: Any) -> str:
+    """Return which record a message is, for an error."""
+    return described(message.topic(), message.value(), message.key(), message.partition())
+
+
+def described(topic: str, value: bytes | None, key: bytes | None, partition: int | None) -> str:
+    """Return which record it is, for an error."""
+    where = f"topic {topic}, partition {partition}, key {key!r}"
+    return f"A record of {len(value or b''):,} bytes ({where[:200]})"
 
 
 def of_initialising(error: Any, transactional_id: str, settings: ClientSettings) -> Exception:
@@ -90,14 +137,9 @@ def of_initialising(error: Any, transactional_id: str, settings: ClientSettings)
     transactional_id : str
     settings : ClientSettings
     """
-    codes = confluent().KafkaError
     text = settings.without_secrets(str(error.str()))
-    if error.code() in (
-        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED,
-        codes.INVALID_TRANSACTION_TIMEOUT,
-    ):  # fmt: skip
-        return ConfigError(f"The sink cannot begin a transaction as {transactional_id}: {text}.")
-    return SinkError(
+    said = f"The sink cannot begin a transaction as {transactional_id}: {text}"
+    return final(error, said, "Nothing was written.") or SinkError(
         f"The sink cannot begin a transaction as {transactional_id} at {settings.servers}: "
         f"{text}. Nothing was written; start the query again once the brokers answer."
     )

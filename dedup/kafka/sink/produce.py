@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError
 from dedup.kafka.clients import confluent
+from dedup.kafka.sink.client_errors import described
 from dedup.kafka.sink.sink_options import BY_KEY, BY_TASK, SinkOptions, load_partitioner
 
 #: Lets the client choose: by the hash of the key, as Java does, or any where there is no key.
@@ -56,6 +57,13 @@ class Sender:
         )
         self._partitions: dict[str, int] = {}
         self._failure = _FirstFailure()
+        self._each: tuple[Any, ...] = ()
+
+    @property
+    def in_hand(self) -> str:
+        """The record that was handed over last, for an error."""
+        topic, value, key, *rest = self._each or ("none yet", None, None)
+        return described(topic, value, key, rest[0] if rest else None)
 
     @property
     def failed(self) -> tuple[Any, Any] | None:
@@ -65,7 +73,13 @@ class Sender:
     def producer_settings(self) -> dict[str, Any]:
         """Return what the producer must be made with: only failures are reported back."""
         given = self._options.clients.properties
-        own = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 262_144}
+        own = {
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 262_144,
+            # How long a topic that was just made may be unknown, before its records are refused:
+            # shorter than any time limit of a transaction, which would say nothing of the topic.
+            "topic.metadata.propagation.max.ms": 5_000,
+        }
         defaults = {name: value for name, value in own.items() if name not in given}
         return defaults | {"delivery.report.only.error": True, "on_delivery": self._failure}
 
@@ -91,6 +105,7 @@ class Sender:
         arguments = self._arguments(records, task)
         produce, poll = self.producer.produce, self.producer.poll
         for each in arguments:
+            self._each = each
             while True:
                 try:
                     produce(*each)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError, DataError
 from dedup.kafka.sink.sink_options import SinkOptions
+from dedup.sinks.texts import check_utf8, only_utf8
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 #: Columns that become part of a record, and what each is read as. Spark's own sink takes the same,
@@ -25,6 +26,9 @@ TYPES: dict[str, pa.DataType] = {
 }
 #: librdkafka's ``message.max.bytes``, where nobody gave it.
 MAX_BYTES = 1_000_000
+#: Names of topics.
+_TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
+_NO_TOPIC = "its topic is no valid name (up to 249 letters, digits, dots, underscores and hyphens)"
 _WANTED = {
     "key": "STRING or BINARY",
     "value": "STRING or BINARY",
@@ -62,14 +66,20 @@ class RecordShape:
         Raises
         ------
         DataError
-            If Kafka cannot take a record: its topic is null, its partition negative, its timestamp
-            not after 1970-01-01, or it is too large.
+            If Kafka cannot take a record: its topic is null or no name of one, its partition
+            negative, its timestamp not after 1970-01-01, a header null or without a key, or it is
+            too large.
         """
         lower = {name.lower(): index for index, name in enumerate(rows.schema.names)}
         arrays = [_normal(name, rows.column(lower[name])) for name in self.names]
         schema = pa.schema([(name, TYPES[name]) for name in self.names])
         records = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if not {"topic", "headers"}.isdisjoint(self.names):
+            with only_utf8("Kafka, as a topic or as the key of a header,"):
+                check_utf8(records)
         _check(records, first_row)
+        if "headers" in self.names:
+            _check_headers(records, first_row)
         _check_sizes(records, first_row, self.max_bytes)
         return records
 
@@ -133,6 +143,7 @@ def _floor_ms(times: pa.Array) -> pa.Array:
 def _check(records: pa.RecordBatch, first_row: int) -> None:
     for name, wrong, why in (
         ("topic", pc.is_null, "its topic is null, and no option topic is given"),
+        ("topic", lambda c: pc.invert(pc.match_substring_regex(c, _TOPIC)), _NO_TOPIC),
         ("partition", lambda c: pc.less(c, 0), "its partition is negative"),
         ("timestamp", lambda c: pc.less_equal(c, 0), "its timestamp is not after 1970-01-01"),
     ):
@@ -141,6 +152,19 @@ def _check(records: pa.RecordBatch, first_row: int) -> None:
             if pc.any(found).as_py():
                 row = pc.index(found, True).as_py()
                 raise DataError(f"{_describe(records, row, first_row)} cannot be written: {why}.")
+
+
+def _check_headers(records: pa.RecordBatch, first_row: int) -> None:
+    headers = records.column("headers")
+    keys = headers.flatten().flatten()[0]  # null for a null header, too
+    wrong = pc.or_(pc.is_null(keys), pc.fill_null(pc.match_substring(keys, "\0"), False))
+    if pc.any(wrong).as_py():
+        row = pc.list_parent_indices(headers).filter(wrong)[0].as_py()
+        raise DataError(
+            f"{_describe(records, row, first_row)} cannot be written: a header is null, or its key "
+            "is null or has a NUL character. Give each header a key, or leave it out "
+            "(filter(headers, h -> h.key is not null)). Nothing of its slice was published."
+        )
 
 
 def _check_sizes(records: pa.RecordBatch, first_row: int, max_bytes: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from dedup import faults
 from dedup.errors import SinkError
 from dedup.kafka.clients import confluent, producer_config
+from dedup.kafka.sink.client_errors import final, of_message
 from dedup.kafka.sink.driver import complete
 from dedup.kafka.sink.produce import Sender
 from dedup.kafka.sink.record_shape import RecordShape
@@ -76,20 +78,37 @@ class SinkTask:
         """Send rows without a transaction; return what they hold."""
         sender = _sender(self.options)
         sender.begin()
-        content = Content()
-        for batch in rows:
-            records = self.shape.records(batch, content.rows)
-            sender.send(records, slot)
-            content += Content(records.num_rows)
+        content, left = Content(), 0
+        try:
+            for batch in rows:
+                records = self.shape.records(batch, content.rows)
+                sender.send(records, slot)
+                content += Content(records.num_rows)
+            if self.options.mode == AT_LEAST_ONCE:
+                left = sender.producer.flush(self.options.clients.transaction_timeout_ms / 1000)
+        except confluent().KafkaException as error:
+            raise _not_written(error.args[0], sender.in_hand) from None
         if self.options.mode == AT_LEAST_ONCE:
-            left = sender.producer.flush(self.options.clients.transaction_timeout_ms / 1000)
-            if sender.failed is not None or left:
-                reason = str(sender.failed[0].str()) if sender.failed else "the brokers are silent"
+            if sender.failed is not None:
+                reason, message = sender.failed
+                raise _not_written(reason, of_message(message))
+            if left:
                 raise SinkError(
-                    f"Some records of slice {slot} were not written: {reason}. Spark tries the "
-                    "task again, or start the query again; records may then be there twice."
+                    f"Some records of slice {slot} were not written: the brokers are silent. "
+                    f"{_AGAIN}"
                 )
         return content
+
+
+#: What follows a failure without a transaction.
+_AGAIN = "Spark tries the task again, or start the query again; records may then be there twice."
+
+
+def _not_written(error: Any, record: str) -> Exception:
+    """Return what it means that a record was not written, and others of its slice may have been."""
+    said = f"{record} was not taken: {error.str()}"
+    found = final(error, said, "Other records of its slice may be in the topic.")
+    return found or SinkError(f"{said}. {_AGAIN}")
 
 
 def _attempt_ended(error: Fenced | Aborted, batch: Batch, slot: int) -> SinkError:

@@ -24,13 +24,13 @@ from typing import Any
 import pyarrow as pa
 
 from dedup import faults
-from dedup.errors import ConfigError, DataError
+from dedup.errors import ConfigError
 from dedup.kafka.clients import confluent, transactional_config
 from dedup.kafka.sink.client_errors import (
     client_log,
     ends_producer,
+    final,
     is_fenced,
-    is_too_large,
     of_initialising,
     of_record,
     tell,
@@ -198,14 +198,7 @@ class KafkaSlot:
             self.abort()
             raise
         except self._library.KafkaException as error:
-            if is_too_large(error.args[0]):
-                self.abort()
-                raise DataError(
-                    "A record is with its headers larger than the producer takes: raise "
-                    "kafka.message.max.bytes, and max.message.bytes of the topic. Nothing of its "
-                    "slice was published."
-                ) from None
-            raise self._lost("send", error) from None
+            raise self._lost(f"send {self._of().sender.in_hand}", error) from None
         except SystemError as error:
             raise self._fatal(error) from None
 
@@ -304,10 +297,12 @@ class KafkaSlot:
 
     def _lost(self, what: str, error: Any) -> Exception:
         """Return what an error within a transaction means: its producer is of no use any more."""
+        said = f"cannot {what}: {self._text(error)}"
+        if found := final(error.args[0], f"The sink {said}"):
+            self.abort()
+            return found
         self.drop()
-        if ends_producer(error.args[0]):
-            return Fenced(self._text(error))
-        return Aborted(f"cannot {what}: {self._text(error)}")
+        return Fenced(said) if ends_producer(error.args[0]) else Aborted(said)
 
     def _fatal(self, error: SystemError) -> Fenced:
         """Return what a fatal error means that the client met while it served reports.

@@ -1,0 +1,139 @@
+"""What brokers refuse at every attempt ends with an error that says what to change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from dedup.errors import ConfigError, DataError, DedupError
+from dedup.kafka.sink.client_errors import final, is_fenced
+from dedup.kafka.sink.record_shape import record_shape
+from dedup.kafka.sink.sink_options import sink_options
+from dedup.kafka.sink.sink_task import SinkTask
+from dedup.kafka.sink.transactions import forget_producers
+from dedup.sinks.work import new_batch
+from tests.kafka.broker import Broker
+from tests.kafka.records import admin, make_topic
+from tests.kafka.slots import QUERY
+
+TYPES = {"topic": "string", "partition": "int", "timestamp": "timestamp",
+         "headers": "array<struct<key:string,value:binary>>"}  # fmt: skip
+ALICE = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "alice",
+    "kafka.sasl.password": Broker.USERS["alice"],
+}
+QUICK = {"kafka.topic.metadata.propagation.max.ms": "1000"}
+HOUR_S = 3600
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def at(offset_s: int) -> pa.Array:
+    micros = (int(time.time()) + offset_s) * 1_000_000
+    return pa.array([micros], pa.int64()).view(pa.timestamp("us", "UTC"))
+
+
+@pytest.fixture(scope="module")
+def topics(broker: str) -> Iterator[str]:
+    """Topics that take records, but not all; only alice may not write to ``denied``."""
+    make_topic(broker, "any", 2)
+    make_topic(broker, "any-markers", 1, cleanup_policy="compact")
+    make_topic(broker, "compacted", 1, cleanup_policy="compact")
+    make_topic(broker, "small", 1, max_message_bytes=1000)
+    make_topic(broker, "recent", 1, message_timestamp_before_max_ms=HOUR_S * 1000)
+    make_topic(broker, "denied", 1)
+    rule = AclBinding(
+        ResourceType.TOPIC, "denied", ResourcePatternType.LITERAL, "User:alice", "*",
+        AclOperation.WRITE, AclPermissionType.DENY,
+    )  # fmt: skip
+    admin(broker).create_acls([rule])[rule].result()
+    yield broker
+    forget_producers()
+
+
+#: What is sent beside the value, the option ``topic``, the error and what it says to do.
+REFUSED: dict[str, tuple[dict[str, Any], str | None, type[DedupError], str]] = {
+    "too far in the future": (
+        {"timestamp": lambda: at(2 * HOUR_S)}, "any", DataError, "message.timestamp.after.max.ms"),
+    "too long ago": ({"timestamp": lambda: at(-2 * HOUR_S)}, "recent", DataError,
+                     "message.timestamp.before.max.ms"),
+    "no such topic": ({"topic": ["absent"]}, None, ConfigError, "Create the topic"),
+    "no such topic given": (QUICK, "absent", ConfigError, "Create the topic"),
+    "a topic's impossible name": ({"topic": ["a/b c"]}, None, DataError, "no valid name"),
+    "a topic's reserved name": ({"topic": [".."]}, None, ConfigError, "column that names it"),
+    "no such partition": ({"partition": pa.array([7], pa.int32())}, "any", ConfigError,
+                          "give it more partitions"),
+    "too large": ({"value": [b"x" * 5000]}, "small", DataError, "max.message.bytes of the topic"),
+    "too large with headers": (
+        {"headers": pa.array([[{"key": "k", "value": b"x" * 2_000_000}]], HEADERS)}, "any",
+        DataError, "headers count, too"),
+    "without a key": ({}, "compacted", DataError, "Give each record a key"),
+    "not allowed": (ALICE, "denied", ConfigError, "Let the sink's user write there"),
+    "not allowed by column": ({"topic": ["denied"], **ALICE}, None, ConfigError,
+                              "Let the sink's user write there"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_at_every_attempt_says_what_to_change(
+    topics: str, broker_process: Broker, tmp_path: Path, mode: str, case: str
+) -> None:
+    given, topic, kind, advice = REFUSED[case]
+    columns = {name: value() if callable(value) else value for name, value in given.items()
+               if not name.startswith("kafka.")}  # fmt: skip
+    options = {name: value for name, value in given.items() if name.startswith("kafka.")}
+    address = broker_process.sasl_address if "kafka.sasl.username" in options else topics
+    made = sink_options(
+        {"kafka.bootstrap.servers": address, "markers": "any-markers", "mode": mode,
+         "kafka.log_level": "0", "name": f"n{abs(hash((case, mode)))}", "staging": str(tmp_path)}
+        | ({} if topic is None else {"topic": topic}) | options
+    )  # fmt: skip
+    rows = pa.record_batch({"value": [b"v"], **columns})
+    shape = record_shape([(name, TYPES.get(name, "binary")) for name in rows.schema.names], made)
+    # Not the first micro-batch, which is staged.
+    task, batch = SinkTask(made, shape), new_batch(QUERY, made.name, "run", 1)
+    if made.transactional:
+        task.write(new_batch(QUERY, made.name, "run", 0), 0, [])
+    for _ in range(2):
+        with pytest.raises(kind, match=advice) as refused:
+            _publish(task, batch, rows)
+        assert "tart the query again" not in str(refused.value)
+        assert "A record" in str(refused.value)
+
+
+def _publish(task: SinkTask, batch: Any, rows: pa.RecordBatch) -> None:
+    task.complete([task.write(batch, 0, [rows])])
+
+
+def test_codes_mean_what_they_are() -> None:
+    def meant(name: str) -> type[Exception] | None:
+        found = final(KafkaError(getattr(KafkaError, name)), "It was refused")
+        return None if found is None else type(found)
+
+    for name in ("POLICY_VIOLATION", "UNSUPPORTED_VERSION", "UNSUPPORTED_COMPRESSION_TYPE",
+                 "CLUSTER_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED"):  # fmt: skip
+        assert meant(name) is ConfigError, name
+    assert meant("RECORD_LIST_TOO_LARGE") is DataError
+    for name in ("_TRANSPORT", "_TIMED_OUT", "_MSG_TIMED_OUT", "NOT_ENOUGH_REPLICAS",
+                 "REQUEST_TIMED_OUT", "NOT_LEADER_FOR_PARTITION", "CONCURRENT_TRANSACTIONS",
+                 "COORDINATOR_NOT_AVAILABLE", "_QUEUE_FULL"):  # fmt: skip
+        assert meant(name) is None, name
+        assert not is_fenced(KafkaError(getattr(KafkaError, name)))
+    for name in ("_FENCED", "INVALID_PRODUCER_EPOCH", "UNKNOWN_PRODUCER_ID"):
+        assert meant(name) is None
+        assert is_fenced(KafkaError(getattr(KafkaError, name)))
