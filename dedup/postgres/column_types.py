@@ -40,6 +40,8 @@ _NO_ELEMENTS = frozenset(
 #: Where PostgreSQL's days begin, on 24 November 4714 BC. The server refuses what is before
 #: that, but for what its integers cannot hold, and what stands for ``-infinity``.
 _EARLIEST = {"date": -2_440_588, "timestamp": -210_866_803_200_000_000}
+#: What the modifier of a ``varchar(n)`` is more than n.
+_LENGTH_BEGINS = 4
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
 
@@ -58,10 +60,13 @@ class Encoding:
         As which it is encoded.
     kind : str
         The column's type in PostgreSQL, without its modifiers.
+    longest : int or None
+        Characters that the column takes.
     """
 
     arrow: pa.DataType
     kind: str
+    longest: int | None = None
 
     def __call__(self, values: pa.Array) -> pa.Array:
         """Return the values as they are encoded.
@@ -69,9 +74,11 @@ class Encoding:
         Raises
         ------
         Unsuitable
-            For a text that is no UUID, or a day that PostgreSQL does not know.
+            For a text that is no UUID or too long, or a day that PostgreSQL does not know.
         """
         _check_days(values)
+        if self.longest is not None:
+            _check_length(values, self.longest)
         if self.kind in _OWN_BYTES:
             return _OWN_BYTES[self.kind](values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
@@ -117,7 +124,8 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
         raise Unsuitable(f"the table keeps {modifier} digits of its seconds, Spark has 6")
     if kind == "interval" and modifier != -1:
         raise Unsuitable("the table keeps less of it than Spark has; make it a plain interval")
-    return Encoding(found, kind)
+    is_limited = kind == "character varying" and modifier != -1
+    return Encoding(found, kind, modifier - _LENGTH_BEGINS if is_limited else None)
 
 
 _AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
@@ -137,6 +145,13 @@ def _check_days(values: pa.Array) -> None:
         raise Unsuitable("a record is before 24 November 4714 BC, where PostgreSQL's days begin")
 
 
+def _check_length(values: pa.Array, longest: int) -> None:
+    """Refuse long texts: if only blanks are beyond the end, the server removes them silently."""
+    most = pc.max(pc.utf8_length(values)).as_py() or 0
+    if most > longest:
+        raise Unsuitable(f"value too long: {most:,} characters, and the column takes {longest:,}")
+
+
 def column_type(spark: str) -> str:
     """Return the type of PostgreSQL that takes a type of Spark best.
 
@@ -147,7 +162,7 @@ def column_type(spark: str) -> str:
     """
     if inner := _ARRAY.fullmatch(spark):
         element = column_type(inner[1])
-        encoding(spark, f"{element}[]", -1)
+        encoding(spark, f"{element.partition('(')[0]}[]", -1)
         return f"{element}[]"
     wanted = _wanted(spark)
     if spark.startswith(("struct", "map", "variant")) or not wanted:
@@ -185,12 +200,15 @@ def _decimal(spark: str, modifier: int) -> pa.DataType:
 
 def _uuid(values: pa.Array) -> pa.Array:
     """UUIDs as their 16 bytes."""
-    text = pc.utf8_lower(values.cast(pa.string()))
-    wrong = values.filter(pc.invert(pc.match_substring_regex(text, _UUID)))
+    is_uuid = pc.match_substring_regex(values, _UUID, ignore_case=True)
+    wrong = values.filter(pc.invert(is_uuid))
     if len(wrong):
-        raise Unsuitable(f"{wrong[0].as_py()[:100]!r} is no UUID")
+        text = wrong[0].as_buffer().to_pybytes()[:100].decode(errors="backslashreplace")
+        raise Unsuitable(f"{text!r} is no UUID")
+    text = pc.utf8_lower(values.cast(pa.string()))
     # Behind a byte that tells UUIDs from other texts.
-    raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1)
+    # With an end: without one pyarrow (26) computes a negative size for some numbers of rows.
+    raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1, 17)
     return pc.if_else(values.is_valid(), raw, None).cast(pa.binary())
 
 

@@ -217,7 +217,11 @@ def test_days_before_those_of_postgresql(
 BAD = [
     ([1, None], ["a", "b"], r'column "n" .*not-null constraint.*\(null, b\)'),
     ([1, 1], ["a", "b"], r"duplicate key .*Key \(n\)=\(1\) already exists"),
-    ([1, 2], ["a", "abcd"], r'too long .*line 2, column text.* is \{"n": 2, "text": "abcd"\}'),
+    (
+        [1, 2],
+        ["a", "abcd"],
+        r'too long: 4 characters, and the column takes 3.* is \{"n": 2, "text": "abcd"\}',
+    ),
     ([1, 2], ["a", "b\0"], r'invalid byte sequence .*line 2, column text.*\{"n": 2, "text": "b'),
     ([1, 2], ["a", "bad"], r"violates check constraint .*\(2, bad\)"),
 ]
@@ -252,11 +256,13 @@ def test_the_record_is_named_wherever_it_was_among_those_sent(
 ) -> None:
     """Rows are sent in parts, and the server refuses one when all of them are sent."""
     monkeypatch.setattr(copy_rows, "_ROWS", 4)
-    run(dsn, "CREATE TABLE rows (n integer, text varchar(3))")
+    run(dsn, "CREATE TABLE rows (n integer, text text)")
     texts = ["abc"] * 40
-    texts[line - 1] = "long" * 200
+    texts[line - 1] = "l\0" * 200
     rows = pa.record_batch({"n": pa.array(range(40), pa.int32()), "text": texts})
-    with pytest.raises(DataError, match=rf'record is {{"n": {line - 1}, "text": "long') as refused:
+    with pytest.raises(
+        DataError, match=rf'record is {{"n": {line - 1}, "text": "l.u0000l'
+    ) as refused:
         write(dsn, tmp_path / "one", COLUMNS, rows, mode=mode)
     assert len(str(refused.value)) < 1200
     monkeypatch.setattr(copy_rows, "_KEPT_BYTES", 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import uuid
+import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,10 +15,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DataError
 from dedup.postgres import create_table
-from dedup.postgres.column_types import Unsuitable, column_type, encoding
+from dedup.postgres.column_types import _SCALARS, Unsuitable, column_type, encoding
 from tests.postgres.tables import run, write
+from tests.support.edge_values import ALL, Edge, batch_of, has_nul, told
 
 US = pa.timestamp("us", "Europe/Berlin")
 #: Spark's type, Arrow's, PostgreSQL's, values.
@@ -67,17 +69,6 @@ CASES: list[tuple[str, pa.DataType, str, list[Any]]] = [
 TYPES = "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN short_text AS varchar(2)"
 
 
-def told(value: Any) -> str:
-    """A value of either side: NaN equals NaN, 1 equals 1.00, a UUID its text."""
-    if isinstance(value, list):
-        return str([told(each) for each in value])
-    if isinstance(value, uuid.UUID):
-        return repr(str(value))
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        return str(Decimal(value).normalize())
-    return repr(value)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}")
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_values_arrive_as_they_are(
@@ -102,6 +93,81 @@ def test_values_arrive_as_they_are(
     expected = [v.lower() if kind == "uuid" and v else v for v in values]
     copies = 1 if mode == "upsert" else 2
     assert [told(row[0]) for row in found] == [told(v) for v in expected for _ in range(copies)]
+
+
+WRITTEN = [edge for edge in ALL if not edge.spark.startswith(("map", "struct", "array<array"))]
+
+
+def test_values_at_the_edges(dsn: str, tmp_path: Path) -> None:
+    edges = [edge.only(lambda value: not has_nul(value)) for edge in WRITTEN]
+    rows = batch_of(edges)
+    columns = [("n", "int"), *((edge.name, edge.spark) for edge in edges)]
+    kinds = ", ".join(f"{name} {column_type(spark)}" for name, spark in columns)
+    run(dsn, f"CREATE TABLE rows ({kinds})")
+    write(dsn, tmp_path, columns, rows, mode="atomic")
+    names = ", ".join(name for name, _ in columns)
+    with psycopg.connect(dsn, options="-c timezone=UTC") as connection:
+        # Texts of a real are shorter than its value.
+        ask = connection.cursor(binary=True).execute(
+            f"SELECT {names} FROM rows ORDER BY n".encode()
+        )
+        found = ask.fetchall()
+    for place, (name, wanted) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
+        column = [row[place] for row in found]
+        assert list(map(told, column[::2])) == list(map(told, wanted.to_pylist())), name
+        assert list(map(told, column[::2])) == list(map(told, column[1::2])), name
+
+
+@pytest.mark.parametrize("edge", WRITTEN, ids=lambda each: each.spark)
+def test_a_nul_character_is_refused(dsn: str, tmp_path: Path, edge: Edge) -> None:
+    run(dsn, f"CREATE TABLE rows (c {column_type(edge.spark)})")
+    for value in filter(has_nul, edge.values):
+        rows = pa.RecordBatch.from_arrays([pa.array([value], edge.arrow)], names=["c"])
+        with pytest.raises(DataError, match="invalid byte sequence"):
+            write(dsn, tmp_path, [("c", edge.spark)], rows)
+
+
+@pytest.mark.parametrize("kind", ["varchar(3)", "short_text"])
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_blanks_beyond_the_end_are_refused(dsn: str, tmp_path: Path, kind: str, mode: str) -> None:
+    """The server would remove them without a word, and two keys would become one row."""
+    run(dsn, TYPES, f"CREATE TABLE rows (c {kind} PRIMARY KEY)")
+    rows = pa.record_batch({"c": ["ab", "ab  "]})
+    options = {"mode": "atomic", "key": "c"} if mode == "atomic" else {}
+    with pytest.raises(DataError, match=r"value too long: 4 characters, and .* takes [23].*"):
+        write(dsn, tmp_path, [("c", "string")], rows, **options)
+    assert run(dsn, "SELECT c FROM rows") == []
+
+
+@pytest.mark.parametrize("kind", ["uuid", "varchar(3)"])
+def test_a_text_that_is_not_utf8_is_refused(dsn: str, tmp_path: Path, kind: str) -> None:
+    run(dsn, f"CREATE TABLE rows (c {kind})")
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
+    with pytest.raises(DataError, match=r"is no UUID|invalid byte sequence"):
+        write(dsn, tmp_path, [("c", "string")], pa.record_batch({"c": broken}))
+
+
+SPARK_TYPES = [*_SCALARS, "decimal(12,2)", "decimal(38,38)", "void", "interval day", "time(6)",
+               "interval year to month", "variant", "struct<a:int>", "map<string,int>"]  # fmt: skip
+
+
+@pytest.mark.parametrize("spark", [*SPARK_TYPES, *(f"array<{each}>" for each in SPARK_TYPES)])
+def test_a_type_has_a_column_if_the_sink_writes_it_to_any(spark: str) -> None:
+    kinds = {"numeric", *(kind for found in _SCALARS.values() for kind in found)}
+    written = set()
+    for kind in (*kinds, *(f"{each}[]" for each in kinds)):
+        with suppress(Unsuitable):
+            encoding(spark, kind, -1)
+            written.add(kind)
+    if not written:
+        with pytest.raises(Unsuitable):
+            column_type(spark)
+        return
+    base, modifier, rest = re.fullmatch(r"([a-z ]+)(\(.*\))?(.*)", column_type(spark)).groups()
+    assert base + rest in written
+    if modifier:
+        digits, scale = map(int, modifier[1:-1].split(","))
+        encoding(spark, base + rest, (digits << 16 | scale) + 4)
 
 
 @pytest.mark.parametrize(

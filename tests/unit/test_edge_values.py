@@ -1,0 +1,63 @@
+"""A slice of any length gives the bytes that its rows give one by one, in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from dedup.files.csv_lines import csv_lines
+from dedup.files.json_lines import json_lines
+from dedup.postgres.column_types import Unsuitable, column_type, encoding
+from tests.support.edge_values import ALL, SCALARS, Edge
+
+UUIDS = Edge("string", pa.string(), ("00112233-4455-6677-8899-aabbccddeeff",
+                                     "AABBCCDD-4455-6677-8899-AABBCCDDEEFF"))  # fmt: skip
+JSON = Edge("string", pa.string(), ("{}", '{"a": [1, null]}', '" "'))
+COUNTS = [1, 2, 3, 10, 1000]
+
+
+def slices(edge: Edge, count: int) -> pa.Array:
+    """As many values, as a part of a longer array."""
+    return edge.array(count + 7).slice(3, count)
+
+
+def pairs() -> list[tuple[Edge, str]]:
+    """Types, and those of PostgreSQL that they go into."""
+    found = [(UUIDS, "uuid"), (JSON, "jsonb"), (JSON, "json"), (JSON, "character varying")]
+    for edge in ALL:
+        try:
+            base, _, rest = column_type(edge.spark).partition("(")
+        except Unsuitable:
+            continue
+        found.append((edge, base + ("[]" if rest.endswith("[]") else "")))
+    return found
+
+
+def _encoded(edge: Edge, kind: str, values: pa.Array) -> bytes:
+    import pgpq
+
+    rows = pa.RecordBatch.from_arrays([encoding(edge.spark, kind, -1)(values)], names=["c"])
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(rows.schema)
+    encoder.write_header()
+    return bytes(encoder.write_batch(rows))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("edge", "kind"), pairs(), ids=lambda each: getattr(each, "spark", each))
+def test_rows_of_postgresql(edge: Edge, kind: str, count: int) -> None:
+    pytest.importorskip("pgpq")
+    values = slices(edge, count)
+    one_by_one = [_encoded(edge, kind, values.slice(n, 1)) for n in range(count)]
+    assert _encoded(edge, kind, values) == b"".join(one_by_one)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("lines", [json_lines, csv_lines], ids=["json", "csv"])
+@pytest.mark.parametrize("edge", ALL, ids=lambda each: each.spark)
+def test_lines(edge: Edge, lines: Callable[[pa.RecordBatch], bytes], count: int) -> None:
+    if lines is csv_lines and edge not in SCALARS:
+        return
+    rows = pa.RecordBatch.from_arrays([slices(edge, count)], names=["c"])
+    assert lines(rows) == b"".join(lines(rows.slice(n, 1)) for n in range(count))
