@@ -62,8 +62,14 @@ def _folders_of(column: pa.Array, name: str) -> pa.Array:
     values = column.dictionary_encode()
     texts = values.dictionary.cast(pa.string()).to_pylist()
     begin = f"{_escaped(name)}="
-    names = [begin + (_escaped(text) or _NO_VALUE) for text in texts]
+    names = [begin + _escaped(text) for text in texts]
     for text, each in zip(texts, names, strict=True):
+        if text in ("", _NO_VALUE):
+            raise DataError(
+                f"Column {name!r} names folders, and readers take a folder named by {text!r} for "
+                "rows without a value. Nothing of its micro-batch was published. Let the query "
+                "give it another value, or none (nullif), or partition by another column."
+            )
         if "\0" in each or len(each.encode()) > _LONGEST_BYTES:
             raise DataError(
                 f"Column {name!r} names folders, and none can be named by {text[:40]!r} "

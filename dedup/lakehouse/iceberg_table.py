@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
+#: Characters of the folders of a partition; file systems take 255 bytes in a name.
+_LONGEST_FOLDER = 255
 #: Newer formats ask for row IDs, and more, of their writers.
 _NEWEST_FORMAT = 2
 
@@ -134,8 +136,10 @@ class IcebergFiles:
         rows = pa.Table.from_arrays(arrays, schema=target)
         properties = self.metadata.properties
         storage = load_file_io(self.storage, self.metadata.location)
+        # Readers take values from the table's metadata, and need no folder named by them.
+        in_folder = key if key and len(key.to_path()) <= _LONGEST_FOLDER else None
         where = load_location_provider(self.metadata.location, properties).new_data_location(
-            f"00000-{slot}-{uuid.uuid4()}.parquet", key
+            f"00000-{slot}-{uuid.uuid4()}.parquet", in_folder
         )
         output = storage.new_output(where)
         for settings in (properties, _without_bounds(properties)):

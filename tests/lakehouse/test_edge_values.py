@@ -1,4 +1,4 @@
-"""Values at the edges of every type, through both formats, read back by DuckDB and pyiceberg."""
+"""Values at the edges of every type, through both formats, read back by DuckDB and the library."""
 
 from __future__ import annotations
 
@@ -12,30 +12,70 @@ import pytest
 from dedup.errors import DataError
 from dedup.lakehouse.lake_options import DELTA
 from tests.lakehouse.lakes import Lake, Sink
-from tests.support.edge_values import ALL, SCALARS, Edge, batch_of, told
+from tests.support.edge_values import ALL, TEXTS, Edge, batch_of, told
 
 
-def columns_of(rows: pa.RecordBatch, edges: tuple[Edge, ...]) -> list[tuple[str, str]]:
+def named(edges: tuple[Edge, ...]) -> list[tuple[str, str]]:
     return [("n", "int"), *((edge.name, edge.spark) for edge in edges)]
 
 
-def from_files(lake: Lake) -> dict[str, list[Any]]:
-    """All rows, by DuckDB from the data files, in the order of `n`."""
+def by_duckdb(lake: Lake) -> dict[str, list[Any]]:
+    """All columns, from the data files that the table names, in the order of `n`."""
     names = lake.named_files()
     paths = [str(path) for path in lake.folder.rglob("*.parquet") if path.name in names]
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        rows = connection.execute("SELECT * FROM read_parquet(?) ORDER BY n", [paths])
-        return dict(zip([d[0] for d in rows.description], zip(*rows.fetchall()), strict=True))
+        found = connection.execute("SELECT * FROM read_parquet(?) ORDER BY n", [paths])
+        columns = [column[0] for column in found.description]
+        rows = found.fetchall()
+    return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
 
 
 def test_values_at_the_edges(lake: Lake, tmp_path: Path) -> None:
     rows = batch_of(ALL)
-    sink = Sink(lake, tmp_path / "checkpoint", columns_of(rows, ALL))
+    sink = Sink(lake, tmp_path / "checkpoint", named(ALL))
     sink.work.complete([sink.write("run1", 0, 0, rows.slice(0, 7), rows.slice(7))])
-    by_duckdb, by_library = from_files(lake), lake.read().sort_by("n").to_pydict()
+    from_files, from_table = by_duckdb(lake), lake.read().sort_by("n").to_pydict()
     for name, wanted in zip(rows.schema.names, rows.columns, strict=True):
         values = list(map(told, wanted.to_pylist()))
-        assert list(map(told, by_library[name])) == values, name
-        if not pa.types.is_nested(wanted.type):  # which are other values in DuckDB's Python
-            assert list(map(told, by_duckdb[name])) == values, name
+        # pyiceberg's own reader makes empty lists of null ones where they hold structures.
+        if lake.format == DELTA or "struct" not in name:
+            assert list(map(told, from_table[name])) == values, name
+        if not pa.types.is_map(wanted.type):  # which is another Python value there
+            assert list(map(told, from_files[name])) == values, name
+
+
+def divided(lake: Lake) -> None:
+    """Make a table that is divided by a text."""
+    if lake.format == DELTA:
+        from deltalake import DeltaTable, Schema
+
+        told = pa.schema([("text", pa.string()), ("n", pa.int64())])
+        where = str(lake.folder / "numbers")
+        DeltaTable.create(where, Schema.from_arrow(told), partition_by=["text"])
+        return
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import IdentityTransform
+
+    from dedup.lakehouse.iceberg_schema import schema_of
+
+    catalog = load_catalog("default", **lake.catalog)
+    catalog.create_namespace("shop")
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "text"))
+    schema = schema_of([("text", "string"), ("n", "bigint")])
+    catalog.create_table("shop.numbers", schema, partition_spec=spec)
+
+
+def test_texts_that_divide_a_table(lake: Lake, tmp_path: Path) -> None:
+    divided(lake)
+    sink = Sink(lake, tmp_path / "checkpoint", [("text", "string"), ("n", "bigint")])
+    texts = [*TEXTS, "é" * 200, "y" * 5000, None]
+    if lake.format == DELTA:
+        rows = pa.RecordBatch.from_pydict({"text": [""], "n": [0]})
+        with pytest.raises(DataError, match="cannot tell from no value"):
+            sink.write("run1", 0, 0, rows)
+        texts.remove("")
+    rows = pa.RecordBatch.from_pydict({"text": texts, "n": range(len(texts))})
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    assert lake.read().sort_by("n").select(["text", "n"]).to_pydict() == rows.to_pydict()
