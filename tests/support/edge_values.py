@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import json
 import math
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +141,109 @@ def told(value: Any) -> str:
     if isinstance(value, (memoryview, bytearray)):
         return repr(bytes(value))
     return repr(value)
+
+
+def parsed(kind: pa.DataType, value: Any) -> Any:
+    """A value that JSON, or a text of CSV, holds, as Arrow gives values of this type."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: parsed(field.type, value.get(field.name)) for field in kind}
+    if pa.types.is_map(kind):
+        return [(key, parsed(kind.item_type, each)) for key, each in value.items()]
+    if pa.types.is_list(kind):
+        return [parsed(kind.value_type, each) for each in value]
+    if pa.types.is_floating(kind):
+        return pa.scalar(float(value), kind).as_py()
+    if pa.types.is_binary(kind):
+        return base64.b64decode(value, validate=True)
+    if pa.types.is_date(kind):
+        return date.fromisoformat(value)
+    if pa.types.is_timestamp(kind):
+        return datetime.fromisoformat(value)
+    if pa.types.is_boolean(kind):
+        return {"true": True, "false": False}[str(value).lower()]
+    if pa.types.is_integer(kind):
+        return int(value)
+    return Decimal(value) if pa.types.is_decimal(kind) else value
+
+
+def from_json(folder: Path, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Rows of the JSON lines below a folder, by Python's reader, in the order of `n`."""
+    rows = [
+        json.loads(line, parse_float=Decimal)
+        for path in data_files(folder)
+        for line in path.read_text(encoding="utf-8").split("\n")
+        if line
+    ]
+    return _typed(rows, schema)
+
+
+def from_csv(folder: Path, schema: pa.Schema, *, escape: str) -> list[dict[str, Any]]:
+    """Rows of the CSV files below a folder, by DuckDB, in the order of `n`.
+
+    It tells an empty text from no value; texts are compared with Python's reader as well.
+    """
+    import duckdb
+
+    found: list[dict[str, Any]] = []
+    for path in data_files(folder):
+        with duckdb.connect() as connection:
+            ask = connection.execute(
+                "SELECT * FROM read_csv(?, header=true, all_varchar=true, delim=',', quote=?, "
+                "escape=?, allow_quoted_nulls=false, parallel=false, hive_partitioning=false)",
+                [str(path), '"', escape],
+            )  # fmt: skip
+            names = [column[0] for column in ask.description]
+            rows = [dict(zip(names, row, strict=True)) for row in ask.fetchall()]
+        how: Any = {"doublequote": True} if escape == '"' else {
+            "doublequote": False, "escapechar": escape}  # fmt: skip
+        with open(path, newline="", encoding="utf-8") as text:
+            lines = list(csv.DictReader(text, strict=True, **how))
+        assert lines == [{name: each or "" for name, each in row.items()} for row in rows]
+        found += rows
+    return _typed(found, schema)
+
+
+def from_parquet(folder: Path, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Rows of the Parquet files below a folder, by DuckDB; maps by Arrow, whose values they are."""
+    import duckdb
+
+    paths = list(map(str, data_files(folder)))
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        names = ", ".join(schema.names)
+        ask = connection.execute(f"SELECT {names} FROM read_parquet(?) ORDER BY n", [paths])
+        rows = [dict(zip(schema.names, row, strict=True)) for row in ask.fetchall()]
+    by_arrow = pa.concat_tables([pq.read_table(path).select(schema.names) for path in paths])
+    maps = [name for name in schema.names if pa.types.is_map(schema.field(name).type)]
+    for row, other in zip(rows, by_arrow.sort_by("n").select(maps).to_pylist(), strict=True):
+        row.update(other)
+    return rows
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Files below a folder that readers take for its data."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    return sorted(
+        path for path in files
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+    )  # fmt: skip
+
+
+def _typed(rows: list[dict[str, Any]], schema: pa.Schema) -> list[dict[str, Any]]:
+    typed = [{f.name: parsed(f.type, row.get(f.name)) for f in schema} for row in rows]
+    return sorted(typed, key=lambda row: row["n"])
+
+
+def differences(found: list[dict[str, Any]], rows: pa.RecordBatch) -> list[tuple[str, Any, Any]]:
+    """Columns and values that came out otherwise than they went in; too few rows count as one."""
+    wanted = rows.to_pylist()
+    if len(found) != len(wanted):
+        return [("number of rows", len(wanted), len(found))]
+    return [
+        (name, value, out[name])
+        for row, out in zip(wanted, found, strict=True)
+        for name, value in row.items()
+        if told(value) != told(out[name])
+    ]
