@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
+from dedup.kafka.source.avro_bounds import AvroBounds
 from dedup.kafka.source.avro_types import AvroSchema, Fields, without_logical_types
 from dedup.kafka.source.parsed import CAUSE, FIELDS
 from dedup.kafka.source.registry import Registry
@@ -107,9 +108,9 @@ class AvroDecoder:
     def _start(self) -> None:
         if self._reader is not None:
             return
-        self._reader = _fast(self.text, self.references)
-        writer = _fast(self.writer) if self.writer else self._reader
-        self._plain = self._decode_by(writer)
+        reader = _fast(self.text, self.references)
+        self._reader = reader[0]
+        self._plain = self._decode_by(_fast(self.writer) if self.writer else reader)
 
     def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         records: list[Any] = []
@@ -166,34 +167,33 @@ class AvroDecoder:
         if given.kind != "AVRO":
             return None, f"Its schema, with ID {schema_id}, is not Avro but {given.kind}."
         try:
-            writer = _fast(given.text, given.references)
+            decode = self._decode_by(_fast(given.text, given.references), skip=_HEADER_BYTES)
         except Exception as error:  # fastavro has many
-            return None, f"Its schema, with ID {schema_id}, is none that can be read: {error}."
-        self._writers[schema_id] = self._decode_by(writer, skip=_HEADER_BYTES)
-        return self._writers[schema_id], None
+            return None, f"Its schema, with ID {schema_id}, cannot be read: {_line(error)}."
+        self._writers[schema_id] = decode
+        return decode, None
 
-    def _decode_by(self, writer: Any, skip: int = 0) -> Decode:
+    def _decode_by(self, given: tuple[Any, dict[str, Any]], skip: int = 0) -> Decode:
+        writer, bounds = given[0], AvroBounds(*given)
         reader = None if writer is self._reader else self._reader
 
         def decode(value: bytes) -> dict[str, Any]:
+            bounds.check(value, skip)
             stream = io.BytesIO(value)
             stream.seek(skip)
-            record: Any = fastavro.schemaless_reader(stream, writer, reader)
-            rest = len(value) - stream.tell()
-            if rest:
-                raise ValueError(f"{rest} bytes are left over behind the record")
-            fields: dict[str, Any] = record
+            fields: Any = fastavro.schemaless_reader(stream, writer, reader)
             return fields
 
         return decode
 
 
-def _fast(text: str, references: Iterable[str] = ()) -> Any:
-    """Return a schema as fastavro takes it."""
+def _fast(text: str, references: Iterable[str] = ()) -> tuple[Any, dict[str, Any]]:
+    """Return a schema as fastavro takes it, and the types that it names."""
     named: dict[str, Any] = {}
     for reference in references:
         fastavro.parse_schema(without_logical_types(json.loads(reference)), named_schemas=named)
-    return fastavro.parse_schema(without_logical_types(json.loads(text)), named_schemas=named)
+    schema = without_logical_types(json.loads(text))
+    return fastavro.parse_schema(schema, named_schemas=named), named
 
 
 def _line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dedup.errors import ConfigError
+from dedup.kafka.source.avro_bounds import MAX_DECIMAL_BYTES
 
 #: Makes what Arrow takes of what fastavro gives; None where they are the same.
 Convert: TypeAlias = Callable[[Any], Any] | None
@@ -320,6 +321,8 @@ class _Decimals:
     def __call__(self, value: Decimal | bytes) -> Decimal:
         # The writer's type may be plain bytes, or a decimal of its own scale.
         if isinstance(value, bytes):
+            if len(value) > MAX_DECIMAL_BYTES:
+                raise ValueError(f"a decimal has {len(value)} bytes")
             whole = Decimal(int.from_bytes(value, "big", signed=True))
             return whole.scaleb(-self.scale, _EXACT)
         return value
