@@ -620,4 +620,25 @@ MUTANTS = (
         "pass",
         "unit/test_sequence_state.py",
     ),
+    _mutant(
+        "foreign Avro is read without a look at its counts and its depth",
+        "kafka/source/avro_rows.py",
+        "bounds.check(value, skip)",
+        "pass",
+        "unit/test_kafka_source_avro_bounds.py",
+    ),
+    _mutant(
+        "the number of another unit of time is taken for the reader's",
+        "kafka/source/avro_types.py",
+        "if None not in units and units[0] != units[1]:",
+        "if False:",
+        "unit/test_kafka_source_avro.py",
+    ),
+    _mutant(
+        "what the registry has many of is bad although it was not asked",
+        "kafka/source/avro_rows.py",
+        "time.sleep(_UNKNOWN_PAUSE_S)",
+        "return cause",
+        "unit/test_kafka_source_registry.py",
+    ),
 )  # fmt: skip

@@ -24,6 +24,8 @@ class SchemaRegistry:
         Answers to ``/subjects/{subject}/versions/{version}``.
     authorization : str or None
         The header that it demands.
+    redirect : str
+        Where it sends its clients instead of answering.
     failures : list of int
         Statuses of the next answers; 0 closes the connection without one.
     """
@@ -32,6 +34,7 @@ class SchemaRegistry:
     by_subject: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     authorization: str | None = None
     failures: list[int] = field(default_factory=list)
+    redirect: str = ""
     asked: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
@@ -52,6 +55,8 @@ class SchemaRegistry:
         """Return status and body."""
         parts = path.strip("/").split("/")
         if parts[:2] == ["schemas", "ids"]:
+            if int(parts[2]) >= 1 << 31:  # no int of Java's
+                return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
             found = self.by_id.get(int(parts[2]))
             missing = {"error_code": 40403, "message": f"Schema {parts[2]} not found"}
         elif parts[0] == "subjects":
@@ -71,13 +76,19 @@ def running_registry() -> Iterator[SchemaRegistry]:
         def do_GET(self) -> None:
             registry.asked.append(self.path)
             registry.headers.append(dict(self.headers))
-            status, body = registry.answer(self.path)
+            status, body = registry.answer(self.path.removeprefix("/moved"))
             if registry.authorization not in (None, self.headers.get("Authorization")):
                 status, body = 401, {"error_code": 401, "message": "Unauthorized"}
             if registry.failures:
                 status, body = registry.failures.pop(0), {"message": "made to fail"}
             if status == 0:
                 self.close_connection = True
+                return
+            if registry.redirect and not self.path.startswith("/moved"):
+                self.send_response(302)
+                self.send_header("Location", registry.redirect + self.path)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
                 return
             content = json.dumps(body).encode()
             self.send_response(status)

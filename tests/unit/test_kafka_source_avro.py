@@ -146,6 +146,30 @@ def test_a_decimal_is_read_in_the_writers_scale_and_never_rounded() -> None:
     ]
 
 
+def test_times_of_another_unit_than_the_readers_are_refused() -> None:
+    millis, micros, nanos = (
+        logical("long", f"timestamp-{u}") for u in ("millis", "micros", "nanos")
+    )
+    inner = {"type": "record", "name": "I", "fields": [{"name": "at", "type": millis}]}
+    other = {"type": "record", "name": "I", "fields": [{"name": "at", "type": ["null", micros]}]}
+    for written, read, path in (
+        (millis, micros, "f"),
+        (["null", micros], logical("long", "local-timestamp-millis"), "f"),
+        (nanos, micros, "f"),
+        (logical("int", "time-millis"), logical("long", "time-micros"), "f"),
+        ({"type": "array", "items": inner}, {"type": "array", "items": other}, "f.items.at"),
+        ({"type": "map", "values": inner}, {"type": "map", "values": other}, "f.values.at"),
+    ):
+        schemas = record(("f", written), ("n", "int")), record(("f", read), ("n", "int"))
+        with pytest.raises(ConfigError, match=f"{path} is in .* there, and in .* in the reader's"):
+            AvroDecoder(schemas[1], writer=schemas[0]).check()
+        # Only what both have counts.
+        AvroDecoder(record(("n", "int")), writer=schemas[0]).check()
+        AvroDecoder(schemas[0], writer=schemas[0]).check()
+    # A number without a unit has the reader's.
+    AvroDecoder(record(("f", micros)), writer=record(("f", "long"))).check()
+
+
 def test_nested_types() -> None:
     inner = {
         "type": "record", "name": "In", "namespace": "n",

@@ -15,6 +15,7 @@ import pytest
 
 from dedup.errors import ConfigError, SourceError
 from dedup.kafka import ConfluentAvro, Registry
+from dedup.kafka.source import avro_rows
 from dedup.kafka.source import registry as registry_module
 from dedup.kafka.source.avro_rows import AvroDecoder
 from dedup.kafka.source.parsed import CAUSE, FIELDS
@@ -88,6 +89,71 @@ def test_bytes_without_a_known_schema_are_poison_and_asked_for_once(server: Sche
     assert server.asked.count("/schemas/ids/9") == 1
 
 
+def test_every_other_answer_is_asked_for_once_as_well(server: SchemaRegistry) -> None:
+    server.add(2, "message M {}", schemaType="PROTOBUF")
+    server.add(3, "{}")
+    millis, micros = (
+        {"type": "long", "logicalType": f"timestamp-{u}"} for u in ("millis", "micros")
+    )
+    server.add(4, schema(a=millis))
+    decoder = ConfluentAvro(server.url, schema(a=micros)).decoder(("orders",))
+    rows, causes = read(decoder, *[b"\0\0\0\0" + bytes([n]) + b"a" for n in (2, 3, 4)] * 5)
+    assert rows == [None] * 15
+    assert "not Avro but PROTOBUF" in str(causes[12])
+    assert "with ID 3, cannot be read" in str(causes[13])
+    assert "a is in millis there, and in micros in the reader's schema" in str(causes[14])
+    assert server.asked == ["/schemas/ids/2", "/schemas/ids/3", "/schemas/ids/4"]
+
+
+@pytest.mark.parametrize("schema_id", [2**31, 2**32 - 1])
+def test_an_id_that_no_registry_gives_is_poison(server: SchemaRegistry, schema_id: int) -> None:
+    good = server.add(2**31 - 1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
+    foreign = b"\0" + schema_id.to_bytes(4, "big") + b"ab"
+    rows, causes = read(decoder, foreign, good)
+    assert rows == [None, {"a": 1, "b": "x"}]
+    assert causes == [f"The schema registry has no schema with ID {schema_id}.", None]
+
+
+class Clock:
+    """The time, which passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s, self.slept = 1000.0, 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, pause_s: float) -> None:
+        self.now_s += pause_s
+        self.slept += 1
+
+
+def test_many_unknown_ids_load_the_registry_no_faster_than_a_bound(
+    server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(avro_rows, "time", clock)
+    good = server.add(5000, ONE) + body(ONE, {"a": 1, "b": "x"})
+    decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
+    unknown = [b"\0" + number.to_bytes(4, "big") + b"ab" for number in range(1, 401)]
+    rows, causes = read(decoder, *unknown, good, *unknown)
+    # Each is judged by the registry's own answer: none for the sake of the bound.
+    assert [row is not None for row in rows] == [False] * 400 + [True] + [False] * 400
+    assert causes[400] is None
+    assert len(server.asked) == 401
+    assert clock.slept == 301
+    # What is forgotten by then is asked for again, and the list holds nothing older.
+    clock.now_s += avro_rows._UNKNOWN_S
+    assert read(decoder, unknown[0])[0] == [None]
+    assert len(server.asked) == 402
+    assert len(decoder._unknown) == 1
+    server.add(1, ONE)
+    clock.now_s += avro_rows._UNKNOWN_S
+    assert read(decoder, unknown[0][:5] + good[5:])[1] == [None]
+    assert not decoder._unknown
+
+
 def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
     inner = json.dumps({"type": "enum", "name": "n.Kind", "symbols": ["X", "Y"]})
     server.add(1, inner, "kinds")
@@ -150,6 +216,33 @@ def test_credentials_are_sent_and_shown_nowhere(server: SchemaRegistry) -> None:
     server.authorization = "Bearer tok"
     assert Registry(server.url, token="tok").by_id(1) is not None
     assert "tok'" not in repr(Registry(server.url, token="tok"))
+
+
+@pytest.mark.parametrize("given", [{"token": "tok-1"}, {"user": "u", "password": "tok-1"}, {}])
+def test_headers_are_sent_to_no_other_server(server: SchemaRegistry, given: dict[str, Any]) -> None:
+    registry = Registry(server.url, headers={"X-Key": "secret-1"}, **given)
+    with running_registry() as other:
+        other.add(1, ONE)
+        server.redirect = other.url
+        with pytest.raises(
+            SourceError, match=f"to another server: {other.url}/schemas/ids/1"
+        ) as no:
+            registry.by_id(1)
+        assert not other.asked
+    server.redirect = server.url.replace("http:", "https:")
+    with pytest.raises(SourceError, match="to another server: https:"):
+        registry.by_id(1)
+    assert "-1" not in str(no.value)
+
+
+def test_a_redirect_to_the_same_server_is_followed(server: SchemaRegistry) -> None:
+    server.add(1, ONE)
+    server.require("u", "secret")
+    server.redirect = f"{server.url}/moved"
+    known = Registry(server.url, user="u", password="secret", headers={"X-Tenant": "t"})
+    assert known.by_id(1) is not None
+    assert server.asked == ["/schemas/ids/1", "/moved/schemas/ids/1"]
+    assert server.headers[-1]["X-Tenant"] == "t"
 
 
 @pytest.mark.parametrize(

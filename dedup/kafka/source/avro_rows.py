@@ -15,16 +15,20 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
 from dedup.kafka.source.avro_bounds import AvroBounds
-from dedup.kafka.source.avro_types import AvroSchema, Fields, without_logical_types
+from dedup.kafka.source.avro_types import AvroSchema, Fields, other_unit, without_logical_types
 from dedup.kafka.source.parsed import CAUSE, FIELDS
-from dedup.kafka.source.registry import Registry
+from dedup.kafka.source.registry import Registry, WriterSchema
 
 #: Makes a record's fields of its bytes; raises whatever the bytes provoke.
 Decode: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 _HEADER_BYTES = 5
+#: Greater IDs are no numbers to a registry.
+_MAX_SCHEMA_ID = (1 << 31) - 1
 #: How long an ID that the registry did not know is not asked for again, in seconds.
 _UNKNOWN_S = 30.0
+#: If so many are unknown, each other new ID waits: then 100 a second load the registry at most.
+_UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 _CAUSE_CHARS = 300
 
 
@@ -52,7 +56,7 @@ class AvroDecoder:
     _schema: AvroSchema | None = field(default=None, init=False, repr=False)
     _reader: Any = field(default=None, init=False, repr=False)
     _plain: Decode | None = field(default=None, init=False, repr=False)
-    _writers: dict[int, Decode] = field(default_factory=dict, init=False, repr=False)
+    _writers: dict[int, Decode | str] = field(default_factory=dict, init=False, repr=False)
     _unknown: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def __getstate__(self) -> Any:
@@ -108,8 +112,7 @@ class AvroDecoder:
     def _start(self) -> None:
         if self._reader is not None:
             return
-        reader = _fast(self.text, self.references)
-        self._reader = reader[0]
+        self._reader = reader = _fast(self.text, self.references)
         self._plain = self._decode_by(_fast(self.writer) if self.writer else reader)
 
     def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
@@ -153,35 +156,46 @@ class AvroDecoder:
         if value[0] != 0:
             return None, f"It is not in Confluent's wire format: its first byte is {value[0]}."
         schema_id = int.from_bytes(value[1:_HEADER_BYTES], "big")
-        found = self._writers.get(schema_id)
-        return (found, None) if found else self._ask(schema_id, self.registry)
+        found = self._writers.get(schema_id) or self._ask(schema_id, self.registry)
+        return (None, found) if isinstance(found, str) else (found, None)
 
-    def _ask(self, schema_id: int, registry: Registry) -> tuple[Decode | None, str | None]:
+    def _ask(self, schema_id: int, registry: Registry) -> Decode | str:
+        """Return what reads the values of a schema, or why nothing does."""
+        now_s = time.monotonic()
+        while self._unknown and next(iter(self._unknown.values())) <= now_s:  # the oldest is first
+            del self._unknown[next(iter(self._unknown))]
         cause = f"The schema registry has no schema with ID {schema_id}."
-        if self._unknown.get(schema_id, 0.0) > time.monotonic():
-            return None, cause
+        if schema_id > _MAX_SCHEMA_ID or schema_id in self._unknown:
+            return cause
+        if len(self._unknown) >= _UNKNOWN_FREE:
+            time.sleep(_UNKNOWN_PAUSE_S)
         given = registry.by_id(schema_id)
         if given is None:
             self._unknown[schema_id] = time.monotonic() + _UNKNOWN_S
-            return None, cause
+            return cause
+        self._writers[schema_id] = self._writer(schema_id, given)
+        return self._writers[schema_id]
+
+    def _writer(self, schema_id: int, given: WriterSchema) -> Decode | str:
         if given.kind != "AVRO":
-            return None, f"Its schema, with ID {schema_id}, is not Avro but {given.kind}."
+            return f"Its schema, with ID {schema_id}, is not Avro but {given.kind}."
         try:
-            decode = self._decode_by(_fast(given.text, given.references), skip=_HEADER_BYTES)
+            return self._decode_by(_fast(given.text, given.references), skip=_HEADER_BYTES)
         except Exception as error:  # fastavro has many
-            return None, f"Its schema, with ID {schema_id}, cannot be read: {_line(error)}."
-        self._writers[schema_id] = decode
-        return decode, None
+            return f"Its schema, with ID {schema_id}, cannot be read: {_line(error)}."
 
     def _decode_by(self, given: tuple[Any, dict[str, Any]], skip: int = 0) -> Decode:
-        writer, bounds = given[0], AvroBounds(*given)
-        reader = None if writer is self._reader else self._reader
+        (writer, names), bounds = given, AvroBounds(*given)
+        reader = None if given is self._reader else self._reader[0]
+        if reader and (problem := other_unit(writer, reader, (names, self._reader[1]))):
+            raise ValueError(problem)
 
         def decode(value: bytes) -> dict[str, Any]:
             bounds.check(value, skip)
             stream = io.BytesIO(value)
             stream.seek(skip)
-            fields: Any = fastavro.schemaless_reader(stream, writer, reader)
+            record: Any = fastavro.schemaless_reader(stream, writer, reader)
+            fields: dict[str, Any] = record
             return fields
 
         return decode

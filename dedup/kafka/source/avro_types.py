@@ -42,6 +42,8 @@ _LOGICAL = {
 _MILLIS = {("long", "timestamp-millis"): _UTC_US, ("long", "local-timestamp-millis"): _LOCAL_US}
 _REFUSED_LOGICAL = {"duration": "Spark has no type of months, days and milliseconds"}
 _MAX_DIGITS = 38
+#: Where `without_logical_types` notes the unit of a time.
+_UNIT = "__unit"
 #: Python would round to 28 digits.
 _EXACT = Context(prec=1000)
 
@@ -122,15 +124,64 @@ def without_logical_types(schema: Schema) -> Any:
         return schema
     plain = {name: value for name, value in schema.items() if name in ("default", "symbols")}
     for name, value in schema.items():
-        if name in plain or (name == "logicalType" and value != "decimal"):
+        if name in plain:
             continue
-        if name in ("type", "items", "values"):
+        if name == "logicalType" and value != "decimal":
+            if (unit := str(value).rpartition("-")[2]) in ("millis", "micros", "nanos"):
+                plain[_UNIT] = unit
+        elif name in ("type", "items", "values"):
             plain[name] = without_logical_types(value)
         elif name == "fields":
             plain[name] = [without_logical_types(one) for one in value]
         else:
             plain[name] = value
     return plain
+
+
+def other_unit(
+    written: Any, read: Any, names: tuple[Mapping[str, Any], Mapping[str, Any]], path: str = ""
+) -> str | None:
+    """Say which time has another unit in the reader's schema, or return None.
+
+    Avro itself would take the number of one for the number of the other.
+
+    Parameters
+    ----------
+    written, read
+        What `without_logical_types` made of the writer's and the reader's schema, as fastavro
+        parsed it.
+    names
+        The types that each of them names.
+    path : str
+        The field that they are of.
+    """
+    for one in _branches(written, names[0]):
+        for other in _branches(read, names[1]):
+            units = one.get(_UNIT), other.get(_UNIT)
+            if None not in units and units[0] != units[1]:
+                return f"{path} is in {units[0]} there, and in {units[1]} in the reader's schema"
+            theirs = {f["name"]: f["type"] for f in one.get("fields", ())}
+            pairs = [
+                (f"{path}.{f['name']}".lstrip("."), theirs[f["name"]], f["type"])
+                for f in other.get("fields", ())
+                if f["name"] in theirs
+            ]
+            inner = {"items", "values"} & one.keys() & other.keys()
+            pairs += [(f"{path}.{key}", one[key], other[key]) for key in inner]
+            for where, wrote, reads in pairs:
+                if found := other_unit(wrote, reads, names, where):
+                    return found
+    return None
+
+
+def _branches(schema: Any, named: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the types that a schema allows."""
+    if isinstance(schema, list):
+        return [one for branch in schema for one in _branches(branch, named)]
+    if isinstance(schema, str):
+        return [named.get(schema, {})]
+    inner = schema["type"]
+    return [schema] if isinstance(inner, str) else _branches(inner, named)
 
 
 def _parsed(text: str) -> Any:

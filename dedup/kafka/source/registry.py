@@ -179,16 +179,17 @@ class Registry:
     def _ask(self, url: str) -> dict[str, Any] | None:
         request = urllib.request.Request(url, headers={"Accept": _JSON, **self.headers})
         if self.token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+            request.add_header("Authorization", f"Bearer {self.token}")
         elif self.user is not None:
             plain = f"{self.user}:{self.password}".encode()
-            code = base64.b64encode(plain).decode()
-            request.add_unredirected_header("Authorization", f"Basic {code}")
-        context = None
+            request.add_header("Authorization", f"Basic {base64.b64encode(plain).decode()}")
+        handlers: list[urllib.request.BaseHandler] = [_SameServer()]
         if url.startswith("https:"):
             context = ssl.create_default_context(cafile=self.ca_file)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s, context=context) as reply:
+            opener = urllib.request.build_opener(*handlers)
+            with opener.open(request, timeout=self.timeout_s) as reply:
                 found = json.loads(reply.read())
         except urllib.error.HTTPError as error:
             # Only the registry's own code tells an unknown schema from a wrong address.
@@ -214,6 +215,28 @@ class Registry:
             "passed by.",
             remedy="poison-records",
         )
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to the same server alone: the headers may hold secrets."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the next request, or raise SourceError."""
+        if _server(newurl) != _server(req.full_url):
+            raise SourceError(
+                f"The schema registry redirects {req.full_url} to another server: "
+                f"{without_credentials(newurl)}. Nothing was sent there, and no record was passed "
+                "by. If that is the registry, give its address as the registry's URL.",
+                remedy="poison-records",
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _server(url: str) -> tuple[str, str | None, int | None]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
