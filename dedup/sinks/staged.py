@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dedup import faults
 from dedup.sinks.batch_folders import STAGING, data_files, publish_folder
+from dedup.sinks.exact_texts import exact_texts, naming_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,10 +63,13 @@ class SparkRows:
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """As `RowsWriter` says."""
-        writer = batch.write.format(self.file_format).options(**self.options)
+        is_text = self.file_format != "parquet"
+        rows = exact_texts(batch, self.file_format, split_by) if is_text else batch
+        writer = rows.write.format(self.file_format).options(**self.options)
         if split_by is not None:
             writer = writer.partitionBy(split_by)
-        writer.save(str(folder))
+        with naming_texts(self.file_format):
+            writer.save(str(folder))
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
         """As `RowsWriter` says."""

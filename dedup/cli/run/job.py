@@ -33,7 +33,7 @@ from dedup.sinks.staged import VERDICT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from dedup.files.query import FilesQuery, ParquetFolder, SourceFiles
 
@@ -136,24 +136,38 @@ def check_names(options: RunOptions, schema: StructType) -> None:
 
 
 def check_output_format(options: RunOptions, schema: StructType) -> None:
-    """Refuse columns that CSV has no text for.
+    """Refuse columns that CSV or JSON has no text for.
 
     Raises
     ------
     ConfigError
         Naming the first one.
     """
+    for field in schema.fields:
+        if _has_no_text(field.dataType, options.output_format or "parquet"):
+            others = "json or parquet" if options.output_format == "csv" else "parquet"
+            raise ConfigError(
+                f"--output-format {options.output_format} has no text for the column "
+                f"{field.name!r} ({field.dataType.simpleString()}); give {others}, or --schema "
+                "with the column as STRING."
+            )
+
+
+def _has_no_text(kind: DataType, file_format: str) -> bool:
+    """Whether Spark writes a type as a text from which nobody reads the value again."""
     from pyspark.sql import types as T  # noqa: N812
 
-    if options.output_format != "csv":
-        return
-    for field in schema.fields:
-        if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType, T.VariantType)):
-            raise ConfigError(
-                f"--output-format csv has no text for the column {field.name!r} "
-                f"({field.dataType.simpleString()}); give json or parquet, or --schema with the "
-                "column as STRING."
-            )
+    nested = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+    if file_format == "csv":
+        return isinstance(kind, (*nested, T.BinaryType))
+    if file_format == "parquet" or not isinstance(kind, nested[:3]):
+        return False
+    if isinstance(kind, T.ArrayType):
+        return _has_no_text(kind.elementType, file_format)
+    if isinstance(kind, T.StructType):
+        return any(_has_no_text(field.dataType, file_format) for field in kind.fields)
+    has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
+    return not has_key or _has_no_text(kind.valueType, file_format)
 
 
 def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,77 @@
+"""Rows as Spark's writers of text hold them exactly, or an error in place of another value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dedup.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+_REFUSED = "INVALID_UTF8_STRING"
+
+
+def exact_texts(rows: DataFrame, file_format: str, split_by: str | None) -> DataFrame:
+    """Return rows of which Spark's writer loses and changes nothing.
+
+    Each text is validated, because the writer puts U+FFFD for bytes that are not UTF-8. A CSV file
+    of one column has ``""`` for null, because the writer leaves out empty lines.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    file_format : str
+        ``csv`` or ``json``.
+    split_by : str or None
+        Column that the files lack.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
+
+    names = [F.col("`" + name.replace("`", "``") + "`") for name in rows.columns]
+    kinds = [field.dataType for field in rows.schema.fields]
+    columns = [_valid(column, kind) for column, kind in zip(names, kinds, strict=True)]
+    in_files = [place for place, name in enumerate(rows.columns) if name != split_by]
+    if file_format == "csv" and len(in_files) == 1 and kinds[in_files[0]] == T.StringType():
+        columns[in_files[0]] = F.coalesce(columns[in_files[0]], F.lit(""))
+    return rows.select(*(c.alias(name) for c, name in zip(columns, rows.columns, strict=True)))
+
+
+@contextmanager
+def naming_texts(file_format: str) -> Iterator[None]:
+    """Replace Spark's error for an invalid text by one that says what to do.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        yield
+    except Exception as error:
+        if _REFUSED not in str(error):
+            raise
+        shown = str(error).partition(_REFUSED)[2].partition("found in string: ")[2][:60]
+        raise DataError(
+            f"A record has a text that is not UTF-8, which {file_format.upper()} files cannot "
+            f"hold: {shown.partition(' SQLSTATE')[0].strip()} Nothing of its micro-batch was "
+            "published. Mend the record, or write Parquet (--output-format parquet), which keeps "
+            "all bytes.",
+            remedy="bad-records",
+        ) from None
+
+
+def _valid(column: Column, kind: DataType) -> Column:
+    """Return a column whose texts, also within lists, maps or structures, fail if not UTF-8."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
+
+    if isinstance(kind, T.StringType):
+        return F.validate_utf8(column)
+    if isinstance(kind, (T.ArrayType, T.MapType, T.StructType)) and "string" in kind.simpleString():
+        # The cast keeps the bytes of all texts within, and puts ASCII between them.
+        return F.when(F.validate_utf8(column.cast("string")).isNotNull(), column)
+    return column
