@@ -180,9 +180,10 @@ def _is_there(found: int | None, batch_id: int, table: str) -> bool:
     """
     if found is not None and found > batch_id:
         raise SinkError(
-            f"The checkpoint is older than the sink: this is micro-batch {batch_id}, and table "
-            f"{table} has micro-batch {found} of this query. Nothing was written. A checkpoint "
-            "that was put back, or copied, would publish again what is there already.",
+            f"The checkpoint is older than the sink: the query is at micro-batch {batch_id}, and "
+            f"table {table} holds micro-batch {found} already. Nothing was written. A checkpoint "
+            "that was restored, or copied, would publish again what is there. After `dedup catalog "
+            "adopt` the sink needs a new name.",
             remedy="sink-older-checkpoint",
         )
     return found == batch_id

@@ -37,7 +37,13 @@ class Ledger:
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
 
-    def settle(self, setting: Mapping[str, str], *, table_id: str | None = None) -> None:
+    def differs(self, setting: Mapping[str, str]) -> bool:
+        """Return whether the sink has published with another setting."""
+        return self._root.exists(_SETTING) and read_document(self._root, _SETTING, dict) != setting
+
+    def settle(
+        self, setting: Mapping[str, str], *, table_id: str | None = None, is_moved: bool = False
+    ) -> None:
         """Fix what may not change while the sink has markers, with its first micro-batch.
 
         Parameters
@@ -45,25 +51,33 @@ class Ledger:
         setting : mapping of str to str
             Options and their values.
         table_id : str, optional
-            Of a table that may be made anew under its name.
+            Of a table that may be made anew under its name, and keeps its ID under another.
+        is_moved : bool
+            Whether what the sink has published is where this setting leads to.
 
         Raises
         ------
         ConfigError
-            If the sink has published under another value.
+            If the sink has published under another value, and elsewhere.
         SinkError
             If it has published into another table.
         """
         fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
         found = read_document(self._root, _SETTING, dict)
+        is_same_table = table_id is not None and found.get(_TABLE_ID) == table_id
+        if found != fields and (is_same_table or is_moved):
+            # Its markers came along, and are compared with what was published.
+            self._root.put_bytes(_SETTING, to_document(fields, version=FORMAT))
+            return
         for option, value in setting.items():
             if found.get(option) != value:
                 raise ConfigError(
                     f"Option {option} is {value!r}, and this sink has published with "
                     f"{found.get(option)!r}: what is under way there could not be seen, and would "
-                    f"be published again. Give {option} its earlier value; a second sink of "
-                    "the query needs a `name` of its own."
+                    f"be published again. Give {option} its earlier value. If you have moved what "
+                    "is published, move all of it, with what begins with _; a second sink of the "
+                    "query needs a `name` of its own."
                 )
         if found.get(_TABLE_ID) != table_id:
             raise SinkError(
@@ -78,7 +92,9 @@ class Ledger:
     def published(self) -> int | None:
         """Return a micro-batch that the sink is known to have published, None for a new sink."""
         try:
-            return read_document(self._root, _PUBLISHED, _batch_of)
+            return read_document(
+                self._root, _PUBLISHED, lambda found: integer(found["batch_id"], 0)
+            )
         except ObjectMissing:
             return None
 
@@ -110,12 +126,8 @@ def read_document(root: Root, name: str, taken_apart: Callable[[dict[str, Any]],
     """
     try:
         return root.read(name, lambda data: taken_apart(from_document(data, version=FORMAT)[1]))
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise CatalogError(
             f"{root.url(name)} is damaged: {error}. Restore it from a copy of the checkpoint.",
             remedy="storage",
         ) from None
-
-
-def _batch_of(fields: dict[str, Any]) -> int:
-    return integer(fields.get("batch_id"), 0)

@@ -398,10 +398,11 @@ def refuse_older_checkpoint(batch: Batch, newest: Marker | None) -> None:
     """Refuse a micro-batch that is older than the newest one that is published."""
     if newest is not None and newest.batch_id > batch.batch_id:
         raise SinkError(
-            f"The checkpoint is older than the sink: this is micro-batch {batch.batch_id}, and "
-            f"{_slice(newest.slot)} has published micro-batch {newest.batch_id} "
-            f"({newest.writer or 'an earlier run'}). Nothing was written. A checkpoint that was "
-            "put back, or copied, would publish again what is there already.",
+            f"The checkpoint is older than the sink: the query is at micro-batch {batch.batch_id}, "
+            f"and the sink holds micro-batch {newest.batch_id} already (published by "
+            f"{newest.writer or 'an earlier run'}). Nothing was written. A checkpoint that was "
+            "restored, or copied, would publish again what is there. After `dedup catalog adopt` "
+            "the sink needs a new name.",
             remedy="sink-older-checkpoint",
         )
 

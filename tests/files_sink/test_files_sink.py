@@ -168,7 +168,74 @@ def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: 
     moved = FolderSink(f"{tmp_path}/elsewhere", tmp_path / "checkpoint")
     with pytest.raises(ConfigError, match="Option path is"):
         moved.batch("run1", 0, [0])
+    # Also at a second try, when the folder would be the query's if the first had made it so.
+    with pytest.raises(ConfigError, match="Option path is"):
+        moved.batch("run2", 0, [0])
     assert sink.numbers() == once(1)
+
+
+def test_after_an_adoption_the_sink_has_a_new_name_and_folder(
+    sink: FolderSink, tmp_path: Path
+) -> None:
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    with pytest.raises(SinkError, match="the query is at micro-batch 0, and the sink holds micro"):
+        FolderSink(sink.path, tmp_path / "new").batch("run1", 0, [3])
+    path = sink.path.replace("/out", "/again")
+    with pytest.raises(ConfigError, match="holds micro-batches of query"):
+        FolderSink(sink.path, tmp_path / "new", name="again").batch("run1", 0, [3])
+    again = FolderSink(path, tmp_path / "new", name="again")
+    again.batch("run1", 0, [3])
+    assert (sink.numbers(), again.numbers()) == (once(3), Counter([3]))
+
+
+def move(sink: FolderSink, tmp_path: Path) -> FolderSink:
+    """Give an output another name; return the sink that writes to it."""
+    to = sink.path.replace("/out", "/moved")
+    if "://" in to:
+        (fs, place), (_, target) = map(pafs.FileSystem.from_uri, (sink.path, to))
+        pafs.copy_files(place, target, source_filesystem=fs, destination_filesystem=fs)
+        fs.delete_dir(place)
+    else:
+        Path(sink.path).rename(to)
+    return FolderSink(to, tmp_path / "checkpoint")
+
+
+def test_an_output_may_be_moved(sink: FolderSink, tmp_path: Path) -> None:
+    sink.batch("run1", 0, [0])
+    sink.batch("run1", 1, [1])
+    moved = move(sink, tmp_path)
+    moved.batch("run2", 1, [1])
+    moved.batch("run2", 2, [2, 3])
+    assert moved.numbers() == once(4)
+    with pytest.raises((ConfigError, SinkError)):
+        sink.batch("run3", 2, [2, 3])
+
+
+@pytest.mark.parametrize("step", ["files.laid.out", "files.planned"])
+def test_an_output_may_be_moved_within_a_micro_batch(
+    sink: FolderSink, tmp_path: Path, armed: Path, step: str
+) -> None:
+    sink.batch("run1", 0, [0])
+    answers = [sink.task("run1", 1, 0, [1, 2])]
+    faults.arm(armed, step, "raise")
+    with pytest.raises(faults.FaultInjected):
+        sink.work.complete(answers)
+    moved = move(sink, tmp_path)
+    moved.batch("run2", 1, [2], [1])
+    moved.batch("run2", 2, [3])
+    assert moved.numbers() == once(4)
+    assert left(moved) == []
+
+
+def test_an_older_copy_in_place_of_the_output_is_refused(sink: FolderSink, tmp_path: Path) -> None:
+    """It lacks the plan of a micro-batch that is known to be published."""
+    sink.batch("run1", 0, [0])
+    sink.batch("run1", 1, [1])
+    moved = move(sink, tmp_path)
+    output_of(moved.work.options).root.delete([f"_batches/{1:012d}.plan"])
+    with pytest.raises(SinkError, match="Markers of this sink are lost"):
+        moved.batch("run2", 2, [2])
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,36 @@ def test_a_new_checkpoint_is_a_new_query(lake: Lake, sink: Sink, tmp_path: Path)
     assert lake.found() == once(4)
 
 
+def test_after_an_adoption_the_sink_has_a_new_name(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    """The new checkpoint has the old query's ID, and counts micro-batches from 0."""
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    with pytest.raises(SinkError, match="After `dedup catalog adopt` the sink needs a new name"):
+        Sink(lake, tmp_path / "new").batch("run1", 0, [3])
+    again = Sink(lake, tmp_path / "new", name="again")
+    again.batch("run2", 0, [3])
+    again.batch("run2", 1, [4])
+    assert lake.found() == once(5)
+
+
+def test_a_table_may_be_moved(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    """Delta Lake: to another folder; Iceberg: to another name. An older copy is refused."""
+    sink.batch("run1", 0, [0])
+    if lake.format == DELTA:
+        shutil.copytree(lake.folder / "numbers", lake.folder / "older")
+    sink.batch("run1", 1, [1])
+    if lake.format == DELTA:
+        (lake.folder / "numbers").rename(lake.folder / "moved")
+        with pytest.raises(SinkError, match="Markers of this sink are lost"):
+            Sink(lake, tmp_path / "checkpoint", table="older").batch("run2", 2, [2])
+    else:
+        lake.iceberg().catalog.rename_table("shop.numbers", "shop.moved")
+    moved = Sink(lake, tmp_path / "checkpoint", table="moved")
+    moved.batch("run2", 1, [1])
+    moved.batch("run2", 2, [2])
+    assert lake.found("moved") == once(3)
+
+
 def test_two_sinks_of_one_query_into_one_table(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     other = Sink(lake, tmp_path / "checkpoint", name="other")
     for batch_id in range(2):

@@ -641,4 +641,25 @@ MUTANTS = (
         "return cause",
         "unit/test_kafka_source_registry.py",
     ),
+    _mutant(
+        "a plan may name any folder",
+        "files/sink/plans.py",
+        "if not _STAGED.fullmatch(each) or staged_for != batch_id:",
+        "if False:",
+        "unit/test_planted_names.py",
+    ),
+    _mutant(
+        "an output in another place is believed to be the one that was published",
+        "files/sink/files_work.py",
+        "is_moved=owner_of(output.root) == mine",
+        "is_moved=True",
+        "files_sink/test_files_sink.py",
+    ),
+    _mutant(
+        "another file of the same name counts as the one that was read",
+        "cli/run/input/moved.py",
+        "if sizes.get(path, now.stat().st_size) != now.stat().st_size:",
+        "if False:",
+        "spark/test_cli_moved.py",
+    ),
 )  # fmt: skip

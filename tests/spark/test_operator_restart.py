@@ -231,6 +231,13 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
     with pytest.raises(CatalogError, match="The catalog of this query is missing") as caught:
         asked()
     assert caught.value.remedy == "missing-catalog"
+    # Both may be moved, together.
+    made.catalog = tmp_path / "safe"
+    shutil.move(made.checkpoint, tmp_path / "moved")
+    made.checkpoint = tmp_path / "moved"
+    assert "goes on after micro-batch 0" in asked()
+    made.add("a@1", "b@1")
+    assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
 
 
 def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:

@@ -160,6 +160,50 @@ def test_record_round_trip(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if "tmp" in p.name] == []
 
 
+def test_places_below_the_output_move_with_it(tmp_path: Path) -> None:
+    """What was written with absolute paths goes on as well, also in a new place."""
+    there, to = tmp_path / "out", tmp_path / "to"
+    options = options_for(tmp_path, duplicates=there / "_dup", bad_records=str(tmp_path / "bad"))
+    record = record_of(options, "q1")
+    there.mkdir()
+    record.write(there)
+    kept = json.loads((there / RECORD).read_text())
+    assert kept["options"]["catalog"] == "_catalog"
+    assert kept["rules"]["duplicates"] == "_dup"
+    assert kept["rules"]["bad_records"] == str(tmp_path / "bad")
+    (there / "_catalog" / "q1").mkdir(parents=True)
+    (there / "_catalog" / "q1" / "catalog.json").touch()
+    (there / "_checkpoint").mkdir()
+    (there / "_checkpoint" / "metadata").write_text('{"id": "q1"}')
+    there.rename(to)
+    moved = RunOptions.make(
+        input=options.input, id=("a",), horizon="1 day", output=to, duplicates=to / "_dup",
+        bad_records=str(tmp_path / "bad"),
+    )  # fmt: skip
+    for absolute in (False, True):
+        if absolute:
+            (to / RECORD).write_text(json.dumps(kept | {"options": record.options}))
+        found = Record.read(to)
+        assert found is not None
+        check_same(moved, found)
+        assert found.rules["duplicates"] == str(to / "_dup")
+    # Whether it belongs to the query is looked at in the new place.
+    for name in ("_catalog", "_checkpoint"):
+        (to / name).rename(tmp_path / name)
+        with pytest.raises(ConfigError, match=f"--{name[1:]} is .* now and was"):
+            check_same(moved, found)
+        (tmp_path / name).rename(to / name)
+
+
+@pytest.mark.parametrize("value", ["_x/../../y", "_x//y", "_/."])
+def test_places_below_the_output_are_checked(tmp_path: Path, value: str) -> None:
+    record = record_of(options_for(tmp_path))
+    body = {"format": 1} | {name: getattr(record, name) for name in Record.__slots__}
+    (tmp_path / RECORD).write_text(json.dumps(body | {"options": {"catalog": value}}))
+    with pytest.raises(ConfigError, match="stands where a path below a folder belongs"):
+        Record.read(tmp_path)
+
+
 @pytest.mark.parametrize("body", ["{", "[]", '{"format": 2}', '{"format": 1, "colour": 1}'])
 def test_a_damaged_record_is_refused(tmp_path: Path, body: str) -> None:
     (tmp_path / RECORD).write_text(body)

@@ -84,6 +84,17 @@ def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
     Ledger(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
 
 
+def test_a_table_keeps_its_id_under_another_address(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), "q")
+    ledger.settle({"path": "/a"}, table_id="t")
+    ledger.settle({"path": "/b"}, table_id="t")
+    with pytest.raises(ConfigError, match="Option path is '/a', and this sink has published"):
+        ledger.settle({"path": "/a"}, table_id="another")
+    ledger.settle({"path": "/b"}, table_id="t")
+    with pytest.raises(SinkError, match="This is another table"):
+        ledger.settle({"path": "/b"}, table_id="another")
+
+
 def test_a_driver_that_stood_still_takes_no_later_micro_batch_back(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), "q")
     for batch_id in (0, 2, 1):

@@ -185,7 +185,7 @@ def test_a_task_refuses_other_rows_than_are_published() -> None:
 def test_a_task_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
     memory, rows = Memory(), Rows("ab")
     memory.put(replace(BATCH, batch_id=9), 0, "c")
-    with pytest.raises(SinkError, match=r"this is micro-batch 7, and slice 0 has published .* 9"):
+    with pytest.raises(SinkError, match=r"is at micro-batch 7, and the sink holds micro-batch 9"):
         publish_slice(BATCH, 0, Port(memory, 0), rows)
     assert memory.asked == ["own 0"]
     assert not rows.done
@@ -344,7 +344,9 @@ def test_a_difference_that_is_accepted_is_published_beside() -> None:
 def test_the_driver_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
     memory = Memory()
     memory.put(replace(BEFORE, batch_id=8), 3, "a")
-    with pytest.raises(SinkError, match=r"slice 3 has published micro-batch 8") as e:
+    with pytest.raises(
+        SinkError, match=r"is at micro-batch 7, and the sink holds micro-batch 8"
+    ) as e:
         publish_staged(BATCH, memory, [staged(0, "a")], accept_difference=True)
     assert e.value.remedy == "sink-older-checkpoint"
     assert not memory.transactions()

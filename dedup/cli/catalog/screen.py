@@ -13,6 +13,8 @@ from dedup.cli.figures import size
 
 WIDTH = 80
 _LABEL = 20
+#: So many take half of the default `state_budget_bytes`, 29 bytes each, before they are sealed.
+_NEWEST_IDS = 18_000
 
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
@@ -75,12 +77,24 @@ def adoption_lines(body: dict[str, Any]) -> Iterator[str]:
     as_of = "adopted before" if body["epoch"] < 0 else f"of micro-batch {body['epoch']}"
     if body["ids"]:
         yield f"Saved: {body['ids']:,} IDs in {body['segments']:,} segments, as {as_of}."
-        yield "Newer IDs are unknown, and may be emitted once more."
-        yield f"Start the query with checkpoint {body['checkpoint']}"
-        return
-    yield f"Nothing was saved: the catalog, as {as_of}, holds no ID."
-    yield "IDs that the lost checkpoint alone held are unknown, and may be emitted once more."
-    yield f"Only the watermarks go on, with checkpoint {body['checkpoint']}"
+    else:
+        yield f"Nothing was saved: the catalog, as {as_of}, holds no ID."
+    steps = (
+        "1. Let the source begin where the old query stopped, or earlier. Of files, move those "
+        "away that are older than the horizon.",
+        "2. Give the sink a new name (option `name`; dedup_files also a new path): micro-batches "
+        "are numbered from 0 again, and under the old name the sink holds these numbers.",
+        f"3. Start the query with checkpoint {body['checkpoint']}",
+        "Rows may repeat whose IDs the lost checkpoint alone held: all that the source gives again "
+        "of later micro-batches, and each shard's newest IDs, by default up to about "
+        f"{_NEWEST_IDS:,} UUIDs ({_NEWEST_IDS * body['shards']:,} in all). More: dedup remedies "
+        "lost-checkpoint",
+    )
+    for step in steps:
+        indent = "   " if step[0].isdigit() else ""
+        yield from textwrap.wrap(
+            step, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _query(query: dict[str, Any]) -> Iterator[str]:

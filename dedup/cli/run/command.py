@@ -23,6 +23,11 @@ class RunFlags(TalkingFlags):
     """What can be given to `dedup run`."""
 
     input: Annotated[Path, argument("INPUT", "Folder of files, or one file.")]
+    moved_from: Annotated[
+        Path | None,
+        option("OLD", "INPUT was OLD before, and holds the same files: take only new ones."),
+        _INPUT,
+    ] = None
     id: Annotated[list[str], shared.ID]
     horizon: Annotated[str, shared.HORIZON]
     output: Annotated[Path, option("DIR", "Folder of the unique rows.")]

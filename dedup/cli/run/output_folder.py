@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from dedup.catalog.layout import certificate_path
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
@@ -20,6 +21,8 @@ from dedup.spark.driver.file_log import last_number
 RECORD = "_dedup.json"
 LOG = "_dedup.log"
 _FORMAT = 1
+#: What has a place of its own; below the output it is kept without the output's name.
+_FOLDERS = ("catalog", "checkpoint", "duplicates", "bad_records")
 _FLAGS = {
     "id": "--id",
     "input": "INPUT",
@@ -62,6 +65,8 @@ class Record:
     def write(self, output: Path) -> None:
         """Replace the record in one step."""
         body = {"format": _FORMAT} | {name: getattr(self, name) for name in self.__slots__}
+        for part in ("options", "rules"):
+            body[part] = {name: _kept(name, value, output) for name, value in body[part].items()}
         temporary = output / f"{RECORD}.tmp"
         with temporary.open("w", encoding="utf-8") as handle:
             json.dump(body, handle, indent=1, sort_keys=True)
@@ -91,6 +96,10 @@ class Record:
             body = json.loads(path.read_text(encoding="utf-8"))
             if body.pop("format") != _FORMAT:
                 raise ValueError("unknown format")
+            for part in ("options", "rules"):
+                body[part] = {name: _given(name, v, output) for name, v in body[part].items()}
+            if body.get("query_id") is not None:
+                parse.name(body["query_id"])
             return cls(**body)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(
@@ -112,13 +121,24 @@ def check_same(options: RunOptions, record: Record) -> None:
     # Compared column by column, and then the guess of the first run does not matter any more.
     apart = {"schema"} if options.schema is None else {"schema", "infer"}
     for name, value in now.items():
-        if name not in apart and before.get(name) != value:
-            flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-            raise ConfigError(
-                f"{flag} is {_text(value)} now and was {_text(before.get(name))} in the run that "
-                f"made --output {options.output}; repeat it, or give a new --output.",
-                remedy="changed-settings",
-            )
+        if name in apart or before.get(name) == value or _is_moved(name, options, record):
+            continue
+        flag, then = _FLAGS.get(name, "--" + name.replace("_", "-")), _text(before.get(name))
+        way = f" If its files were moved, add --moved-from {then}." if name == "input" else ""
+        raise ConfigError(
+            f"{flag} is {_text(value)} now and was {then} in the run that made --output "
+            f"{options.output}; repeat it, or give a new --output.{way}",
+            remedy="changed-settings",
+        )
+
+
+def _is_moved(name: str, options: RunOptions, record: Record) -> bool:
+    """Return whether a folder has a new place, and holds there what belongs to the query."""
+    if record.query_id is None:
+        return False
+    if name == "checkpoint":
+        return checkpoint_query_id(options.checkpoint) == record.query_id
+    return name == "catalog" and (options.catalog / certificate_path(record.query_id)).is_file()
 
 
 def check_unfinished(options: RunOptions, record: Record) -> None:
@@ -137,9 +157,14 @@ def check_unfinished(options: RunOptions, record: Record) -> None:
         if name == "new_columns" and name not in record.rules:
             # Releases before it left new columns out, which it now calls an error.
             continue
-        if before[name] != value:
+        if before[name] != value and not _is_moved_folder(before[name], value):
             flag = "--" + name.replace("_", "-")
             check_finished(options, flag, value, before[name], record)
+
+
+def _is_moved_folder(before: Any, now: Any) -> bool:
+    are_places = all(str(place).startswith("/") for place in (before, now))
+    return are_places and not Path(before).exists() and Path(now).is_dir()
 
 
 def check_finished(
@@ -241,6 +266,18 @@ def exclusive(output: Path) -> Iterator[None]:
                 remedy="output-folder",
             ) from None
         yield
+
+
+def _kept(name: str, value: Any, output: Path) -> Any:
+    """Return an option as the record has it; a folder below the output begins with ``_`` there."""
+    below = f"{output}/_"
+    return value[len(below) - 1 :] if name in _FOLDERS and str(value).startswith(below) else value
+
+
+def _given(name: str, value: Any, output: Path) -> Any:
+    if name in _FOLDERS and str(value).startswith("_"):
+        return str(output.resolve() / parse.path_below(value))
+    return value
 
 
 def _text(value: Any) -> str:

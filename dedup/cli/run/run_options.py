@@ -139,6 +139,7 @@ class RunOptions:
     output_format: str | None = None
     new_columns: str = "error"
     parquet: str = "auto"
+    moved_from: Path | None = None
 
     @classmethod
     def make(
@@ -151,6 +152,7 @@ class RunOptions:
         duplicates: str | Path | None = None,
         bad_records: str = "error",
         log: str | Path | None = None,
+        moved_from: str | Path | None = None,
         **options: Any,
     ) -> RunOptions:
         """Options with absolute paths and the default folders below the output, checked."""
@@ -165,6 +167,8 @@ class RunOptions:
             if bad_records in ("error", "skip")
             else str(local_folder("--bad-records", bad_records)),
             log=local_folder("--log", log or out / METRICS),
+            # Not resolved: a link to the new place may be there by now.
+            moved_from=Path(moved_from).expanduser().absolute() if moved_from else None,
             **options,
         )
         checked.check()

@@ -16,6 +16,7 @@ from dedup.cli.run.drain import RunOutcome, drain
 from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.event_time import check_time_format
 from dedup.cli.run.input.input_files import Stamp, file_order
+from dedup.cli.run.input.moved import check_moved, move_input
 from dedup.cli.run.input.new_columns import Note, agree_on_columns
 from dedup.cli.run.input.own_clock import own_clock
 from dedup.cli.run.input.rewritten import FilesAsRead, warning
@@ -25,7 +26,7 @@ from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
-from dedup.errors import DedupWarning
+from dedup.errors import ConfigError, DedupWarning
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def run(
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive(options.output))
+        move_input(options, reporter.note)
         job = resolve(options)
         if job.files.left_out:
             reporter.note(
@@ -78,6 +80,7 @@ def run(
             )
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         taken = FileLog(options.checkpoint)
+        check_moved(options, taken)
         columns, check = _columns(session, job, taken, reporter.note, stop)
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
@@ -91,6 +94,8 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
 
     Nothing is taken; an output folder that is absent stays so.
     """
+    if options.moved_from is not None:
+        raise ConfigError("--dry-run shows no run with --moved-from, which renames what was taken.")
     job = resolve(options)
     created = _missing_parents([options.output, options.catalog, options.checkpoint])
     with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:

@@ -18,7 +18,7 @@ from dedup.sinks.batch_folders import folder_of
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import WHOLE, Marker
-from dedup.sinks.output_owner import own_output
+from dedup.sinks.output_owner import own_output, owner_of
 from dedup.sinks.protocol import Batch, Fenced, StagedSlice, publish_staged
 from dedup.sinks.texts import only_utf8
 from dedup.sinks.work import Answer
@@ -94,9 +94,13 @@ class FilesWork:
         batch, output = answers[0].batch, output_of(self.options)
         slices = [answer.piece for answer in answers]
         staged = [piece for piece in slices if isinstance(piece, WrittenSlice)]
-        own_output(output.root, batch.query_id, self.name)
+        mine, setting = (batch.query_id, self.name), {"path": output.root.url()}
         ledger = Ledger(self.options.ledger, batch.query_id)
-        ledger.settle({"path": output.root.url()})
+        if ledger.differs(setting):
+            # Before the query makes an output its own that is nobody's.
+            ledger.settle(setting, is_moved=owner_of(output.root) == mine)
+        own_output(output.root, *mine)
+        ledger.settle(setting)
         known = None if self.options.accept_lost_markers else ledger.published()
         try:
             publish_staged(

@@ -15,7 +15,7 @@ from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
-from dedup.core.parse import NAME, OtherVersion, array, integer, mapping, path_below, text
+from dedup.core.parse import NAME, OtherVersion, array, integer, path_below, text
 from dedup.errors import ObjectMissing, SinkError
 from dedup.files.slice_files import batch_of_staged
 from dedup.sinks.batch_folders import STAGING
@@ -23,7 +23,6 @@ from dedup.sinks.marker import Marker
 
 FOLDER = "_batches"
 _FORMAT = 1
-_FIELDS = frozenset(("marker", "folder", "files"))
 _STAGED = re.compile(rf"{STAGING}/(?:[0-9]{{12}}-[0-9a-f]{{32}}|files-[0-9]{{12}}-{NAME.pattern})")
 
 
@@ -99,7 +98,7 @@ class BatchPlans:
                 "published. Install the release that wrote it, or a newer one.",
                 remedy="other-version",
             ) from None
-        except ValueError as error:
+        except (ValueError, KeyError) as error:
             raise SinkError(
                 f"{self._root.url(name)} is damaged: {error}. Without it nobody can tell what of "
                 "the micro-batch is published, so nothing was.",
@@ -136,7 +135,6 @@ class BatchPlans:
 
 def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
     """Return the plan of a micro-batch; ValueError if it names what was not staged for it."""
-    mapping(body, needed=_FIELDS, allowed=_FIELDS)
     marker = Marker.from_json(body["marker"])
     if marker.batch_id != batch_id:
         raise ValueError(f"it is the plan of micro-batch {marker.batch_id}")

@@ -25,16 +25,13 @@ import pyarrow as pa
 from dedup import faults
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.core.parse import array, integer, mapping, text
+from dedup.core.parse import integer, text
 from dedup.errors import ObjectMissing, SinkError
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import FORMAT, read_document
 from dedup.sinks.protocol import StagedSlice
 
 _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
-_MANIFEST = frozenset(("batch_id", "slices"))
-_SLICE = frozenset(("slot", "content", "file"))
-_CONTENT = frozenset(Content.__slots__)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -134,18 +131,15 @@ class Staging:
 
 
 def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
-    mapping(found, needed=_MANIFEST, allowed=_MANIFEST)
     if found["batch_id"] != batch_id:
         raise ValueError(f"it is the manifest of micro-batch {found['batch_id']!r:.80}")
-    pieces = []
-    for each in array(found["slices"]):
-        piece = mapping(each, needed=_SLICE, allowed=_SLICE)
-        content = mapping(piece["content"], needed=_CONTENT, allowed=_CONTENT)
-        if any(type(number) is not int for number in content.values()):
-            raise ValueError(f"{content!r:.80} stands where the content of a slice belongs")
-        if piece["file"] and not _FILE.fullmatch(text(piece["file"])):
-            raise ValueError(f"{piece['file']!r:.80} is no staged slice")
-        pieces.append(StagedSlice(integer(piece["slot"], 0), Content(**content), piece["file"]))
+    pieces = [
+        StagedSlice(integer(each["slot"], 0), Content(**each["content"]), text(each["file"]))
+        for each in found["slices"]
+    ]
+    for piece in pieces:
+        if piece.file and not _FILE.fullmatch(piece.file):
+            raise ValueError(f"{piece.file!r:.80} is not a staged slice")
     return pieces
 
 

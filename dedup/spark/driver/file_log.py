@@ -1,14 +1,19 @@
-"""Which input files a checkpoint has taken in: Spark's own log of its file source, read only."""
+"""Which input files a checkpoint has taken in: Spark's own log of its file source."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dedup.catalog.localfile import publish
 from dedup.catalog.uri import local_path
+
+#: What Java encodes in the path of a URI: of ASCII all but these.
+_JAVA = re.compile(r"(?![/A-Za-z0-9!$&'()*+,;=:@~._-])[\x00-\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,16 @@ class FileLog:
             pass
         return found
 
+    def rename(self, old: Path, new: Path) -> None:
+        """Change the names of files whose folder was moved, entry by entry."""
+        for entry in sorted((self._checkpoint / "sources" / "0").glob("[0-9]*")):
+            text = entry.read_text(encoding="utf-8")
+            lines = "\n".join(_renamed_line(line, old, new) for line in text.split("\n"))
+            if lines != text:
+                # Spark compares an entry with its checksum, where there is one.
+                entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
+                publish(entry, lines.encode(), create=False)
+
     def committed(self) -> int:
         """Return the source's last batch that a committed micro-batch covers, -1 for none."""
         done = last_number(self._checkpoint / "commits")
@@ -117,6 +132,25 @@ class FileLog:
         if end < 0 or (batch_id and begin < 0):
             raise ValueError(batch_id)
         return [Path(path) for path, taken in self.taken.items() if begin < taken.batch <= end]
+
+
+def renamed(path: str, old: Path, new: Path) -> str:
+    """Return the new path of a file whose folder was moved; any other path unchanged."""
+    return str(new / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
+
+
+def _renamed_line(line: str, old: Path, new: Path) -> str:
+    entry = json.loads(line) if line.startswith("{") else {"path": "/"}
+    path = local_path(entry["path"])
+    if not Path(path).is_relative_to(old):
+        return line
+    # Spark compares names as Java encodes them: the rest of the path keeps its own letters.
+    depth = len(Path(path).relative_to(old).parts)
+    rest = entry["path"].rsplit("/", depth)[1:]
+    entry["path"] = "file://" + "/".join(
+        [_JAVA.sub(lambda one: f"%{ord(one[0]):02X}", str(new)), *rest]
+    )
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
 
 
 def files_taken(checkpoint: Path) -> dict[int, int]:

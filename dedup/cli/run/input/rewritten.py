@@ -59,6 +59,10 @@ class FilesAsRead:
                 found.append(path)
         return found
 
+    def sizes(self) -> dict[str, int]:
+        """Return how large each file was when it was read."""
+        return {path: size for path, (_, size) in self._read().items()}
+
     def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
         """Refuse to run a micro-batch again whose files are not what they were.
 

@@ -1,0 +1,150 @@
+"""A run whose folders were moved: nothing is read twice, and a half-done micro-batch is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dedup.catalog import localfile
+from dedup.cli.failures import OK
+from dedup.cli.run.work import plan
+from dedup.errors import ConfigError
+from dedup.spark.driver import file_log
+from tests.support.cli_job import FileDrop, Job, catalog_command
+
+#: Java encodes some of these in the name of a file, and some not.
+ODD = "now [x] é%25 #+{y}&?=1"
+
+
+def given(job: Job, count: int) -> None:
+    for number in range(count):
+        job.files.text(f"d {number % 2}/ö%{number}.csv", f"id,x\na,{number}\nk{number},0\n")
+
+
+def move_input(job: Job, name: str = ODD) -> Path:
+    """Move INPUT; return where it was."""
+    old = job.files.folder
+    to = old.with_name(name)
+    old.rename(to)
+    job.files.folder = job.options["input"] = to
+    return old
+
+
+def test_everything_may_be_moved(job: Job, tmp_path: Path) -> None:
+    """Twelve entries of Spark's log, of which the tenth repeats all before it."""
+    duplicates = job.output / "_duplicates"
+    given(job, 12)
+    job(duplicates=duplicates)
+    assert (job.output / "_checkpoint" / "sources" / "0" / "9.compact").exists()
+    old = move_input(job)
+    job.output = job.options["output"] = job.output.rename(tmp_path / "new")
+    duplicates = job.output / "_duplicates"
+    failure = job.fails(duplicates=duplicates)
+    assert f"INPUT is {job.files.folder} now and was {old} in the run" in failure.message
+    assert f"add --moved-from {old}" in failure.message
+    job.files.text("d 0/new.csv", "id,x\na,9\nnew,0\n")
+    outcome = job(duplicates=duplicates, moved_from=old)
+    assert (outcome.figures.files, outcome.written_again) == (1, ())
+    # The option may stay, and may go.
+    job.files.text("d 0/newer.csv", "id,x\nnew,9\nnewer,0\n")
+    assert job(duplicates=duplicates, moved_from=old).figures.files == 1
+    assert job(duplicates=duplicates).figures.files == 0
+    ids = [row[0] for row in job.rows()]
+    assert sorted(ids) == sorted(["a", "new", "newer", *(f"k{n}" for n in range(12))])
+    assert len(job.rows(folder=duplicates)) == 13
+    code, _ = catalog_command("verify", str(job.output / "_catalog"))
+    assert code == OK
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_half_done_micro_batch_is_finished_in_the_new_place(
+    job: Job, tmp_path: Path, published: bool
+) -> None:
+    duplicates, new = tmp_path / "dup", tmp_path / "new"
+    given(job, 2)
+    job(duplicates=duplicates)
+    job.lose_last_commit()
+    if not published:
+        shutil.rmtree(job.output / "batch=1")
+    old = move_input(job)
+    for path in job.files.folder.rglob("*.csv"):
+        os.utime(path)  # a copy has times of its own
+    job.output.rename(new)
+    duplicates.rename(tmp_path / "copies")
+    job.output = job.options["output"] = new
+    job(duplicates=tmp_path / "copies", moved_from=old)
+    job.files.text("3.csv", "id,x\na,9\nb,0\n")
+    job(duplicates=tmp_path / "copies")
+    assert sorted(row[0] for row in job.rows()) == ["a", "b", "k0", "k1"]
+    assert len(job.rows(folder=tmp_path / "copies")) == 2
+
+
+def test_other_files_are_refused(job: Job, tmp_path: Path) -> None:
+    given(job, 3)
+    job()
+    before = {p: p.read_bytes() for p in job.output.rglob("*") if p.is_file()}
+    old = move_input(job)
+
+    def refused(message: str, **options: object) -> None:
+        assert message in job.fails(**options).message
+        assert {p: p.read_bytes() for p in before} == before
+
+    refused(f"INPUT was {old}. Give that.", moved_from=tmp_path / "elsewhere")
+    refused("are in each other", moved_from=old, input=shutil.copytree(job.files.folder, old / "x"))
+    shutil.rmtree(old)
+    path = job.files.folder / "d 0" / "ö%0.csv"
+    text = path.read_text()
+    path.write_text(text + "b,1\n")
+    refused("is another file", moved_from=old)
+    path.write_text(text)
+    refused(
+        "holds none of the 3 files that were read",
+        moved_from=old, input=FileDrop(tmp_path / "other").text("x.csv", "id,x\n").parent,
+    )  # fmt: skip
+    # Who tidies up behind a run has fewer.
+    path.unlink()
+    assert job(moved_from=old).figures.files == 0
+    with pytest.raises(ConfigError, match="--dry-run shows no run with --moved-from"):
+        plan(job.made(moved_from=old), spark=job.spark)
+
+
+def test_a_move_that_was_killed_is_finished(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(job, 3)
+    job()
+    old = move_input(job, "new")
+    done = []
+
+    def publish(*arguments: object, **options: object) -> bool:
+        if done:
+            raise OSError("killed")
+        done.append(arguments)
+        return localfile.publish(*arguments, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_log, "publish", publish)
+        job.fails(moved_from=old)
+    assert len(done) == 1
+    # Who goes back with the input is told, and reads nothing twice.
+    job.files.folder.rename(old)
+    assert "run again with the INPUT and the --moved-from of then" in job.fails(input=old).message
+    old.rename(job.files.folder)
+    job.files.text("4.csv", "id,x\na,9\nb,0\n")
+    assert job(moved_from=old).figures.files == 1
+    log = job.output / "_checkpoint" / "sources" / "0"
+    names = [json.loads(line)["path"] for path in log.glob("[0-9]*")
+             for line in path.read_text().split("\n")[1:]]  # fmt: skip
+    assert all(name.startswith(f"file://{job.files.folder}/") for name in names)
+    assert sorted(row[0] for row in job.rows()) == ["a", "b", "k0", "k1", "k2"]
+
+
+def test_one_file_may_be_moved(job: Job) -> None:
+    job.options["input"] = job.files.text("1.csv", "id,x\na,1\n")
+    job()
+    old = job.options["input"]
+    job.options["input"] = old.rename(old.with_name("other.csv"))
+    assert job(moved_from=old).figures.files == 0
+    assert job.rows() == [("a", "1")]
