@@ -16,6 +16,7 @@ import dedup
 from dedup import dedup_by_id
 from dedup.errors import ConfigError, DataError
 from dedup.kafka import Field, Header, Json, kafka_records, poison_counts, quarantined_records
+from dedup.spark.driver.strict_json import NOT_STRICT
 from tests.kafka.records import make_topic, partitions_of, read_topic, send
 from tests.kafka.source_query import failure, replay, roll_back, run, start, written
 
@@ -24,26 +25,31 @@ ORDERS = "id string NOT NULL, amount int, at struct<city: string NOT NULL, zip: 
 
 #: Values that are no order, each with what is said of it.
 POISON = {
-    b'{"id": "a", "amount": "x"}': "Field amount is no int.",
-    b"5": "It is JSON, but no object.",
-    b'"text"': "It is JSON, but no object.",
-    b'[{"id": "a"}]': "It is JSON, but no object.",
-    b"null": "It is JSON, but no object.",
+    b'{"id": "a", "amount": "x"}': "Field amount does not fit int.",
+    b"5": "It is JSON, but not an object.",
+    b'"text"': "It is JSON, but not an object.",
+    b'[{"id": "a"}]': "It is JSON, but not an object.",
+    b"null": "It is JSON, but not an object.",
     b"": "It is empty.",
     b"  \n": "It is empty.",
-    b'{"id": "a"': "It is not one JSON value and nothing else.",
-    b'{"id": "a"} trailing': "It is not one JSON value and nothing else.",
-    b'{"id": "a"}{"id": "b"}': "It is not one JSON value and nothing else.",
-    b'{"id": "a"}}{"id": "b"}': "It is not one JSON value and nothing else.",
+    b'{"id": "a"': NOT_STRICT,
+    b'{"id": "a"} trailing': NOT_STRICT,
+    b'{"id": "a"}{"id": "b"}': NOT_STRICT,
+    b'{"id": "a"}}{"id": "b"}': NOT_STRICT,
     b'{"id": "\xff\xfe"}': "It is not valid UTF-8.",
-    b"\x00\x01\x02": "It is not one JSON value and nothing else.",
-    b'{"id": "a", "amount": 99999999999}': "Field amount is no int.",
-    b'{"id": "a", "at": {"city": {"x": 1}}, "amount": 1.5}': "Field amount is no int.",
-    b'{"id": "a", "at": 5}': "Field at is no struct<city:string,zip:int>.",
+    b"\x00\x01\x02": NOT_STRICT,
+    b'{"id": "a"},"_value":{"id": "b"}': NOT_STRICT,
+    b'{"id": "a", "at": {"zip": 1, "zip": 2}}': NOT_STRICT,
+    b'{"id": "x\\ud800"}': NOT_STRICT,
+    b'{"id": "a", "other": ' + b"[" * 5_000 + b"]" * 5_000 + b"}": NOT_STRICT,
+    b'{"id": "a", "amount": 1e300000000}': "Field amount does not fit int.",
+    b'{"id": "a", "amount": 99999999999}': "Field amount does not fit int.",
+    b'{"id": "a", "at": {"city": {"x": 1}}, "amount": 1.5}': "Field amount does not fit int.",
+    b'{"id": "a", "at": 5}': "Field at does not fit struct<city:string,zip:int>.",
     b'{"amount": 1}': "Field id is missing or null, and the schema needs it.",
     b'{"id": "a", "at": {"zip": 1}}': "Field at.city is missing or null, and the schema needs it.",
     b'{"id": null}': "Field id is missing or null, and the schema needs it.",
-    b'\xef\xbb\xbf{"id": "a"}': "It is not one JSON value and nothing else.",
+    b'\xef\xbb\xbf{"id": "a"}': NOT_STRICT,
 }
 
 
@@ -193,7 +199,7 @@ def test_a_poison_record_stops_the_query_and_is_named(
     assert isinstance(error, DataError)
     assert error.remedy == "poison-records"
     assert f"at offset 3 of partition 1 of topic {topic}" in str(error)
-    assert "It is not one JSON value and nothing else." in str(error)
+    assert NOT_STRICT in str(error)
 
 
 def test_poison_records_are_set_aside_once_though_micro_batches_are_replayed(

@@ -7,6 +7,7 @@ import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,35 +87,78 @@ def test_a_row_of_another_length_is_seen_where_not_all_columns_are_read(job: Job
         assert f"Malformed CSV record: {row}. It is line 3." in failure.message
 
 
-def test_what_spark_would_pass_over_or_cut_in_two(job: Job) -> None:
-    path = job.files.text("1.json", '{"id":"a"}{"id":"b"}\n')
+def test_json_that_spark_would_read_in_part_or_as_another_value(job: Job) -> None:
+    path = job.files.text("1.json", '{"id":"a"}\n{"id":"b"}{"id":"c"}\n')
     failure = job.fails()
     assert failure.exit_code == FAILED
-    assert f"{path} has more behind the first JSON value of line 1" in failure.message
+    assert f"{path} cannot be read: It is not exactly one JSON value" in failure.message
+    assert 'It is line 2: {"id":"b"}{"id":"c"}.' in failure.message
     assert job.visible() == []
-    path.write_text('{"id":"a"}\n{"id":"b"}\n')
-    job()
-    later = job.files.text("2.json", '{"id":"c"} {"id":"d"}\n')
-    assert f"{later} has more" in job.fails(bad_records="skip").message
-    later.unlink()
-    assert job.rows("json") == [("a",), ("b",)]
+    lines = [
+        b'{"id":"a"}', b"", b' {"id" : "b"} \r', b'[{"id":"c"}, {"id":"d"}]', b"[]", b'{"id":"e"}}',
+        b'{"id":"f","id":"g"}', b'{"id":"x\\ud800"}', b'{"id":"x\\ud801"}', b'{"id":"\xff"}',
+        b"{'id':'h'}", b"null", b'[{"id":"i"},null]', b'{"id":0.12345678901234567891}',
+        b'{"id":0.12345678901234567892}', b'{"id":1.0}', b'{"id":1.00}',
+    ]  # fmt: skip
+    path.write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
+    job.output = job.output.with_name("strict")
+    done = job(output=job.output, schema="id STRING", bad_records="skip")
+    assert done.figures.bad == 8
+    numbers = ["0.12345678901234567891", "0.12345678901234567892", "1.0", "1.00"]
+    assert [row[0] for row in job.rows("json")] == [*numbers, "a", "b", "c", "d", "i"]
 
-    job.output = job.output.with_name("csv")
-    path = job.files.text("csv/1.csv", 'id\n"a\nb"\n')
-    options = {"input": path.parent, "output": job.output, "output_format": "json"}
-    assert "a value in quotes without an end in line 2" in job.fails(**options).message
-    job(**options, read_options=(("multiLine", "true"),))
+
+def test_csv_that_spark_would_cut_in_two(job: Job) -> None:
+    job.files.text("1.csv", 'id\n"a\nb"\n')
+    assert "a value in quotes without an end in line 2" in job.fails().message
+    job(output_format="json", read_options=(("multiLine", "true"),))
     assert job.rows("json") == [("a\nb",)]
 
 
-def test_a_column_in_single_quotes_is_seen(job: Job) -> None:
+def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
+    """No rounded IDs, no column that disappears, and any name."""
+    text = (
+        '{"id":9007199254740993,"e":{},"s":{"e":{},"x":1},"_corrupt_record":"c","_metadata":"m"}\n'
+        '{"id":9007199254740992,"_dedup_corrupt":"d","l":[{ }]}\n{"id":0.5}\n'
+    )
+    job.files.text("day=1/1.json", text)
+    options: dict[str, Any] = {"bad_records": "skip", "output_format": "parquet"}
+    job(**options)
+    rows = {row.id: row for row in job.spark.read.parquet(str(job.output)).collect()}
+    assert set(rows) == {"9007199254740993", "9007199254740992", "0.5"}
+    first = rows["9007199254740993"]
+    assert (first.e, first.s.e, first.s.x, first.day) == ("{}", "{}", 1, "1")
+    assert (first._corrupt_record, first._metadata) == ("c", "m")
+    assert (rows["9007199254740992"]._dedup_corrupt, rows["9007199254740992"].l) == ("d", "[{}]")
+    # So it is with columns of later files.
+    job.files.text("day=1/2.json", '{"id":1,"new":{}}\n')
+    assert "2.json has 'new' (string)" in job.fails(**options).message
+
+
+def test_json_files_of_one_value(job: Job) -> None:
+    one = job.files.text("1.json", '\ufeff[{"id": "a"},\n {"id": {"x":\n1.50}}]\n')
+    options: dict[str, Any] = {"read_options": (("multiLine", "true"),)}
+    job(**options)
+    assert job.rows("json") == [("a",), ('{"x":1.50}',)]
+    two = job.files.text("2.json", one.read_text() + "{}")
+    assert f"{two} cannot be read: It is not exactly one" in job.fails(**options).message
+    two.write_bytes('{"id":"\u00e9"}'.encode("utf-16"))
+    assert f"{two} cannot be read: It is not valid UTF-8" in job.fails(**options).message
+    job.output = job.output.with_name("utf-16")
+    options["read_options"] += (("encoding", "UTF-16"),)
+    job(output=job.output, input=two, **options)
+    assert job.rows("json") == [("\u00e9",)]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("allowComments", "true"), ("mode", "DROPMALFORMED"), ("dateFormat", "yyyy-MM-dd HH:mm")],
+)
+def test_options_that_strict_json_cannot_follow(job: Job, option: tuple[str, str]) -> None:
     job.files.text("1.json", '{"id":"a"}\n')
-    job()
-    job.files.text("2.json", "{'id':'b','more':1}\n")
-    failure = job.fails()
-    assert "2.json has 'more' (bigint)" in failure.message
-    job(new_columns="add")
-    assert job.rows("json") == [("a", None), ("b", 1)]
+    failure = job.fails(read_options=(option,))
+    assert failure.exit_code == USAGE
+    assert f"--read-option {option[0]}={option[1]} has no meaning for JSON" in failure.message
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json"])

@@ -316,7 +316,7 @@ def test_malformed_json(job: Job) -> None:
     job.files.text("1.json", '{"id": "a"}\n')
     job.files.text("2.json", '{"id": "b"}\n{"id": \n')
     failure = job.fails(schema="id STRING")
-    assert "2.json cannot be read: Unexpected end-of-input" in failure.message
+    assert "2.json cannot be read: It is not exactly one JSON value" in failure.message
     assert job.visible() == ["batch=0"]
     failure = job.fails(output=job.output.parent / "other")
     assert "Unexpected end-of-input" in failure.message

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import re
 from pathlib import Path
 
@@ -23,81 +22,19 @@ def told(folder: Path, name: str, data: str | bytes, **settings: str) -> str | N
     path = folder / name
     data = data.encode() if isinstance(data, str) else data
     path.write_bytes(gzip.compress(data) if name.lower().endswith(".gz") else data)
-    return misread(path, "csv" if ".csv" in name.lower() else "json", settings)
-
-
-@pytest.mark.parametrize(
-    ("line", "is_bad"),
-    [('{"id":"a"}{"id":"b"}', True), ('{"id":"a"} {"id":"b"}', True),
-     ('{"id":"a"},{"id":"b"}', True), ('{"id":"a"}"b"', True), ('{"id":"a"}junk', False),
-     ('{"id":"a"};', False), ('not json at all {"id":"b"}', False),
-     ('2024 ERROR {"id":1} x', False), ('{"id":"{"},{"id":"},"}', True),
-     ('{"id":" {"},{"id":"},"}', True), ('{"id":"}x{\\\\"}', False), ("{'id':'a'}{'id':'}'}", True),
-     ('[{"id":"a"}] [{"id":"b"}]', True), ('{"id":"}x"}', False), ('{"id":"\\"}x"}', False),
-     ("{'id':'}x'}", False), ('{"id":{"a":[1, 2] , "b":{} }} ', False),
-     ('[{"id":"a"},{"id":"b"}]', False), ('{"id":"a"},', False), ('{"id":"a"}}', False),
-     ('{"id":', False), ("null", False), ("", False)],
-)  # fmt: skip
-@pytest.mark.parametrize("name", ["a.json", "a.JSON.GZ"])
-def test_values_behind_the_first_of_a_line(
-    tmp_path: Path, name: str, line: str, *, is_bad: bool
-) -> None:
-    said = told(tmp_path, name, f'{{"id":"x"}}\r\n{line}\n{{"id":"y"}}')
-    if is_bad:
-        assert said is not None
-        assert f"line 2, which Spark would pass over: {line}" in said
-    else:
-        assert said is None
-
-
-@pytest.mark.parametrize(
-    ("text", "is_bad"),
-    [('{\n "id": "a"\n}\n', False), ('[\n {"id": "a"} ,\n {"id": "}x"}\n]\n', False),
-     ('{\n "id": "a"\n}\n{\n "id": "b"\n}\n', True), ('{"id": "a"}\n{"id": "b"}\n', True)],
-)  # fmt: skip
-def test_values_behind_the_first_of_a_file(tmp_path: Path, text: str, *, is_bad: bool) -> None:
-    said = told(tmp_path, "a.json", text, multiline="true")
-    assert (said is not None) is is_bad
-
-
-def test_lines_end_as_the_reader_was_told(tmp_path: Path) -> None:
-    text = '{"id":"a"};{"id":"b"};{"id":\n"c"}'
-    assert "line 1" in (told(tmp_path, "a.json", text) or "")
-    assert told(tmp_path, "a.json", text, linesep=";") is None
-    assert "line 2" in (told(tmp_path, "a.json", '{};{}{};{"id":1}', linesep=";") or "")
-    assert "line 2" in (told(tmp_path, "a.json", '{};{"a":1}\n{"b":2}', linesep=";") or "")
-    assert told(tmp_path, "a.json", "{}\r\n{}\r\n", linesep="\r\n") is None
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "_BLOCK_BYTES", 3)
-        assert told(tmp_path, "a.json", '{"a":1}||{"a":2}||{"a":3}', linesep="||") is None
-        assert told(tmp_path, "a.json", '{"a":1}||{"a":2}|{"a":3}', linesep="||") is not None
+    return misread(path, settings)
 
 
 def test_text_is_decoded_as_the_reader_was_told(tmp_path: Path) -> None:
-    text = '{"id":"\u00e9"}{"id":"b"}\n'
-    assert told(tmp_path, "a.json", text.encode("utf-16"), encoding="UTF-16") is not None
+    text = '"\u00e9\n1"\n'
+    assert told(tmp_path, "a.csv", text.encode("utf-16"), encoding="UTF-16") is not None
     assert told(tmp_path, "a.csv", '"\u00e9\n1"\n'.encode("latin-1"), charset="ISO-8859-1")
-    assert told(tmp_path, "a.json", text, encoding="no-such") is None, "Spark complains of it"
-    marked = b'\xef\xbb\xbf{"id":"a"}\n{"id":"b}x"}\n'
-    assert told(tmp_path, "a.json", marked) is None
-    assert told(tmp_path, "a.json", marked.replace(b"\n", b" ")) is not None
+    assert told(tmp_path, "a.csv", text, encoding="no-such") is None, "Spark complains of it"
     assert told(tmp_path, "a.csv", b'\xef\xbb\xbf"id\n"\n') is not None
 
 
-def test_comments_where_the_reader_allows_them(tmp_path: Path) -> None:
-    text = '{"id":"a"} // see "b"\n'
-    assert told(tmp_path, "a.json", text) is not None
-    assert told(tmp_path, "a.json", text, allowcomments="true") is None
-    assert told(tmp_path, "a.json", '{"id":"a"}{} # x', allowyamlcomments="true") is not None
+def test_comments_are_passed_over(tmp_path: Path) -> None:
     assert told(tmp_path, "a.csv", 'id\n# see "x\n1\n', comment="#", multiline="true") is None
-
-
-def test_a_line_that_ends_in_the_midst_of_a_text(tmp_path: Path) -> None:
-    line = '{"id":"a","payload":"' + '\\"k\\":1,' * 100_000
-    assert told(tmp_path, "a.json", f"{line}\n") is None, "Spark complains of it"
-    long = '{"id":"a", "b":"' + "y" * 20_000_000 + '"} '
-    assert told(tmp_path, "a.json", f"{long}\n") is None
-    assert told(tmp_path, "a.json", f"{long}{{}}\n") is not None
 
 
 def test_what_only_hadoop_can_unpack_is_not_looked_at(tmp_path: Path) -> None:
@@ -108,26 +45,24 @@ def test_what_only_hadoop_can_unpack_is_not_looked_at(tmp_path: Path) -> None:
 def test_a_request_to_stop_ends_the_look(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n")
     stop = StopRequest()
-    assert misread(tmp_path / "a.csv", "csv", {}, stop) is None
+    assert misread(tmp_path / "a.csv", {}, stop) is None
     stop.set()
     with pytest.raises(KeyboardInterrupt):
-        misread(tmp_path / "a.csv", "csv", {}, stop)
+        misread(tmp_path / "a.csv", {}, stop)
 
 
 @pytest.mark.parametrize(
-    ("file_format", "multiline", "way"),
+    ("multiline", "way"),
     [
-        ("json", "false", "with one JSON value a line."),
-        ("json", "true", "with one value, such as an array of all."),
-        ("csv", "false", "with a new --output, --read-option multiLine=true where values have"),
-        ("csv", "true", "a quote is doubled. Where quotes have no meaning, give"),
+        ("false", "with a new --output, --read-option multiLine=true where values have"),
+        ("true", "a quote is doubled. Where quotes have no meaning, give"),
     ],
 )
-def test_the_way_out_fits(tmp_path: Path, file_format: str, multiline: str, way: str) -> None:
-    path = tmp_path / f"a.{file_format}"
-    path.write_text('{}{}\n"1\n')
+def test_the_way_out_fits(tmp_path: Path, multiline: str, way: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('x\n"1\n')
     with pytest.raises(DataError, match=re.escape(way)):
-        refuse_misread(path, file_format, {"multiline": multiline})
+        refuse_misread(path, {"multiline": multiline})
 
 
 @pytest.mark.parametrize(
@@ -172,35 +107,8 @@ def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_left_to_spark(tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(b"no gzip")
-    assert misread(tmp_path / "a.csv.gz", "csv", {}) is None
-    assert misread(tmp_path / "gone.json", "json", {}) is None
-    assert misread(tmp_path / "a.parquet", "parquet", {}) is None
-
-
-values = st.recursive(
-    st.none() | st.integers() | st.text('{}[]"\\, :\n\r\u00e9x'),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('}" x'), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(st.lists(st.dictionaries(st.text('}"x'), values, max_size=3), max_size=6), st.data())
-def test_no_json_lines_are_complained_of_but_two_in_one_are(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[object], data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("json")
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    patch = pytest.MonkeyPatch()
-    with patch.context() as patched:
-        # Records reach over the ends of blocks.
-        patched.setattr(module, "_BLOCK_BYTES", 7)
-        assert told(folder, "a.json", "\n".join(lines)) is None
-        if len(lines) >= 2:
-            at = data.draw(st.integers(0, len(lines) - 2))
-            lines[at : at + 2] = [lines[at] + lines[at + 1]]
-            said = told(folder, "a.json", "\n".join(lines))
-            assert said is not None
-            assert f"of line {at + 1}," in said
+    assert misread(tmp_path / "a.csv.gz", {}) is None
+    assert misread(tmp_path / "gone.csv", {}) is None
 
 
 cells = st.text('",x\n ', max_size=4)

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.run.input.bad_rows import good_rows
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files
+from dedup.cli.run.input.json_input import check_json_options, named_column
 from dedup.cli.run.input.schema_change import check_new_schema
-from dedup.cli.run.input.source import (
-    InputColumns,
-    named_column,
-    read_schema,
-    read_stream,
-    stream_options,
-)
+from dedup.cli.run.input.source import InputColumns, read_schema, read_stream, stream_options
 from dedup.cli.run.output_folder import (
     Record,
     check_finished,
@@ -79,6 +74,8 @@ def resolve(options: RunOptions) -> Job:
             "damaged file stops the run by name, whatever is given. Leave the option out.",
             remedy="bad-records",
         )
+    if files.file_format == "json":
+        check_json_options(dict(options.read_options))
     check_query(options, record)
     shards = options.shards or (record.shards if record else options.cores)
     return Job(options, files, record, shards)
@@ -256,7 +253,7 @@ def transform(
         **chosen,
     )
     rows = read_stream(spark, options, job.files, columns)
-    if options.bad_records != "error":
+    if options.bad_records != "error" or job.files.file_format == "json":
         rows = good_rows(rows, options, columns)
     elif columns.read != columns.schema:
         rows = rows.select([named_column(name) for name in columns.schema.names])

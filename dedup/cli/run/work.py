@@ -206,7 +206,7 @@ def _published(job: Job, taken: FileLog) -> list[str]:
 def _tell_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
     """Say that there is much to be looked through before the first micro-batch."""
     count = sum(stamp.size for stamp in new.values())
-    if job.files.file_format not in COLUMNAR and count > _MUCH_BYTES:
+    if job.files.file_format == "csv" and count > _MUCH_BYTES:
         note(
             f"{len(new):,} files ({size(count)}) are looked through for what Spark would pass "
             "over, before any is taken."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.causes import spark_cause
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import file_order
-from dedup.cli.run.input.source import named_column
+from dedup.cli.run.input.json_input import named_column
 from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: The fields of the value, null for a tombstone and for a poison record.
-FIELDS = "__fields"
-#: Why the value cannot be read; null where it can.
-CAUSE = "__cause"
+#: The fields of the value, null for a tombstone and for a poison record; and why the value cannot
+#: be read, null if it can.
+from dedup.spark.driver.strict_json import CAUSE as CAUSE
+from dedup.spark.driver.strict_json import FIELDS as FIELDS

@@ -3,59 +3,75 @@
 from __future__ import annotations
 
 import gzip
-import json
+import hashlib
 import re
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dedup.causes import own_error, unreadable_file
+from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.run.input.event_time import is_no_time
 from dedup.cli.run.input.input_files import InputFiles, literal
-from dedup.cli.run.input.source import (
-    CORRUPT,
-    InputColumns,
-    columns_to_read,
-    named_column,
-    read_settings,
-)
+from dedup.cli.run.input.json_input import FILE, TEXT, named_column, plain_path
+from dedup.cli.run.input.source import CORRUPT, InputColumns, read_files, read_settings
 from dedup.cli.run.input.text_blocks import is_true
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
 from dedup.spark.driver.file_log import FileLog
+from dedup.spark.driver.strict_json import CAUSE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Name under which the number of bad rows is observed.
 METRIC = "dedup_bad"
-#: Where in the record a parser of JSON stood, which reads as if it were the line of the file.
-_JACKSON = re.compile(r";? *\(?(?:start marker )?at \[Source: [^\]]*\]\)?")
-#: A value that is no instance of its column's type.
-_MISFIT = re.compile(
-    r"Cannot parse the field name '(.*)' and the value (.*) of the JSON token type"
-)
+#: How an error of `good_rows` names a record: its file, and the hash of its text.
+_NAMED_RECORD = re.compile(r"(.*?)( cannot be read: .*) \[([0-9a-f]{32})\]")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 #: What options of the operator are called here.
 _NULL_FLAGS = {"null_ids": "--null-ids", "null_timestamps": "--null-timestamps"}
+_WAY = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
 _SEARCHED_BYTES = 64 << 20
 _SHOWN_CHARS = 200
 
 
 def good_rows(rows: DataFrame, options: RunOptions, columns: InputColumns) -> DataFrame:
-    """Return the rows that can be read, with the columns that go on; the others are counted."""
+    """Return the rows that can be read, with the columns that go on.
+
+    Others are counted, or the first of them stops the query, as --bad-records says.
+    """
     from pyspark.sql import functions as fn
 
-    bad = _is_bad(options, columns)
+    bad = _is_bad(rows, options, columns)
+    # Besides, Spark would judge the text once more if it could move the filter below.
     counted = rows.observe(METRIC, fn.count(fn.when(bad, 1)).alias("rows"))
-    return counted.where(~bad).select([named_column(name) for name in columns.schema.names])
+    fine = ~bad
+    if options.bad_records == "error":
+        fine = fn.when(fn.col(CAUSE).isNull(), True).otherwise(_raised().cast("boolean"))
+    return counted.where(fine).select([named_column(name) for name in columns.schema.names])
 
 
-def _is_bad(options: RunOptions, columns: InputColumns) -> Column:
-    broken, timeless = named_column(CORRUPT).isNotNull(), is_no_time(options, columns.schema)
+def _raised() -> Column:
+    """Stop the query at a row of JSON, as a task in Python would raise it."""
+    from pyspark.sql import functions as fn
+
+    text = fn.concat(
+        fn.lit(f"\ndedup.errors.{DataError.__name__}: "),
+        fn.col(FILE),
+        fn.lit(" cannot be read: "),
+        fn.col(CAUSE),
+        fn.lit(" ["),
+        fn.md5(TEXT),
+        fn.lit(f"]\n{LINK}bad-records"),
+    )
+    return fn.raise_error(text)
+
+
+def _is_bad(rows: DataFrame, options: RunOptions, columns: InputColumns) -> Column:
+    mark = CAUSE if CAUSE in rows.columns else CORRUPT
+    broken, timeless = named_column(mark).isNotNull(), is_no_time(options, columns.schema)
     return broken if timeless is None else broken | timeless
 
 
@@ -106,23 +122,27 @@ class BadRows:
                 f"{batch_id} has. Nothing of it is published. Restore the checkpoint.",
                 remedy="damaged-state",
             ) from None
-        reader = self._spark.read.format(self._files.file_format)
-        reader = reader.schema(columns_to_read(self._options, self._columns)).options(
-            **read_settings(self._options, self._files), basePath=str(self._files.root)
-        )
-        rows = reader.load([literal(str(path)) for path in paths])
-        bad = rows.where(_is_bad(self._options, self._columns))
+        found = [literal(str(path)) for path in paths]
+        rows = read_files(self._spark, self._options, self._files, self._columns, found)
+        bad = rows.where(_is_bad(rows, self._options, self._columns))
+        if self._files.file_format == "json":
+            reason = fn.coalesce(fn.col(CAUSE), fn.lit(self._no_time()))
+            described = bad.select(
+                fn.col(FILE).alias("file"), reason.alias("reason"), fn.col(TEXT).alias("record")
+            )
+            # Each row of an array has the text of the whole file.
+            given = {name.lower(): value for name, value in self._options.read_options}
+            return described.dropDuplicates() if is_true(given, "multiline") else described
         own = [named_column(name) for name in self._columns.read.names]
         record = fn.to_json(fn.struct(*own))
-        described = bad.select(
-            _plain_path(fn.col("_metadata.file_path")).alias("file"),
+        return bad.select(
+            plain_path(fn.col("_metadata.file_path")).alias("file"),
             self._reason().alias("reason"),
             fn.coalesce(named_column(CORRUPT), record).alias("record"),
         )
-        # Each row of an array has the text of the whole file.
-        given = {name.lower(): value for name, value in self._options.read_options}
-        is_whole_file = self._files.file_format == "json" and is_true(given, "multiline")
-        return described.dropDuplicates() if is_whole_file else described
+
+    def _no_time(self) -> str:
+        return f"{self._options.timestamp} is no time."
 
     def _counted(self) -> int | None:
         """Bad rows that the running micro-batch has met so far, None where Spark does not tell.
@@ -143,13 +163,9 @@ class BadRows:
         loose = T.StructType([T.StructField(f.name, T.StringType()) for f in own])
         loose = loose.add(CORRUPT, T.StringType())
         settings = read_settings(self._options, self._files)
-        if self._files.file_format == "json":
-            parsed = fn.from_json(text, loose, settings)
-            broken = "It is not JSON."
-        else:
-            ddl = ", ".join(f"{_quoted(name)} STRING" for name in loose.names)
-            parsed = fn.from_csv(text, ddl, {**settings, "header": "false"})
-            broken = "It has more or fewer columns than the header."
+        ddl = ", ".join(f"{_quoted(name)} STRING" for name in loose.names)
+        parsed = fn.from_csv(text, ddl, {**settings, "header": "false"})
+        broken = "It has more or fewer columns than the header."
         misfits = [
             fn.when(
                 parsed.getField(f.name).isNotNull() & named_column(f.name).isNull(),
@@ -159,8 +175,7 @@ class BadRows:
         ]
         reasons = fn.concat_ws(" ", *misfits)
         timeless = is_no_time(self._options, self._columns.schema)
-        why = f"{self._options.timestamp} is no time."
-        no_time = fn.when(fn.lit(False) if timeless is None else timeless, why)
+        no_time = fn.when(fn.lit(False) if timeless is None else timeless, self._no_time())
         return fn.coalesce(
             fn.when(text.isNull(), no_time),
             fn.when(parsed.getField(CORRUPT).isNotNull() | parsed.isNull(), fn.lit(broken)),
@@ -176,18 +191,22 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
     text = str(error)
     ours = own_error(text)
     if ours is not None and ours.topic == "bad-records":
+        record = _NAMED_RECORD.fullmatch(ours.message)
+        if record is not None:
+            line = _line_of(Path(record[1]), record[3])
+            fault = f"{record[1]}{record[2]}{line} M{_WAY[1:]}, and run again."
+            return DataError(fault, remedy="bad-records")
         for option, flag in _NULL_FLAGS.items():
             if f"{option}=" in ours.message:
                 return DataError(f"{ours.message} Here the option is {flag}.", remedy="bad-records")
         return DataError(ours.message, remedy="bad-records")
     file = unreadable_file(text)
-    way = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
     if file is not None:
         path, reason = file
-        fault = f"{path} cannot be read: {_JACKSON.sub('', reason).rstrip('.')}."
-        if "MALFORMED" in text or _MISFIT.search(reason):
-            place = _place(Path(path), file_format, reason)
-            return DataError(f"{fault}{place} M{way[1:]}, and run again.", remedy="bad-records")
+        fault = f"{path} cannot be read: {reason.rstrip('.')}."
+        if "MALFORMED" in text:
+            place = _place(Path(path), reason)
+            return DataError(f"{fault}{place} M{_WAY[1:]}, and run again.", remedy="bad-records")
         if "CSV header" in reason:
             fault = re.sub(r";? *CSV file: \S+", "", fault)
             return DataError(
@@ -206,23 +225,29 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
         return DataError(
             f"--timestamp {options.timestamp} cannot be read as a time: {cause.rstrip('.')}. Where "
             "all records have another format, give --timestamp-format (and a new --output, if this "
-            f"one has rows). Where one record is wrong, {way}, and run again.",
+            f"one has rows). Where one record is wrong, {_WAY}, and run again.",
             remedy="bad-records",
         )
     return error
 
 
-def _place(path: Path, file_format: str, reason: str) -> str:
-    """The line of the record, where looking for it is cheap."""
-    misfit = _MISFIT.search(reason)
-    if file_format == "csv":
-        is_it: Callable[[str], bool] = partial(
-            str.__eq__, reason.partition("Malformed CSV record: ")[2]
-        )
-    elif misfit is not None:
-        is_it = partial(_holds, misfit[1], misfit[2])
-    else:
-        is_it = _is_no_json
+def _line_of(path: Path, digest: str) -> str:
+    """The line of JSON with that hash; nothing if it is not near the beginning."""
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
+            lines = _LINE_END.split(handle.read(_SEARCHED_BYTES).removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, EOFError):
+        return ""
+    for number, line in enumerate(lines, start=1):
+        if len(lines) > 1 and hashlib.md5(line, usedforsecurity=False).hexdigest() == digest:
+            shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
+            return f" It is line {number}: {shown}."
+    return ""
+
+
+def _place(path: Path, reason: str) -> str:
+    """The line of the record of CSV, where looking for it is cheap."""
+    record = reason.partition("Malformed CSV record: ")[2]
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
             read = 0
@@ -230,45 +255,11 @@ def _place(path: Path, file_format: str, reason: str) -> str:
                 read += len(line)
                 if read > _SEARCHED_BYTES:
                     return ""
-                text = line.decode("utf-8", errors="replace").strip()
-                if is_it(text):
-                    shown = "" if file_format == "csv" else f": {text[:_SHOWN_CHARS]}"
-                    return f" It is line {number}{shown}."
+                if line.decode("utf-8", errors="replace").strip() == record:
+                    return f" It is line {number}."
     except (OSError, EOFError):
         pass
     return ""
-
-
-def _holds(name: str, value: str, text: str) -> bool:
-    """Whether a field of that name has that value, somewhere in a line of JSON."""
-    if value not in text:
-        return False
-    found = False
-
-    def look(pairs: list[tuple[str, object]]) -> None:
-        nonlocal found
-        for key, inner in pairs:
-            plain = inner if isinstance(inner, str) else json.dumps(inner, default=str)
-            found = found or (key == name and plain == value)
-
-    with suppress(ValueError, RecursionError):
-        json.loads(text, object_pairs_hook=look)
-    return found
-
-
-def _is_no_json(text: str) -> bool:
-    try:
-        json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return True
-    return False
-
-
-def _plain_path(uri: Column) -> Column:
-    from pyspark.sql import functions as fn
-
-    path = fn.regexp_replace(fn.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B")
-    return fn.url_decode(path)
 
 
 def _quoted(name: str) -> str:

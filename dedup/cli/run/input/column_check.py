@@ -21,7 +21,7 @@ from dedup.cli.run.input import file_columns
 from dedup.cli.run.input.input_files import Stamp, literal, stamp_of
 from dedup.cli.run.input.misread import refuse_misread
 from dedup.cli.run.input.schema_change import Change, changes, joined
-from dedup.cli.run.input.source import InputColumns
+from dedup.cli.run.input.source import CORRUPT, InputColumns, exact_columns
 from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
@@ -30,8 +30,7 @@ from dedup.files.folder_columns import folder_names
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CORRUPT = "__dedup_corrupt"
-#: Options of Spark's JSON reader under which a file is not JSON, one object a line.
+#: Options of Spark's JSON reader under which a file is not one JSON value a line, in UTF-8.
 _JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")
 
 
@@ -124,19 +123,16 @@ class ColumnCheck:
         return found
 
     def check_text(self, paths: Iterable[Path]) -> None:
-        """Refuse files of which Spark would pass over a part.
+        """Refuse CSV files that Spark would cut in two.
 
         Raises
         ------
         DataError
             For the first one, with what is wrong and where.
         """
-        look = partial(
-            refuse_misread,
-            file_format=self._job.files.file_format,
-            settings=self._settings,
-            stop=self._stop,
-        )
+        if self._job.files.file_format != "csv":
+            return
+        look = partial(refuse_misread, settings=self._settings, stop=self._stop)
         with ThreadPoolExecutor(self._job.options.cores) as pool:
             for _ in pool.map(look, (p for p in paths if str(p) not in self._published)):
                 pass
@@ -209,7 +205,7 @@ class ColumnCheck:
 
     def _look_json(self, paths: Sequence[Path]) -> list[Unlike]:
         names: Sequence[file_columns.Names | None] = [None] * len(paths)
-        if not any(n in _JSON_SYNTAX or n.startswith("allow") for n in self._settings):
+        if not any(name in _JSON_SYNTAX for name in self._settings):
             with ThreadPoolExecutor(self._job.options.cores) as pool:
                 names = list(pool.map(file_columns.json_names, paths))
         own, found = self._own(), []
@@ -268,14 +264,17 @@ class ColumnCheck:
         file_format = self._job.files.file_format
         reader = self._spark.read.format(file_format).options(**self._settings)
         if file_format == "json":
-            reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT)
+            reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT)
         if file_format == "csv" and self._job.options.infer:
             reader = reader.option("inferSchema", "true")
         try:
             schema = reader.load([literal(str(path)) for path in paths]).schema
         except Exception:
             return None
-        return T.StructType([field for field in schema.fields if field.name != _CORRUPT])
+        schema = T.StructType([field for field in schema.fields if field.name != CORRUPT])
+        if file_format == "json":
+            return exact_columns(schema, self._job.options, self._job.files, paths)
+        return schema
 
 
 def _unreadable(path: Path, why: str) -> DataError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
-from dedup.cli.run.input.source import named_column
+from dedup.cli.run.input.json_input import named_column
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 

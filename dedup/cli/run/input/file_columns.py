@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,13 +21,65 @@ from dedup.cli.run.run_options import COLUMNAR
 #: Name to the names of the fields in it; arrays are passed through.
 Names: TypeAlias = dict[str, "Names"]
 
+_EMPTY_OBJECT = re.compile(rb"\{\s*\}")
+#: Blanks within an empty object that stands across two blocks.
+_LONGEST_BLANKS = 64
 _BLOCK_BYTES = 8 << 20
 _HEADER_BYTES = 64 << 10
 _LONGEST_HEADER_BYTES = 1 << 20
 
 
-def json_names(path: Path) -> Names | None:
-    """Names in a file of JSON lines, None where only Spark can tell.
+def with_empty_objects(
+    columns: T.StructType, paths: Iterable[Path], *, is_whole: bool
+) -> T.StructType:
+    """Return the columns with those that hold only ``{}``, as texts.
+
+    Spark's inference leaves them out.
+
+    Parameters
+    ----------
+    columns : StructType
+        As Spark inferred them.
+    paths : iterable of Path
+        JSON files.
+    is_whole : bool
+        Each file is one JSON value, rather than one a line.
+    """
+    for path in paths:
+        if _has_empty_object(path) and (names := json_names(path, is_whole=is_whole)):
+            completed = _completed(columns, names)
+            assert isinstance(completed, T.StructType)
+            columns = completed
+    return columns
+
+
+def _has_empty_object(path: Path) -> bool:
+    tail = b""
+    try:
+        with open_text(path) as stream:
+            while chunk := stream.read(_BLOCK_BYTES):
+                if _EMPTY_OBJECT.search(tail + chunk):
+                    return True
+                tail = chunk[-_LONGEST_BLANKS:]
+    except (OSError, pa.ArrowException):
+        pass
+    return False
+
+
+def _completed(kind: T.DataType, names: Names) -> T.DataType:
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_completed(kind.elementType, names))
+    if not isinstance(kind, T.StructType):
+        return kind
+    fields = [
+        T.StructField(f.name, _completed(f.dataType, names.get(f.name, {}))) for f in kind.fields
+    ]
+    missing = sorted(set(names) - set(kind.names))
+    return T.StructType([*fields, *(T.StructField(name, T.StringType()) for name in missing)])
+
+
+def json_names(path: Path, *, is_whole: bool = False) -> Names | None:
+    """Names in a JSON file, or None if only Spark can tell.
 
     Lines that are no JSON are passed over: reading them is what fails later.
     """
@@ -33,6 +87,8 @@ def json_names(path: Path) -> Names | None:
     rest = b""
     try:
         with open_text(path) as stream:
+            if is_whole:
+                return _names_of_value(json.loads(stream.read()))
             while chunk := stream.read(_BLOCK_BYTES):
                 block, _, rest = (rest + chunk).rpartition(b"\n")
                 _add(names, _names_of_lines(block))
@@ -55,9 +111,7 @@ def _names_of_lines(block: bytes) -> Names:
             try:
                 _add(found, _names_of_value(json.loads(line)))
             except ValueError:
-                # Spark takes single quotes as well; anything else is what reading fails at later.
-                if b"'" in line:
-                    raise
+                continue
         return found
     return {field.name: _names_of_type(field.type) for field in schema}
 

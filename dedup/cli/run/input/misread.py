@@ -1,13 +1,11 @@
-"""Text that Spark reads in part, without a word: found before anything of a file is taken.
+"""CSV that Spark cuts in two, without a word: found before anything of a file is taken.
 
-Spark's JSON reader takes the first value of a line and passes over what follows it, such as all
-other records of a file without line ends. Its CSV reader ends a record with the line, and takes
-what is left of a value in quotes for a record of its own.
+Its reader ends a record with the line, and takes what is left of a value in quotes for a record of
+its own.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,61 +19,40 @@ from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 
 _SHOWN_CHARS = 200
-_DECODER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
-#: A text in quotes of either kind, to its end or that of the line; a bracket; what is neither.
-_JSON_PARTS = re.compile(
-    r""" "(?>(?:[^"\\]++|\\.)*)(?:"|\\?\Z) | '(?>(?:[^'\\]++|\\.)*)(?:'|\\?\Z) | [\[{] | [\]}]
-    | [^\[\]{}"'\s]++ """,
-    re.DOTALL | re.VERBOSE,
-)
-#: What no more record can begin without.
-_OPENING = re.compile(r"""[\[{"']""")
-_COMMENT = re.compile(r"//|/\*|#")
 _SPARK_ESCAPES = {"\\t": "\t", "\\\\": "\\"}
 
 Positions = npt.NDArray[np.int64]
 
 
 def refuse_misread(
-    path: Path, file_format: str, settings: Mapping[str, str], stop: StopRequest | None = None
+    path: Path, settings: Mapping[str, str], stop: StopRequest | None = None
 ) -> None:
-    """Refuse a file of which Spark would pass over a part, or cut it in two; see `misread`.
+    """Refuse a file that Spark would cut in two; see `misread`.
 
     Raises
     ------
     DataError
         With what is wrong and where, and the ways out.
     """
-    wrong = misread(path, file_format, settings, stop)
+    wrong = misread(path, settings, stop)
     if wrong is None:
         return
-    multiline = is_true(settings, "multiline")
-    if file_format == "json":
-        many = (
-            "with one value, such as an array of all" if multiline else "with one JSON value a line"
+    way = "Mend the file under its name: within a value in quotes, a quote is doubled"
+    if not is_true(settings, "multiline"):
+        way += (
+            ". Or give, with a new --output, --read-option multiLine=true where values have line "
+            "ends"
         )
-        way = f"Write the file again under its name, {many}"
-    else:
-        way = "Mend the file under its name: within a value in quotes, a quote is doubled"
-        if not multiline:
-            way += (
-                ". Or give, with a new --output, --read-option multiLine=true where values have "
-                "line ends"
-            )
-        way += ". Where quotes have no meaning, give --read-option quote= with a new --output"
+    way += ". Where quotes have no meaning, give --read-option quote= with a new --output"
     raise DataError(f"{path} {wrong}. Nothing of it was taken. {way}.", remedy="bad-records")
 
 
-def misread(
-    path: Path, file_format: str, settings: Mapping[str, str], stop: StopRequest | None = None
-) -> str | None:
-    """Say what of a file Spark would pass over or cut in two, None where that is nothing.
+def misread(path: Path, settings: Mapping[str, str], stop: StopRequest | None = None) -> str | None:
+    """Say what of a CSV file Spark would cut in two, None where that is nothing.
 
     Parameters
     ----------
     path : Path
-    file_format : str
-        ``csv`` or ``json``; others have no text.
     settings : mapping of str to str
         Options of Spark's reader, by name in lower case.
     stop : StopRequest, optional
@@ -83,107 +60,17 @@ def misread(
 
     Notes
     -----
-    What cannot be read or decoded at all is left to Spark, which says so. So is a line that is no
-    JSON from its beginning on.
+    What cannot be read or decoded at all is left to Spark, which says so.
     """
-    look = {"csv": _csv, "json": _json}.get(file_format)
-    if look is None:
-        return None
     try:
-        return look(path, settings, stop)
+        return _csv(path, settings, stop)
     except (OSError, pa.ArrowException, LookupError, UnicodeError):
         return None
-
-
-def _json(path: Path, settings: Mapping[str, str], stop: StopRequest | None) -> str | None:
-    comments = any(name.endswith("comments") for name in settings)
-    if is_true(settings, "multiline"):
-        content = b"".join(block for _, block in blocks(path, settings, stop))
-        if _may_go_on(content.replace(b"\n", b" ")) and _goes_on(
-            as_text(content), comments=comments
-        ):
-            return "has more behind its first JSON value, which Spark would pass over"
-        return None
-    for first, block in blocks(path, settings, stop):
-        if not _may_go_on(block):
-            continue
-        for number, line in enumerate(block.split(b"\n"), start=first):
-            if _goes_on(text := as_text(line), comments=comments):
-                return (
-                    f"has more behind the first JSON value of line {number}, which Spark would "
-                    f"pass over: {_shown(text)}"
-                )
-    return None
-
-
-def _may_go_on(block: bytes) -> bool:
-    """Whether a line may have something behind its first value; never False where one has."""
-    if _is_flat(block):
-        return False
-    if b"\\" in block:
-        block = block.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    text = np.frombuffer(block, np.uint8)
-    ends = np.append(np.flatnonzero(text == ord("\n")), text.size)
-    marks = np.flatnonzero(text == ord('"'))
-    if _odd_lines(marks, ends) or b"'" in block:
-        return True
-    closes = (text == ord("}")) | (text == ord("]"))
-    brackets = np.flatnonzero(closes | (text == ord("{")) | (text == ord("[")))
-    # Outside of texts alone.
-    brackets = brackets[np.searchsorted(marks, brackets) % 2 == 0]
-    if not brackets.size:
-        return False
-    depth = np.cumsum(1 - 2 * closes[brackets].astype(np.int64))
-    lasts = np.searchsorted(brackets, ends) - 1
-    lasts = np.unique(lasts[lasts >= 0])
-    if depth[lasts].any() or np.count_nonzero(depth <= 0) != lasts.size:
-        return True
-    behind = brackets[lasts] + 1
-    return bool((text[behind[behind < text.size]] != ord("\n")).any())
-
-
-def _is_flat(block: bytes) -> bool:
-    """Whether each line is an object with no bracket inside, which takes a tenth of the time."""
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
-    return (
-        b"[" not in block
-        and block.count(b"{") == block.count(b"\n{") + block.startswith(b"{") == lines
-        and block.count(b"}") == block.count(b"}\n") + block.endswith(b"}") == lines
-    )
 
 
 def _odd_lines(marks: Positions, ends: Positions) -> bool:
     """Whether a line has an odd number of quotes."""
     return bool((np.diff(np.searchsorted(marks, ends), prepend=0) & 1).any())
-
-
-def _goes_on(text: str, *, comments: bool) -> bool:
-    """Whether another record may follow the first value, if that is an object or an array."""
-    begin = len(text) - len(text.lstrip())
-    if text[begin : begin + 1] not in ("{", "["):
-        return False
-    try:
-        _, end = _DECODER.raw_decode(text, begin)
-    except (ValueError, RecursionError):
-        # Spark takes single quotes as well.
-        end = _end_of_value(text)
-    rest = text[end:]
-    if comments and (found := _COMMENT.search(rest)):
-        rest = rest[: found.start()]
-    return _OPENING.search(rest) is not None
-
-
-def _end_of_value(text: str) -> int:
-    """Where the first value in brackets ends, by its brackets; the end where it has none."""
-    depth = 0
-    for found in _JSON_PARTS.finditer(text):
-        if found[0] in ("{", "["):
-            depth += 1
-        elif found[0] in ("}", "]"):
-            depth -= 1
-            if depth == 0:
-                return found.end()
-    return len(text)
 
 
 def _csv(path: Path, settings: Mapping[str, str], stop: StopRequest | None) -> str | None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
 from dedup.cli.run.input.input_files import InputFiles, literal
+from dedup.cli.run.input.json_input import read_json
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError, DataError
+from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 #: Column that gets the text of a record that cannot be read.
-CORRUPT = "_dedup_corrupt"
+CORRUPT = f"{HELPER_PREFIX}corrupt"
 
 #: Spark's own formats end at milliseconds.
 _MICROSECONDS = {
@@ -97,6 +101,8 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             remedy="bad-records",
         ) from None
     schema = StructType([field for field in schema.fields if field.name != CORRUPT])
+    if files.file_format == "json" and options.schema is None:
+        schema = exact_columns(schema, options, files, files.paths)
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
         raise ConfigError(
@@ -105,12 +111,57 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
     return schema
 
 
+def exact_columns(
+    inferred: StructType, options: RunOptions, files: InputFiles, paths: Iterable[Path]
+) -> StructType:
+    """Return the columns that Spark inferred of JSON files so that no value is lost or rounded."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    from dedup.cli.run.input.file_columns import with_empty_objects
+
+    settings = {name.lower(): value for name, value in options.read_options}
+    if not {"samplingratio", "dropfieldifallnull"} & set(settings):
+        is_whole = settings.get("multiline", "").lower() == "true"
+        inferred = with_empty_objects(inferred, paths, is_whole=is_whole)
+    ids = {name.lower() for name in options.id}
+    return T.StructType(
+        [
+            # A double would make one ID of several.
+            T.StructField(field.name, T.StringType())
+            if isinstance(field.dataType, T.DoubleType) and field.name.lower() in ids
+            else field
+            for field in inferred.fields
+        ]
+    )
+
+
 def read_stream(
     spark: SparkSession, options: RunOptions, files: InputFiles, columns: InputColumns
 ) -> DataFrame:
-    """Return the files as a stream, the oldest first; later ones are for later runs."""
+    """Return the files as a stream, the oldest first; later ones are for later runs.
+
+    Behind the columns of JSON stand those that `good_rows` needs.
+    """
+    if files.file_format == "json":
+        settings = stream_options(options, files)
+        return read_json(spark.readStream, files.place, files, columns.read, settings)
     reader = spark.readStream.format(files.file_format).schema(columns_to_read(options, columns))
     return reader.options(**stream_options(options, files)).load(files.place)
+
+
+def read_files(
+    spark: SparkSession,
+    options: RunOptions,
+    files: InputFiles,
+    columns: InputColumns,
+    places: list[str],
+) -> DataFrame:
+    """Return files of the input as a batch, with the columns that `read_stream` has."""
+    settings = {**read_settings(options, files), "basePath": str(files.root)}
+    if files.file_format == "json":
+        return read_json(spark.read, places, files, columns.read, settings)
+    reader = spark.read.format(files.file_format).schema(columns_to_read(options, columns))
+    return reader.options(**settings).load(places)
 
 
 def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
@@ -163,10 +214,3 @@ def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
         if path.stat().st_size and schema.fields:
             break
     return schema
-
-
-def named_column(name: str) -> Column:
-    """The column of that name; a dot in it asks for no field of a struct."""
-    from pyspark.sql import functions as fn
-
-    return fn.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,124 @@
+"""JSON files as rows: read as text, and judged like the values of Kafka's records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dedup.cli.run.input.input_files import InputFiles
+from dedup.errors import ConfigError
+from dedup.spark.plan import HELPER_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+    from pyspark.sql.types import StructType
+
+#: Columns of bad rows: the whole record, and its file.
+TEXT, FILE = f"{HELPER_PREFIX}text", f"{HELPER_PREFIX}file"
+_OF_TIMES = (
+    "dateformat",
+    "timestampformat",
+    "timestampntzformat",
+    "timezone",
+    "locale",
+    "enabledatetimeparsingfallback",
+)
+_BLANK = "^[ \t\r\n]*$"
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def check_json_options(options: Mapping[str, str]) -> None:
+    """Refuse options of Spark's JSON reader that `read_json` cannot follow.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option.
+    """
+    from dedup.spark.driver.strict_json import refused_option
+
+    for name, value in options.items():
+        why = refused_option(name, value)
+        if name.lower() == "mode":
+            why = "--bad-records decides about records that cannot be read"
+        if why is not None:
+            raise ConfigError(
+                f"--read-option {name}={value} has no meaning for JSON: {why}. Leave it out.",
+                remedy="bad-records",
+            )
+
+
+def read_json(
+    reader: DataFrameReader | DataStreamReader,
+    place: Any,
+    files: InputFiles,
+    columns: StructType,
+    settings: Mapping[str, str],
+) -> DataFrame:
+    """Return the columns, and behind them `CAUSE`, `TEXT` and `FILE`.
+
+    Parameters
+    ----------
+    reader : DataFrameReader or DataStreamReader
+    place : str or list of str
+        What to load.
+    files : InputFiles
+    columns : StructType
+        Folder columns among them.
+    settings : mapping of str to str
+        Options of Spark's JSON reader.
+    """
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from dedup.spark.driver.strict_json import (
+        CAUSE,
+        FIELDS,
+        TAGGED,
+        elements,
+        with_fields,
+        with_tagged,
+    )
+
+    folded = {name.lower(): value for name, value in settings.items()}
+    is_whole = folded.get("multiline", "").lower() == "true"
+    by_folder = files.folder_columns if files.partitioned else frozenset()
+    own = [field for field in columns.fields if field.name.lower() not in by_folder]
+    folders = [field for field in columns.fields if field.name.lower() in by_folder]
+    reader = reader.format("text").schema(StructType([StructField(TEXT, StringType()), *folders]))
+    reader = reader.options(**settings, wholetext=str(is_whole).lower())
+    rows = reader.load(place).withColumn(FILE, plain_path(fn.col("_metadata.file_path")))
+    encoding = folded.get("encoding", folded.get("charset", "UTF-8"))
+    if encoding.upper() not in ("UTF-8", "UTF8"):
+        rows = rows.withColumn(TEXT, fn.decode(fn.col(TEXT).cast("binary"), encoding))
+    text = fn.col(TEXT)
+    if is_whole:
+        without_mark = fn.when(text.startswith(_BYTE_ORDER_MARK), fn.substr(text, fn.lit(2)))
+        rows = rows.withColumn(TEXT, without_mark.otherwise(text))
+    rows = with_tagged(rows.where(~text.rlike(_BLANK)), text)
+    rows = rows.withColumn(TAGGED, fn.explode(elements(fn.col(TAGGED))))
+    formats = {name: value for name, value in settings.items() if name.lower() in _OF_TIMES}
+    rows = with_fields(rows, StructType(own), formats)
+    selected = [
+        named_column(field.name)
+        if field in folders
+        else fn.col(FIELDS).getField(field.name).alias(field.name)
+        for field in columns.fields
+    ]
+    return rows.select(*selected, CAUSE, TEXT, FILE)
+
+
+def plain_path(uri: Column) -> Column:
+    """Return the path of a file that Spark names by its URI."""
+    from pyspark.sql import functions as fn
+
+    path = fn.regexp_replace(fn.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B")
+    return fn.url_decode(path)
+
+
+def named_column(name: str) -> Column:
+    """The column of that name; a dot in it asks for no field of a struct."""
+    from pyspark.sql import functions as fn
+
+    return fn.col("`" + name.replace("`", "``") + "`")

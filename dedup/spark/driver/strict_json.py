@@ -1,0 +1,252 @@
+"""JSON text as typed columns: one strict check for files and for Kafka.
+
+A text counts only if it is exactly one JSON value. A value counts only if its column's type holds
+it exactly; FLOAT and DOUBLE round.
+
+`from_json` alone would take what follows the first value, repeated keys and unpaired surrogates,
+read numbers through a double, and round or cut what does not fit. So Spark's VARIANT parser, which
+is strict, judges the text. Then each text and number in it is tagged: ``"abc"`` becomes ``"|abc"``
+and ``1.50`` becomes ``"1.50|"``. `from_json` reads the tagged text as texts only, level by level,
+so that each value arrives with its kind and its spelling, and is converted here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.spark.plan import HELPER_PREFIX
+
+#: Columns that are added: the fields, null where they cannot be read, and why.
+FIELDS, CAUSE = f"{HELPER_PREFIX}fields", f"{HELPER_PREFIX}cause"
+#: The tagged text, null where it is not strict.
+TAGGED = f"{HELPER_PREFIX}tagged"
+_RAW, _TYPED = f"{HELPER_PREFIX}raw", f"{HELPER_PREFIX}typed"
+NOT_STRICT = (
+    "It is not exactly one JSON value, or a key occurs twice in an object, or a surrogate has no "
+    "partner."
+)
+
+_TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_NUMBER = "(-?[0-9][-+.0-9eE]*+)"
+#: Within a text a quote has a backslash before it; in front of others stands a bracket or a sign.
+_TAGGED_NUMBER, _TAGGED_TEXT = rf'(?<!\\)"{_NUMBER}\|"', r'(?<!\\)"\|'
+_BLANKS = " \t\r\n"
+#: Digits that Spark would cut from a time.
+_BELOW_MICROSECONDS = r":[0-9]{2}[.,][0-9]{6}[0-9]*[1-9]"
+#: A date alone, or at midnight.
+_PLAIN_DATE = r"^\s*[-+]?\d{4,7}(-\d{1,2}(-\d{1,2}([T ]00:00(:00([.]0*)?)?Z?)?)?)?\s*$"
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+INF")
+#: More than a DECIMAL can have; a number with a larger exponent takes minutes to be built.
+_MAX_EXPONENT = 99
+_INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+
+
+def refused_option(name: str, value: str) -> str | None:
+    """Return why an option of Spark's JSON reader cannot be given, or None if it can."""
+    folded = name.lower()
+    if folded.startswith("allow") and str(value).lower() == "true":
+        return "the text must be strict JSON"
+    if folded in ("columnnameofcorruptrecord", "singlevariantcolumn"):
+        return "such records are found by other means"
+    if folded in ("dateformat", "timestampformat", "timestampntzformat"):
+        letters = re.sub("'[^']*'", "", value)
+        if folded == "dateformat" and set(letters) & set("aHhKkmsS"):
+            return (
+                "a DATE has no time of day: declare the column as TIMESTAMP, with timestampFormat"
+            )
+        if "S" * 7 in letters:
+            return "a time has no more than six digits below the second"
+    return None
+
+
+def with_tagged(records: DataFrame, text: Column) -> DataFrame:
+    """Return the records with `TAGGED`, and with `CAUSE` where the text is not strict JSON.
+
+    A text is strict if it is exactly one JSON value in UTF-8, without a repeated key at any depth.
+    """
+    # No text can hold its own hash, and so forge the end of the array.
+    end = F.sha2(text, 256)
+    whole = F.try_parse_json(F.concat(F.lit("["), text, F.lit(',"'), end, F.lit('"]')))
+    is_strict = F.try_variant_get(whole, "$[1]", "string") == end
+    cause = F.coalesce(
+        F.when(~F.is_valid_utf8(text), F.lit("It is not valid UTF-8.")),
+        F.when(text.rlike(r"^\s*$"), F.lit("It is empty.")),
+        F.when(text.isNotNull() & ~F.coalesce(is_strict, F.lit(False)), F.lit(NOT_STRICT)),
+    )
+    tagged = F.regexp_replace(F.ltrim(text, F.lit(_BLANKS)), f"{_TEXT}|{_NUMBER}", '"$2|$1"')
+    return records.withColumn(CAUSE, cause).withColumn(
+        TAGGED, F.when(F.col(CAUSE).isNull(), tagged)
+    )
+
+
+def elements(tagged: Column) -> Column:
+    """Return what a tagged text holds: the elements of an array, else itself alone."""
+    array = F.from_json(tagged, T.ArrayType(T.StringType()))
+    nulls_as_text = F.transform(array, lambda one: F.coalesce(one, F.lit("null")))
+    return F.when(tagged.startswith("["), nulls_as_text).otherwise(F.array(tagged))
+
+
+def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, str]) -> DataFrame:
+    """Replace `TAGGED` by `FIELDS`, and set `CAUSE` if the fields cannot be read.
+
+    Parameters
+    ----------
+    records : DataFrame
+        As `with_tagged` returns them.
+    schema : StructType
+        Of the fields. One that is not nullable must be there.
+    options : mapping of str to str
+        As `from_json` takes them: formats of dates and times, the time zone.
+    """
+    tagged, raw = F.col(TAGGED), F.col(_RAW)
+    values, wrong = [], []
+    for field in schema.fields:
+        value = raw[f"|{field.name}"]
+        values.append(_typed(value, field.dataType, options).alias(field.name))
+        misses = value.isNotNull() & F.col(_TYPED)[field.name].isNull()
+        text = f"Field {field.name} does not fit {field.dataType.simpleString()}."
+        wrong.append(F.when(misses, F.lit(text)))
+    no_object = F.when(tagged.isNotNull() & raw.isNull(), F.lit("It is JSON, but not an object."))
+    rows = records.withColumn(
+        _RAW, F.when(tagged.startswith("{"), _fields_of(tagged, schema.names))
+    )
+    rows = rows.withColumn(_TYPED, F.struct(*values))
+    rows = rows.withColumn(CAUSE, F.coalesce(F.col(CAUSE), no_object, *wrong, *_lacking(schema)))
+    fields = F.when(tagged.isNotNull() & F.col(CAUSE).isNull(), F.col(_TYPED))
+    return rows.withColumn(FIELDS, fields).drop(TAGGED, _RAW, _TYPED)
+
+
+def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
+    """Return a cause for each field that must be there and is not; arrays may hold nulls."""
+    whole = F.col(_TYPED)
+    for name in above:
+        whole = whole[name]
+    causes = []
+    for field in schema.fields:
+        if not field.nullable:
+            # A field of an object that may be missing is needed only if the object is there.
+            absent = F.col(_RAW).isNotNull() & whole.isNotNull() & whole[field.name].isNull()
+            path = ".".join([*above, field.name])
+            text = f"Field {path} is missing or null, and the schema needs it."
+            causes.append(F.when(absent, F.lit(text)))
+        if isinstance(field.dataType, T.StructType):
+            causes += _lacking(field.dataType, (*above, field.name))
+    return causes
+
+
+def _fields_of(text: Column, names: list[str]) -> Column:
+    fields = [T.StructField(f"|{name}", T.StringType()) for name in names]
+    # Spark would take its own name for a column of ours.
+    return F.from_json(text, T.StructType(fields), {"columnNameOfCorruptRecord": "none"})
+
+
+def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
+    """Return a tagged value as that type; null if the type does not hold it exactly."""
+    if isinstance(kind, T.StructType):
+        return _struct(raw, kind, options)
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return _collection(
+            F.when(raw.startswith("["), F.from_json(raw, T.ArrayType(T.StringType()))),
+            lambda array: F.transform(array, lambda one: _typed(one, element, options)),
+            lambda array: array,
+        )
+    if isinstance(kind, T.MapType):
+        value = kind.valueType
+        texts = T.MapType(T.StringType(), T.StringType())
+        entries = F.when(raw.startswith("{"), F.from_json(raw, texts))
+        return _collection(
+            F.transform_keys(entries, lambda key, _: F.substr(key, F.lit(2))),
+            lambda found: F.transform_values(found, lambda _, one: _typed(one, value, options)),
+            F.map_values,
+        )
+    number = F.rtrim(raw, F.lit("|"))
+    is_text = raw.startswith("|")
+    text = F.substr(raw, F.lit(2))
+    if type(kind) is T.StringType:
+        return F.when(is_text, text).when(raw.endswith("|"), number).otherwise(_json_text(raw))
+    if isinstance(kind, _INTEGERS):
+        whole = _decimal(number, T.DecimalType(38, 0)).try_cast(kind)
+        return F.when(raw.endswith("|"), F.coalesce(number.try_cast(kind), whole))
+    if isinstance(kind, T.DecimalType):
+        return _decimal(F.when(is_text, text).otherwise(number), kind)
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        found = number.try_cast(kind)
+        return F.when(is_text, F.when(text.isin(*_NO_NUMBERS), text.try_cast(kind))).when(
+            F.abs(found) < float("inf"), found
+        )
+    if isinstance(kind, T.BooleanType):
+        return F.when(raw.isin("true", "false"), raw == "true")
+    if isinstance(kind, _TIMES):
+        cut = text.rlike(_BELOW_MICROSECONDS)
+        if isinstance(kind, T.DateType) and not any(n.lower() == "dateformat" for n in options):
+            cut = ~text.rlike(_PLAIN_DATE)
+        return F.when(~is_text | ~cut, _by_spark(raw, kind, options))
+    return _by_spark(raw, kind, options)
+
+
+def _struct(raw: Column, kind: T.StructType, options: Mapping[str, str]) -> Column:
+    def convert(found: Column) -> Column:
+        values = [
+            _typed(found[f"|{field.name}"], field.dataType, options).alias(field.name)
+            for field in kind.fields
+        ]
+        return _bound(F.struct(*values), lambda typed: _complete(found, typed, kind))
+
+    return F.when(raw.startswith("{"), _bound(_fields_of(raw, kind.names), convert))
+
+
+def _complete(found: Column, typed: Column, kind: T.StructType) -> Column:
+    misses = F.lit(False)
+    for name in kind.names:
+        misses = misses | (found[f"|{name}"].isNotNull() & typed[name].isNull())
+    return F.when(~misses, typed)
+
+
+def _collection(
+    found: Column, convert: Callable[[Column], Column], values: Callable[[Column], Column]
+) -> Column:
+    """Convert an array or a map; null if one of its values does not fit."""
+
+    def count(some: Column) -> Column:
+        return F.size(F.filter(values(some), lambda one: one.isNotNull()))
+
+    return _bound(
+        found,
+        lambda raw: _bound(convert(raw), lambda typed: F.when(count(raw) == count(typed), typed)),
+    )
+
+
+def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
+    """Return what `use` makes of a value that Spark works out once, however often it is used."""
+    return F.transform(F.array(value), use)[0]
+
+
+def _decimal(number: Column, kind: T.DecimalType) -> Column:
+    """Return a number as a DECIMAL; null if it has more digits."""
+    exponent = F.coalesce(
+        F.nullif(F.regexp_extract(number, "[eE](.+)$", 1), F.lit("")), F.lit("0")
+    ).try_cast("int")
+    fraction = F.length(F.rtrim(F.regexp_extract(number, "[.]([0-9]+)", 1), F.lit("0")))
+    fits = (F.abs(exponent) <= _MAX_EXPONENT) & (fraction - exponent <= kind.scale)
+    return F.when(fits, number.try_cast(kind))
+
+
+def _json_text(raw: Column) -> Column:
+    """Return the JSON that was tagged."""
+    return F.regexp_replace(F.regexp_replace(raw, _TAGGED_NUMBER, "$1"), _TAGGED_TEXT, '"')
+
+
+def _by_spark(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
+    """Return a value as Spark's JSON parser reads it."""
+    text = F.to_json(F.struct(F.substr(raw, F.lit(2)).alias("v")))
+    other = F.concat(F.lit('{"v":'), _json_text(F.rtrim(raw, F.lit("|"))), F.lit("}"))
+    one = F.when(raw.startswith("|"), text).otherwise(other)
+    schema = T.StructType([T.StructField("v", kind)])
+    return F.from_json(one, schema, {**options, "mode": "PERMISSIVE"})["v"]

@@ -1,0 +1,78 @@
+"""dedup/cli/VALUES.md says what the readers do: each example of its tables is tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from dedup.spark.driver.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
+from tests.support.values_page import Row, table
+
+
+def parsed(spark: SparkSession, texts: list[str | bytes | None], schema: str) -> DataFrame:
+    rows = [(text.encode() if isinstance(text, str) else text,) for text in texts]
+    records = spark.createDataFrame(rows, "value binary").coalesce(1)
+    columns = spark.createDataFrame([], schema).schema
+    return with_fields(with_tagged(records, F.col("value").cast("string")), columns, {})
+
+
+def read_json(spark: SparkSession, row: Row) -> list[str | None]:
+    """Values of all examples of a row as texts, null for those that are rejected."""
+    texts = [f'{{"v": {text}}}' for text in [*(text for text, _ in row.kept), *row.rejected]]
+    found = parsed(spark, texts, f"v {row.kind}")
+    value = F.when(F.col(CAUSE).isNull(), F.col(FIELDS)["v"].cast("string"))
+    return [one.value for one in found.select(value.alias("value")).collect()]
+
+
+#: How a format reads the examples of a row.
+READERS: dict[str, Callable[[SparkSession, Row], list[str | None]]] = {"json": read_json}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_page_says_what_the_code_does(spark: SparkSession, name: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for row in table(name):
+        said = [value for _, value in row.kept] + [None] * len(row.rejected)
+        assert READERS[name](spark, row) == said, row.kind
+
+
+NESTED = '{"a":' + "[" * 2000 + "]" * 2000 + "}"
+NOT_JSON = [
+    '{"a":"x"}}', '{"a":"x"}{"a":"y"}', '{"a":"x"} y', '{"a":"x"},"_value":{"a":"y"}',
+    '{"a":"x"}\0',
+    '{"a":1,"a":2}', '{"b":{"c":1,"c":2}}', '{"a":1,"\\u0061":2}', '{"a":"x\\ud800"}',
+    '{"a":"\\udc00x"}', '{"\\ud801":1}', '{"a":NaN}', "{'a':1}", '{"a":01}', '{"a":1.}', '{"a":.5}',
+    '{"a":+1}', '{"a":1,}', "{a:1}", '{"a":1}//', '{5:1}', '{"a":"\t"}', '{"a":"x"', "\0",
+    '1],["a"', "1,2", '\ufeff{"a":1}', NESTED, '{"a":' + "9" * 1001 + "}",
+]  # fmt: skip
+
+
+def test_what_is_not_exactly_one_json_value_is_rejected(spark: SparkSession) -> None:
+    said = parsed(spark, NOT_JSON, "a STRING").select(CAUSE, FIELDS).collect()
+    assert [row[CAUSE] for row in said] == [NOT_STRICT] * len(NOT_JSON)
+    assert {row[FIELDS] for row in said} == {None}
+    raw = [b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b"\xff\xfe{\0}\0"]
+    causes = parsed(spark, raw, "a STRING").select(CAUSE).collect()
+    assert {row[CAUSE] for row in causes} == {"It is not valid UTF-8."}
+
+
+def test_a_text_column_keeps_what_looks_like_our_own_marks(spark: SparkSession) -> None:
+    values = ["|", "5|", "|5", '"5|"', '\\"5|"', "a|", "5", "\\", "{}", "true", "\u0000|", "$1", ""]
+    texts: list[str | bytes | None] = [
+        json.dumps({"a": value, "|a": "no", "b": {value: [value, 5]}}) for value in values
+    ]
+    found = parsed(spark, texts, "a STRING, b STRING").select(f"{FIELDS}.*").collect()
+    assert [row.a for row in found] == values
+    assert [json.loads(row.b) for row in found] == [{value: [value, 5]} for value in values]
+
+
+def test_columns_may_have_any_name(spark: SparkSession) -> None:
+    names = ["_corrupt_record", "_metadata", "_dedup_corrupt", "value", "none", "a.b", "|a", "x y"]
+    schema = ", ".join(f"`{name}` STRING" for name in names)
+    text = json.dumps({name: name for name in names})
+    (row,) = parsed(spark, [text], schema).select(f"{FIELDS}.*").collect()
+    assert list(row) == names
