@@ -49,7 +49,7 @@ java_problem = h='$(JAVA_HOME)'; j="$${h:+$$h/bin/}java"; \
 
 .PHONY: help
 help: ## print this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: java $(VENV)/.ready-test ## de-duplicate a made-up stream and check every figure (under two minutes)

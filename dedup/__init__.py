@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dedup.lazy import lazily
 
 if TYPE_CHECKING:
     from dedup import record_id, tools
@@ -30,29 +31,19 @@ __all__ = [
     "tools",
 ]
 
-_HOMES = {
-    "BatchMetrics": "dedup.core.metrics",
-    "DedupListener": "dedup.spark.driver.listener",
-    "check_query": "dedup.spark.driver.check_query",
-    "dedup_by_id": "dedup.spark.driver.operator",
-    "dedup_by_sequence": "dedup.spark.driver.sequence_operator",
-    "register": "dedup.formats",
-    "split": "dedup.sinks.split",
-    "time_from_id": "dedup.spark.idtime",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what needs Spark only when it is asked for: the core imports without it."""
-    if name in ("record_id", "tools"):
-        return import_module(f"dedup.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] == "pyspark":
-            from dedup.errors import MissingExtraError
-
-            raise MissingExtraError("spark", f"dedup.{name}") from None
-        raise
+__getattr__, __dir__ = lazily(
+    __name__,
+    __all__,
+    {
+        "dedup.core.metrics": "BatchMetrics",
+        "dedup.formats": "register",
+        "dedup.record_id": "",
+        "dedup.sinks.split": "split",
+        "dedup.spark.driver.check_query": "check_query",
+        "dedup.spark.driver.listener": "DedupListener",
+        "dedup.spark.driver.operator": "dedup_by_id",
+        "dedup.spark.driver.sequence_operator": "dedup_by_sequence",
+        "dedup.spark.idtime": "time_from_id",
+        "dedup.tools": "",
+    },
+)

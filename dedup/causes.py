@@ -51,6 +51,14 @@ _REFUSED_BY_SPARK = {
         "The operator lets each record go on once and never takes it back, so Spark runs it in "
         "append mode only: start the query without outputMode('update')."
     ),
+    "[STATE_STORE_COMMIT_VALIDATION_FAILED]": (
+        "A function for foreachBatch returned before its micro-batch was read to the end, as after "
+        "limit, take, first, show or isEmpty, or without reading it, or it caught an exception of "
+        "Spark. Spark commits no such micro-batch; it runs again at the next start, and no record "
+        "is lost. Let the function read all rows first: rows.persist() and rows.count(), then take "
+        "or limit. If it does not want them, let it call "
+        "rows.write.format('noop').mode('overwrite').save()."
+    ),
 }
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from datetime import datetime, timedelta
 
 from dedup.causes import LINK, own_error
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 def _iso(time_ms: int) -> str:
@@ -29,6 +33,16 @@ class DedupError(Exception):
 
     def __str__(self) -> str:
         return self.text if self.remedy is None else f"{self.text}\n{LINK}{self.remedy}"
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the caller's lines, and none of this package's own."""
+        told = []
+        for frame in traceback.extract_tb(self.__traceback__):
+            if frame.filename.startswith(_PACKAGE):
+                break
+            if "IPython" not in frame.filename:
+                told += traceback.format_list([frame])
+        return [*told, f"{type(self).__name__}: {self}"]
 
     @property
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ from dedup.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from dedup.sinks.sink_source import SinkSource
 
 
 def register(spark: SparkSession) -> None:
@@ -29,6 +33,38 @@ def register(spark: SparkSession) -> None:
     ConfigError
         On PySpark 4.0.
     """
+    for source in _sources():
+        spark.dataSource.register(source)
+
+
+def check_sink(format_name: str, options: Mapping[str, object], schema: StructType) -> None:
+    """Refuse what a sink of this package would refuse when its query starts.
+
+    Parameters
+    ----------
+    format_name : str
+        Such as ``dedup_kafka``.
+    options : mapping of str to object
+        As ``writeStream.option`` takes them, the option ``checkpointLocation`` among them.
+    schema : StructType
+        What the sink is given.
+
+    Raises
+    ------
+    DedupError
+        What the sink would raise.
+    """
+    known = {source.name(): source for source in _sources()}
+    if format_name not in known:
+        raise ConfigError(f"sink={format_name!r} is no format of this package: {', '.join(known)}.")
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+    known[format_name](texts).work(schema)
+
+
+def _sources() -> tuple[type[SinkSource], ...]:
     from pyspark.sql import datasource
 
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
@@ -44,8 +80,6 @@ def register(spark: SparkSession) -> None:
     from dedup.lakehouse.lake_formats import DeltaSinkSource, IcebergSinkSource
     from dedup.postgres.postgres_format import PostgresSinkSource
 
-    spark.dataSource.register(KafkaSinkSource)
-    spark.dataSource.register(PostgresSinkSource)
-    spark.dataSource.register(FilesSinkSource)
-    spark.dataSource.register(DeltaSinkSource)
-    spark.dataSource.register(IcebergSinkSource)
+    return (
+        KafkaSinkSource, PostgresSinkSource, FilesSinkSource, DeltaSinkSource, IcebergSinkSource,
+    )  # fmt: skip

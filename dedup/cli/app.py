@@ -29,7 +29,7 @@ app = App(
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
     "6 cannot tell, 10-15 verdicts of watch, 130 interrupted.",
 )
-for command in (tune, check, run, compact, explain, watch, demo, prepare, remedies):
+for command in (run, demo, watch, check, explain, tune, compact, prepare, remedies):
     app.command()(command)
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(sink_app, name="sink")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dedup.core.duration import iso, span
+from dedup.core.duration import counted, iso, size, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
 if TYPE_CHECKING:
@@ -178,14 +178,19 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     line(
         "segments expired",
         n["segments_expired"],
-        f"{n['segments_deleted']:,} deleted, {_known(at['segments_pending'])} waiting",
+        f"{n['segments_deleted']:,} deleted; "
+        f"{_known(at['segments_pending'])} wait, merged ones too",
     )
     rows.add_section()
     line("GC watermark", iso(at["gc_watermark_ms"]) or "none yet", "older IDs are forgotten")
     line("GC lag", span(at["gc_lag_newest_ms"]), "behind the newest record")
     rows.add_section()
-    line("files", figures.files, f"{figures.batches:,} micro-batches")
-    line("seconds", f"{figures.seconds:.1f}", f"{figures.rows_per_second:,.0f} rows/s")
+    line("files", figures.files, counted(figures.batches, "micro-batch"))
+    line(
+        "seconds",
+        f"{figures.seconds:.1f}",
+        f"{figures.rows_per_second:,.0f} rows/s, without Spark's start",
+    )
     for name, value, note in notes:
         line(name, value, note)
     return rows
@@ -200,15 +205,3 @@ def _rate(counts: dict[str, int]) -> str:
 
 def _known(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
-
-
-def size(count: int | None) -> str:
-    """Write a number of bytes in the unit that suits it, e.g. ``1.5 MiB``."""
-    if count is None:
-        return "-"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")

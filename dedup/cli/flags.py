@@ -43,6 +43,7 @@ Stable = Annotated[
         "All copies of a record have the same timestamp. Fixed for ever.", "--stable-timestamps"
     ),
 ]
+LOG = option("DIR", "Metrics log: DIR of DedupListener(log=DIR), or OUTPUT of `dedup run`.")
 Buckets = Annotated[int | None, option("N", "Buckets per horizon.")]
 Fpr = Annotated[float | None, option("P", "False positives of the filters.")]
 StateBudget = Annotated[int | None, option("N", "Spark state of a shard.")]
@@ -101,8 +102,8 @@ def pairs(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
 _F = TypeVar("_F", bound=Flags)
 
 
-def command(flags: type[_F]) -> Callable[[Callable[[_F], Done]], Callable[..., None]]:
-    """Make a function of flags a command that typer can take.
+def command(flags: type[_F], example: str) -> Callable[[Callable[[_F], Done]], Callable[..., None]]:
+    """Make a function of flags a command that typer can take, with an example for its help.
 
     A field's annotation has its type, what `option`, `switch` or `argument` returns, and the panel
     of the help screen, if it is not the first.
@@ -113,6 +114,7 @@ def command(flags: type[_F]) -> Callable[[Callable[[_F], Done]], Callable[..., N
             finish(lambda: work(flags(**given)), as_json=given["as_json"])
 
         run.__name__, run.__doc__ = work.__name__, work.__doc__
+        run.example = example  # type: ignore[attr-defined]
         run.__signature__ = Signature(list(_parameters(flags)))  # type: ignore[attr-defined]
         return run
 

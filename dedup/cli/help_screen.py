@@ -23,8 +23,10 @@ class App(typer.Typer):
         super().__init__(cls=_Group, add_completion=False, no_args_is_help=True, **settings)
 
     def command(self, *names: Any, **settings: Any) -> Callable[[Any], Any]:
-        """Add a command, as typer does."""
-        return super().command(*names, **{"cls": _Command, **settings})
+        """Add a command, as typer does, with its example below the flags."""
+        return lambda run: super(App, self).command(
+            *names, **{"cls": _Command, "epilog": f"Example: {run.example}", **settings}
+        )(run)
 
 
 class _Plain:

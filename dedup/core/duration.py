@@ -1,4 +1,4 @@
-"""Durations as Spark users write them (``"7 days"``, ``timedelta``), and how times are written."""
+"""Durations as Spark users write them (``"7 days"``, ``timedelta``), and how amounts are shown."""
 
 from __future__ import annotations
 
@@ -140,3 +140,21 @@ def iso(time_ms: int | None) -> str | None:
     except OverflowError:
         return f"{time_ms} ms"
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, e.g. ``1 micro-batch`` and ``2 micro-batches``."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def size(count: int | None) -> str:
+    """Write a number of bytes in the unit that suits it, e.g. ``1.5 MiB``."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dedup.lazy import lazily
 
 if TYPE_CHECKING:
     from dedup.files.parquet import dedup_parquet
@@ -12,15 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["dedup_parquet", "files_sink", "published_files"]
 
-_HOMES = {
-    "dedup_parquet": "dedup.files.parquet",
-    "files_sink": "dedup.files.sink.files_function",
-    "published_files": "dedup.files.sink.published",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what needs Spark only when it is asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    __all__,
+    {
+        "dedup.files.parquet": "dedup_parquet",
+        "dedup.files.sink.files_function": "files_sink",
+        "dedup.files.sink.published": "published_files",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dedup.lazy import lazily
 
 if TYPE_CHECKING:
     from dedup.kafka.connector import add_connector, connector_jars, packages
@@ -36,28 +37,19 @@ __all__ = [
     "quarantined_records",
 ]
 
-_HOMES = {
-    "Avro": "dedup.kafka.source.value_formats",
-    "ConfluentAvro": "dedup.kafka.source.value_formats",
-    "Field": "dedup.kafka.source.record_columns",
-    "FromGroup": "dedup.kafka.source.start",
-    "FromOffsets": "dedup.kafka.source.start",
-    "Header": "dedup.kafka.source.record_columns",
-    "Json": "dedup.kafka.source.value_formats",
-    "OffsetsToGroup": "dedup.kafka.source.group_offsets",
-    "Registry": "dedup.kafka.source.registry",
-    "add_connector": "dedup.kafka.connector",
-    "connector_jars": "dedup.kafka.connector",
-    "kafka_records": "dedup.kafka.source.kafka_records",
-    "kafka_sink": "dedup.kafka.sink.function",
-    "packages": "dedup.kafka.connector",
-    "poison_counts": "dedup.kafka.source.poison",
-    "quarantined_records": "dedup.kafka.source.quarantine",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is asked for: neither Spark nor a client of Kafka is needed before."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    __all__,
+    {
+        "dedup.kafka.connector": "add_connector connector_jars packages",
+        "dedup.kafka.sink.function": "kafka_sink",
+        "dedup.kafka.source.group_offsets": "OffsetsToGroup",
+        "dedup.kafka.source.kafka_records": "kafka_records",
+        "dedup.kafka.source.poison": "poison_counts",
+        "dedup.kafka.source.quarantine": "quarantined_records",
+        "dedup.kafka.source.record_columns": "Field Header",
+        "dedup.kafka.source.registry": "Registry",
+        "dedup.kafka.source.start": "FromGroup FromOffsets",
+        "dedup.kafka.source.value_formats": "Avro ConfluentAvro Json",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dedup.lazy import lazily
 
 if TYPE_CHECKING:
     from dedup.lakehouse.lake_function import delta_sink, iceberg_sink
@@ -11,16 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["delta_once", "delta_sink", "iceberg_once", "iceberg_sink"]
 
-_HOMES = {
-    "delta_once": "dedup.lakehouse.spark_once",
-    "delta_sink": "dedup.lakehouse.lake_function",
-    "iceberg_once": "dedup.lakehouse.spark_once",
-    "iceberg_sink": "dedup.lakehouse.lake_function",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is asked for: neither Spark nor a library of tables is needed before."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    __all__,
+    {
+        "dedup.lakehouse.lake_function": "delta_sink iceberg_sink",
+        "dedup.lakehouse.spark_once": "delta_once iceberg_once",
+    },
+)

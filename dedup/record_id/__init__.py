@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dedup.lazy import lazily
 from dedup.record_id.canonical import of_values
 
 if TYPE_CHECKING:
@@ -13,17 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["IdRecipe", "from_columns", "from_file", "from_kafka", "of_values", "read_lines"]
 
-_HOMES = {
-    "IdRecipe": "dedup.record_id.recipe",
-    "from_columns": "dedup.record_id.recipe",
-    "from_file": "dedup.record_id.recipe",
-    "from_kafka": "dedup.record_id.recipe",
-    "read_lines": "dedup.record_id.lines",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what needs Spark only when it is asked for: producers make IDs without it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    __all__,
+    {
+        "dedup.record_id.lines": "read_lines",
+        "dedup.record_id.recipe": "IdRecipe from_columns from_file from_kafka",
+    },
+)

@@ -21,7 +21,7 @@ from dedup.checks.findings import (
 )
 from dedup.checks.memory_rules import workers_bytes
 from dedup.checks.speed_rules import PER_CORE_MAX
-from dedup.core.duration import format_ms, span
+from dedup.core.duration import counted, format_ms, span
 from dedup.core.sizing import interval
 from dedup.tune.candidates import WORTH, Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand, Sizing
@@ -276,8 +276,9 @@ def _memory(memory: WorkerMemory | None) -> Assessment | None:
         return None
     measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
     return fine(
-        f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for {memory.rows:,} "
-        f"records of a shard and micro-batch ({measured}), their columns apart. A share with "
+        f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for "
+        f"{counted(memory.rows, 'record')} of a shard and micro-batch ({measured}), not counting "
+        "the records' columns. A share with "
         f"its columns may take {SHARE_BYTES >> 20:,} MiB (max_shard_batch_bytes, its default); "
         f"for such shares an executor needs {workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for "
         "each of its cores outside of the JVM's heap (spark.executor.memoryOverhead). "

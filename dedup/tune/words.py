@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from dedup.core.duration import format_ms
+from dedup.core.duration import format_ms, size
 from dedup.tune.candidates import Candidate, Choice, value_of, written
 from dedup.tune.demand import Demand
 
@@ -36,13 +36,13 @@ def verdict(demand: Demand, choice: Choice) -> str:
     best = choice.recommended
     low, high = best.interval
     comes_to = (
-        f"{live_ids(demand, choice):,.0f} live IDs in {amount(best.total_bytes)}, "
+        f"{live_ids(demand, choice):,.0f} live IDs in {size(round(best.total_bytes))}, "
         f"{low:.2%} to {high:.2%} of new IDs cost a read ({best.reads_per_s:,.1f} reads/s)"
     )
     if not best.trial.filters_asked:
         comes_to = (
             f"{live_ids(demand, choice):,.0f} live IDs all fit into Spark state "
-            f"({amount(best.state_bytes)}): no filter is ever asked"
+            f"({size(round(best.state_bytes))}): no filter is ever asked"
         )
     if best is choice.today:
         options = ", ".join(written(*pair) for pair in asdict(best.sizing).items())

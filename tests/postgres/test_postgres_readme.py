@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 spark = (
     SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
 )
-made = spark.range(6).selectExpr("'o' || id AS order_id", "id * 1.5 AS amount")
+made = spark.range(6).selectExpr(
+    "'o' || id AS order_id", "id * 1.5 AS amount", "timestamp'2024-05-01 12:00:00' AS placed_at"
+)
 made.union(made.where("order_id = 'o3'")).coalesce(1).write.parquet("landing")
 schema = spark.read.parquet("landing").schema
 orders = spark.readStream.schema(schema).parquet("landing")
@@ -31,10 +33,17 @@ for each in (query, again, apart):
 def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(snippets) == 3
-    run(dsn, "CREATE TABLE orders_again (order_id text, amount numeric)",
-        "CREATE TABLE orders_once (order_id text, amount numeric)",
-        "CREATE TABLE order_copies (order_id text, amount numeric, verdict text)")  # fmt: skip
-    program = _BEFORE + "".join(snippets) + _AFTER
+    columns = "order_id text, amount numeric, placed_at timestamptz"
+    for table, more in (
+        ("orders_again", ""),
+        ("orders_once", ""),
+        ("order_copies", ", verdict text"),
+        ("late_orders", ", verdict text"),
+    ):
+        run(dsn, f"CREATE TABLE {table} ({columns}{more})")  # fmt: skip
+    # The first example runs at every start of the job.
+    again = "query.stop()\n" + snippets[0]
+    program = _BEFORE + snippets[0] + again + "".join(snippets[1:]) + _AFTER
     done = python(
         "-c", program.replace("postgresql://localhost/shop", dsn), cwd=tmp_path,
         env={"PYSPARK_PYTHON": sys.executable},

@@ -13,11 +13,12 @@ import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from dedup import DedupListener, check_query, dedup_by_id
+from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence
 from dedup.checks.findings import Finding, Level
 from dedup.cli.app import app as main
 from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
+from dedup.errors import ConfigError
 from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from tests.support import state_stores
@@ -186,3 +187,30 @@ def test_sources_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     assert file.complete
     assert _sources(spark.range(3)) is None
     assert _sources(object()) is None  # type: ignore[arg-type]  # as on Connect: no plan
+
+
+def test_a_sink_is_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    """What the sink would refuse behind `start()`: an option, a column, a folder, a library's."""
+    stream = spark.readStream.format("rate").load()
+    operator = dedup_by_id("value", horizon="1 hour", catalog=tmp_path / "catalog", verdict="said")
+    cp = tmp_path / "checkpoint"
+    files = {"path": str(tmp_path / "out"), "file.format": "csv"}
+
+    def refused(sink: tuple[str, dict[str, object]], words: str, **more: Any) -> None:
+        with pytest.raises(ConfigError, match=words):
+            check_query(stream, operator, sink=sink, **more)
+
+    # A checkpoint that is not there yet is one of a first start.
+    assert check_query(stream, operator, sink=("dedup_files", files), checkpoint=cp)
+    refused(
+        ("dedup_files", {**files, "file.formt": "csv"}), "Did you mean file.format", checkpoint=cp
+    )
+    nested = stream.selectExpr("struct(value) AS said")
+    refused(("dedup_files", files), "said", checkpoint=cp, written=nested)
+    refused(("dedup_kafka", {"kafka.bootstrap.servers": "localhost:1", "crate": True}), "crate")
+    refused(("dedup_postgres", {"dsn": "postgresql://nobody@localhost:1/x"}), "table")
+    refused(("dedup_delta", {"path": str(tmp_path / "t"), "create": "perhaps"}), "create")
+    refused(("kafka", {}), "no format of this package: dedup_kafka")
+    numbered = dedup_by_sequence("value", "value", expire_after="1 hour")
+    with pytest.raises(ConfigError, match="checkpointLocation"):
+        check_query(stream, numbered, sink=("dedup_files", files))

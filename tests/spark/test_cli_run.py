@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Reporter
+from dedup.cli.run.screen import show_plan
 from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.watch.work import looker
@@ -430,12 +432,17 @@ def test_a_lost_catalog_stops_the_run(job: Job) -> None:
     assert job.visible() == ["batch=0"]
 
 
-def test_a_dry_run_leaves_no_trace(job: Job) -> None:
+def test_a_dry_run_leaves_no_trace(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     planned = plan(job.made(duplicates=job.duplicates), spark=job.spark)
     assert not job.output.exists()
     assert not job.duplicates.exists()
-    assert planned["columns"] == "struct<id:string,x:string>"
+    assert planned["columns"] == {"id": "string", "x": "string"}
+    show_plan(planned)
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = next(n for n, line in enumerate(shown) if re.fullmatch("columns +id string", line))
+    assert shown[at + 1] == "x string"
+    assert not any("default" in line or "_format" in line for line in shown)
     assert (planned["files"], planned["shards"], planned["new_output"]) == (1, 2, True)
     assert planned["time"] == "the run's own clock"
     assert "an ID passes again in a run that comes later" in planned["notes"][0]

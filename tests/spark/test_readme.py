@@ -16,7 +16,7 @@ from tests.support.processes import python
 
 README = Path(__file__).parents[2] / "README.md"
 #: For how long the reader looks on; the tests look until there is something to see.
-LOOK = "query.awaitTermination(60)\n"
+LOOK = "query.awaitTermination(60)\nquery.stop()\n"
 LOAD = 'option("rowsPerSecond", 1000)'
 UNTIL_SEEN = """
 while sum(told.numInputRows > 0 for told in query.recentProgress) < 3:

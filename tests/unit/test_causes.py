@@ -85,6 +85,23 @@ def test_the_heap() -> None:
     assert out_of_memory("KeyError: MemoryErrors are told by their class") is None
 
 
+def test_a_function_for_foreach_batch_that_does_not_read_to_the_end() -> None:
+    """Spark names the state store; the exception before it says nothing."""
+    said = (
+        "[STATE_STORE_COMMIT_VALIDATION_FAILED] State store commit validation failed for batch 0."
+    )
+    outer = RuntimeError(
+        "[STREAM_FAILED] terminated with exception: Exception thrown in awaitResult:"
+    )
+    outer.__cause__ = RuntimeError(said)
+    found = cause(outer)
+    assert isinstance(found, ConfigError)
+    assert "rows.persist() and rows.count()" in found.text
+    assert cause_of(f"x\nCaused by: org.apache.Failed: {said}").startswith(
+        "ConfigError: A function"
+    )
+
+
 def test_an_error_of_ours_has_its_topic() -> None:
     assert own_error(_TRACE + _NULL_ID) == ("DataError", "null ID", "null-ids")
     other = own_error("dedup.errors.DataError: a\n\ndedup.errors.X: b\nRemedies: dedup remedies y")

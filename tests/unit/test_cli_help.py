@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,14 @@ def test_a_help_screen(path: tuple[str, ...]) -> None:
     assert RUNNER.invoke(app, [*path, "-h"]).stdout == shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 80
     assert "…" not in shown.stdout
+    command = COMMANDS[path]
+    if not hasattr(command, "commands"):
+        example = re.search(r"Example: (dedup .*)$", shown.stdout.rstrip(), re.DOTALL)
+        assert example is not None
+        program, *words = shlex.split(example[1])
+        assert (program, *words[: len(path)]) == ("dedup", *path)
+        # The real command line takes it.
+        command.make_context(path[-1], words[len(path) :])
     assert re.search(r"--help +-h ", shown.stdout)
     assert not re.search(r"<(bool|str|int|float|path|list)|[{}]|\[\[", shown.stdout)
     usage = re.search(r"Usage:.*", shown.stdout)

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
+from dedup.cli.run.output_folder import log_of
 from dedup.cli.tune.work import check_writable
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
@@ -316,3 +317,14 @@ def test_keys_of_a_sample_serve_in_a_trial() -> None:
     found = demand_of(TuneOptions(ids_per_day="1k", horizon="1 day"))
     assert found.keys is None
     assert synthetic_keys()(np.array([1]))[0] not in (own[0], own[1])
+
+
+def test_the_output_of_a_run_stands_for_its_log(tmp_path: Path) -> None:
+    (tmp_path / "_dedup.json").write_text("{}")
+    (tmp_path / "_metrics").mkdir()
+    given = ("--horizon", "1 day", "--query", "orders", "--late", "never")
+    assert f"{tmp_path}/_metrics tells of no query" in refused("--log", str(tmp_path))
+    log(tmp_path / "_metrics")
+    assert "late" in refused("--log", str(tmp_path), *given)
+    assert log_of(str(tmp_path)) == str(tmp_path / "_metrics")
+    assert log_of("elsewhere") == "elsewhere"

@@ -79,7 +79,7 @@ class AdoptFlags(Flags):
     ] = False
 
 
-@command(InspectFlags)
+@command(InspectFlags, "dedup catalog inspect catalog")
 def inspect(flags: InspectFlags) -> Done:
     """Say what a catalog holds."""
     from dedup import tools
@@ -90,7 +90,7 @@ def inspect(flags: InspectFlags) -> Done:
     return Done(OK, body, inspection_lines(body, list_segments=flags.list_segments))
 
 
-@command(CatalogFlags)
+@command(CatalogFlags, "dedup catalog verify catalog --checkpoint checkpoint")
 def verify(flags: CatalogFlags) -> Done:
     """Read every file of the catalog; exit with 3 if one is damaged or missing."""
     from dedup import tools
@@ -102,7 +102,7 @@ def verify(flags: CatalogFlags) -> Done:
     return Done(OK if found.ok else DAMAGE, body, verification_lines(body))
 
 
-@command(AcceptLossFlags)
+@command(AcceptLossFlags, "dedup catalog accept-loss catalog --segment NAME")
 def accept_loss(flags: AcceptLossFlags) -> Done:
     """Accept the loss of one damaged segment: its IDs may then be emitted once more.
 
@@ -114,7 +114,7 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
     return Done(OK, body, acceptance_lines(body))
 
 
-@command(VacuumFlags)
+@command(VacuumFlags, "dedup catalog vacuum catalog --checkpoint checkpoint --dry-run")
 def vacuum(flags: VacuumFlags) -> Done:
     """Delete what no manifest names: orphans and half-written files. Foreign files stay."""
     from dedup import tools
@@ -134,7 +134,7 @@ def vacuum(flags: VacuumFlags) -> Done:
     return Done(OK, body, vacuum_lines(body))
 
 
-@command(AdoptFlags)
+@command(AdoptFlags, "dedup catalog adopt catalog --checkpoint new-checkpoint")
 def adopt(flags: AdoptFlags) -> Done:
     """Make a new checkpoint that goes on with a catalog whose own is lost.
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dedup.cli.figures import size
+from dedup.core.duration import size
 
 WIDTH = 80
 _LABEL = 20

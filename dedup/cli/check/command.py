@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from dedup.cli import flags as shared
 from dedup.cli.ending import Done
 from dedup.cli.flags import Flags, argument, command, option, switch
 
@@ -15,7 +16,7 @@ class CheckFlags(Flags):
 
     checkpoint: Annotated[str, argument("DIR", "Checkpoint, or the OUTPUT of `dedup run`.")]
     catalog: Annotated[str | None, option("ROOT", "Path or URI of the catalog.")] = None
-    log: Annotated[str | None, option("DIR", "DedupListener(log=DIR): options, figures.")] = None
+    log: Annotated[str | None, shared.LOG] = None
     query: Annotated[str | None, option("ID", "ID or name that the query should have.")] = None
     conf: Annotated[list[str] | None, option("KEY=VALUE", "Spark setting of the next start.")] = (
         None
@@ -33,13 +34,13 @@ class CheckFlags(Flags):
         str | None, option("DURATION", "retention.ms: '7 days', or forever.")
     ] = None
     horizon: Annotated[str | None, option("DURATION", "Horizon of the next start.")] = None
-    late: Annotated[str | None, option("emit|drop", "late= of the next start.")] = None
+    late: Annotated[str | None, option("emit|drop", "What late= says at the next start.")] = None
     every: Annotated[
         bool, switch("List every rule that cannot be judged by what was given.", "--all")
     ] = False
 
 
-@command(CheckFlags)
+@command(CheckFlags, "dedup check checkpoint --log metrics")
 def check(flags: CheckFlags) -> Done:
     """Say which settings break the guarantee or cost speed, and what to change.
 

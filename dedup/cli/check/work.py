@@ -17,7 +17,7 @@ from dedup.cli.check.command import CheckFlags
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.flags import pairs
 from dedup.cli.properties import read_properties
-from dedup.cli.run.output_folder import RECORD, Record
+from dedup.cli.run.output_folder import RECORD, Record, log_of
 from dedup.cli.session import reading_session, stream_settings
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import choice, positive_ms, shuffle_partitions
@@ -66,7 +66,7 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     log = read_checkpoint(checkpoint)
     name = None
     if given.log is not None:
-        logged = _told(given.log, log.query_id)
+        logged = _told(log_of(given.log), log.query_id)
         name, facts = logged.name, _of_log(facts, logged)
         if facts.producers is not None:
             _check_flags(given, log.query_id)

@@ -24,7 +24,7 @@ class CompactFlags(Flags):
     ] = "1 hour"
 
 
-@command(CompactFlags)
+@command(CompactFlags, "dedup compact unique")
 def compact(flags: CompactFlags) -> Done:
     """Merge small files of each micro-batch, while others read the output and a query writes it.
 

@@ -23,7 +23,7 @@ class DemoFlags(TalkingFlags):
     seed: Annotated[int, option("N", "Same seed, same events.")] = 7
 
 
-@command(DemoFlags)
+@command(DemoFlags, "dedup demo --folder demo")
 def demo(flags: DemoFlags) -> Done:
     """Make up a stream with known duplicates, de-duplicate it, and check every figure."""
     from dedup.cli.demo import work

@@ -23,7 +23,7 @@ class ExplainFlags(Flags):
     query: Annotated[str | None, option("ID", "Which query.")] = None
 
 
-@command(ExplainFlags)
+@command(ExplainFlags, "dedup explain catalog order-42 --checkpoint checkpoint")
 def explain(flags: ExplainFlags) -> Done:
     """Say when a record ID was let through, where it is kept, and until when it is remembered.
 

@@ -18,7 +18,7 @@ class PrepareFlags(TalkingFlags):
     again: Annotated[bool, switch("Also where it was done before.", "--again")] = False
 
 
-@command(PrepareFlags)
+@command(PrepareFlags, "dedup prepare")
 def prepare(flags: PrepareFlags) -> Done:
     """Make later starts of Spark on this machine quicker: keep its Java classes in a file."""
     from dedup.cli.prepare import work

@@ -12,12 +12,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from dedup.cli.demo import made_events as made
-from dedup.cli.figures import size
 from dedup.cli.progress import Reporter
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.work import run
 from dedup.cli.session import last_line, spark_session
-from dedup.core.duration import format_ms
+from dedup.core.duration import format_ms, size
 from dedup.errors import DedupError
 from dedup.spark.driver.class_archive import cache_folder, class_archive, keep, use_option
 

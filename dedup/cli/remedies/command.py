@@ -18,7 +18,7 @@ class RemediesFlags(Flags):
     topic: Annotated[str | None, argument("[TOPIC]", "As the error's last line names it.")] = None
 
 
-@command(RemediesFlags)
+@command(RemediesFlags, "dedup remedies late")
 def remedies(flags: RemediesFlags) -> Done:
     """Say what to do about an error; without TOPIC, list what there is."""
     page = read_page()

@@ -68,7 +68,7 @@ class RunFlags(TalkingFlags):
         _TIME,
     ] = None
     lateness: Annotated[shared.Lateness, _TIME] = None
-    late: Annotated[str, option("emit|drop", "Late, unknown records."), _TIME] = "emit"
+    late: Annotated[str, option("emit|drop", "Late records whose ID is not known."), _TIME] = "emit"
     max_late: Annotated[
         float,
         option("PERCENT", "With --late drop, stop when more of the run's records are late."),
@@ -83,20 +83,20 @@ class RunFlags(TalkingFlags):
     idle_timeout: Annotated[
         str | None,
         option(
-            "DURATION", "After it nobody waits for a silent clock, or never. Default: 10 minutes."
+            "DURATION", "How long to wait for a silent clock; never: always. Default: 10 minutes."
         ),
         _TIME,
     ] = None
     order_by: Annotated[
         list[str] | None,
-        option("COL", "Of copies in one micro-batch with the same time the smallest goes on."),
+        option("COL", "Of copies in one micro-batch with one timestamp, keep the smallest COL."),
         _OUTPUT,
     ] = None
     guarantee: Annotated[
         str,
         option(
             "exactly-once|at-most-once|at-least-once",
-            "Judge each ID exactly, by the filters alone, or not at all.",
+            "Look IDs up, trust the filters, or check nothing.",
         ),
         _OUTPUT,
     ] = "exactly-once"
@@ -109,7 +109,7 @@ class RunFlags(TalkingFlags):
         str, option("drop|emit", "Duplicates that differ in a --check-payload column."), _OUTPUT
     ] = "drop"
     duplicates: Annotated[
-        Path | None, option("DIR", "Folder of the rows that do not go on."), _OUTPUT
+        Path | None, option("DIR", "Folder of the rows that are left out."), _OUTPUT
     ] = None
     verdict: Annotated[
         str | None,
@@ -175,7 +175,7 @@ class RunFlags(TalkingFlags):
         return RunOptions.make(**given)
 
 
-@command(RunFlags)
+@command(RunFlags, "dedup run events --id order_id --horizon '7 days' --output unique")
 def run(flags: RunFlags) -> Done:
     """De-duplicate a folder of files; run again, it takes only the files that are new.
 

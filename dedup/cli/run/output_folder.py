@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dedup.catalog.layout import certificate_path
+from dedup.cli.run.folders import METRICS
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
@@ -29,6 +30,12 @@ _FLAGS = {
     "file_format": "--format",
     "read_options": "--read-option",
 }
+
+
+def log_of(where: str) -> str:
+    """Return the metrics log of a run whose output is given, else the place itself."""
+    output = Path(where).expanduser()
+    return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

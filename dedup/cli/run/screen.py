@@ -12,6 +12,9 @@ from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.terminal import Terminal
 
+#: A narrower screen would break the notes behind the figures.
+_WIDTH_OF_NOTES = 70
+
 
 def time_of(options: RunOptions) -> str:
     """Return what the horizon is measured by."""
@@ -22,17 +25,23 @@ def show(outcome: RunOutcome, options: RunOptions) -> None:
     """Print the figures of a run."""
     why = "the column of --timestamp" if options.timestamp else "no --timestamp is given"
     title = f"dedup run {options.output}"
-    Terminal().print(table(outcome.figures, title, [("time", time_of(options), why)]))
+    console = Terminal()
+    shown = table(outcome.figures, title, [("time", time_of(options), why)])
+    if console.width < _WIDTH_OF_NOTES:
+        shown.columns.pop()
+    console.print(shown)
 
 
 def show_plan(plan: dict[str, Any]) -> None:
     """Print what `dedup run --dry-run` found."""
     rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
     for name, value in plan.items():
-        if name == "notes":
+        if name == "notes" or value is None:  # the help tells what is default
             continue
-        shown = "default" if value is None else "none" if value in ({}, []) else value
-        rows.add_row(name, " ".join(shown) if isinstance(shown, list) else str(shown))
+        if isinstance(value, dict):
+            value = [f"{key} {text}" for key, text in value.items()]
+        lines = value if isinstance(value, list) else [value]
+        rows.add_row(name.replace("_", " "), "\n".join(map(str, lines)) or "none")
     console = Terminal()
     console.print(rows)
     for note in plan["notes"]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dedup.cli.figures import size
 from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome, drain
 from dedup.cli.run.input.column_check import ColumnCheck
@@ -26,7 +25,9 @@ from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
+from dedup.core.duration import size
 from dedup.errors import ConfigError, DedupWarning
+from dedup.sinks.foreach_batch import columns_of
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 return {
                     **job.options.to_json(),
                     "shards": job.shards,
-                    "columns": columns.read.simpleString(),
-                    "output_columns": result.columns.simpleString(),
+                    "columns": dict(columns_of(columns.read)),
+                    "output_columns": dict(columns_of(result.columns)),
                     "output_format": file_format,
                     "output_options": settings,
                     "read_by": _by(by_spark[0] if by_spark else None),

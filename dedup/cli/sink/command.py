@@ -43,7 +43,7 @@ class InspectSinkFlags(Flags):
     ] = None
 
 
-@command(InspectSinkFlags)
+@command(InspectSinkFlags, "dedup sink inspect localhost:9092 orders-once --checkpoint checkpoint")
 def inspect(flags: InspectSinkFlags) -> Done:
     """Say what a sink of Kafka, or a folder of files, has published, and what is unfinished.
 

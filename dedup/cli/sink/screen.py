@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from dedup.cli.figures import size
+from dedup.core.duration import size
 
 _WIDTH = 80
 #: What is staged, by its role.

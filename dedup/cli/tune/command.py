@@ -21,7 +21,7 @@ class TuneFlags(Flags):
 
     ids_per_day: Annotated[str | None, option("N", "New IDs a day: 20M."), _LOAD] = None
     sample: Annotated[str | None, option("INPUT", "Files as of `dedup run`."), _LOAD] = None
-    log: Annotated[str | None, option("DIR", "DedupListener(log=DIR)."), _LOAD] = None
+    log: Annotated[str | None, shared.LOG, _LOAD] = None
     query: Annotated[str | None, option("ID", "Which of the log's."), _LOAD] = None
     catalog: Annotated[str | None, option("ROOT", "Catalog of a query."), _LOAD] = None
     checkpoint: Annotated[str | None, option("DIR", "Its checkpoint."), _LOAD] = None
@@ -58,7 +58,7 @@ class TuneFlags(Flags):
     quiet: Annotated[bool, switch("Tell of no progress.", "--quiet", "-q")] = False
 
 
-@command(TuneFlags)
+@command(TuneFlags, "dedup tune --ids-per-day 20M --horizon '7 days'")
 def tune(flags: TuneFlags) -> Done:
     """Measure what choices of filter sizing cost for a load, and recommend one.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dedup.catalog.repair.inspection import open_root
 from dedup.cli.catalog.work import snapshot
+from dedup.cli.run.output_folder import log_of
 from dedup.cli.tune.sample_files import read_sample
 from dedup.errors import ConfigError
 from dedup.tools import TuneOptions
@@ -37,6 +38,8 @@ def tune(given: dict[str, Any], read: dict[str, Any], html: Path | None, tell: P
     ConfigError
         If what was asked cannot be found out or sized, or the report cannot be written.
     """
+    if given["log"] is not None:
+        given["log"] = log_of(given["log"])
     if given["sample"] is not None:
         if not read["id"]:
             raise ConfigError("--sample needs --id: the column of the record ID.")

@@ -28,7 +28,7 @@ class WatchFlags(Flags):
     every: Annotated[float, option("SECONDS", "How often to look.", least=0.1, most=86_400)] = 2.0
 
 
-@command(WatchFlags)
+@command(WatchFlags, "dedup watch unique")
 def watch(flags: WatchFlags) -> Done:
     """Watch a running query: whether its GC watermark keeps up, and what holds it; q leaves.
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text
 
-from dedup.cli.figures import size
-from dedup.core.duration import iso, span
+from dedup.core.duration import iso, size, span
 from dedup.core.metrics import STAGES
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, SequenceMetrics
 from dedup.monitor.watched import PacedBatch, Watched

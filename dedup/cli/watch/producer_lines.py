@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from dedup.checks.producer_rules import NEARLY_FULL
-from dedup.cli.figures import size
 from dedup.cli.watch.figure_line import figure, rate, share_lines
+from dedup.core.duration import size
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.monitor.watched import Watched
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from dedup.cli.figures import size
 from dedup.cli.watch.figure_line import HEIGHT, LABEL, VALUE, WIDTH, figure, rate, share_lines
 from dedup.cli.watch.history import history, took
 from dedup.cli.watch.producer_lines import producer_lines
-from dedup.core.duration import iso, span
+from dedup.core.duration import iso, size, span
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.monitor.health import Status
@@ -246,7 +245,8 @@ def _sources(one: Watched, room: int) -> list[Text]:
         return []
     lines = [Text("slowest source partitions", style="bold")]
     for name, time_ms, idle in named[: room - 1]:
-        behind_ms = None if last.newest_ms is None else last.newest_ms - time_ms
+        # A partition may be ahead by less than a second.
+        behind_ms = None if last.newest_ms is None else max(0, last.newest_ms - time_ms)
         why = "  idle, nobody waits" if idle else ""
         lines.append(Text(f"{span(behind_ms):>{LABEL - 1}} {name}{why}"))
     return lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -13,8 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dedup.cli.printing import say, while_read
-from dedup.cli.run.folders import METRICS
-from dedup.cli.run.output_folder import RECORD
+from dedup.cli.run.output_folder import log_of
 from dedup.cli.stop import StopRequest
 from dedup.cli.terminal import Terminal
 from dedup.cli.watch.figure_line import WIDTH
@@ -41,7 +39,7 @@ def looker(where: str, query: str | None) -> Look:
         for a URL with a password.
     """
     is_url = where.lower().startswith(("http://", "https://"))
-    look_at_all = _endpoint(where) if is_url else _folder(_log_of(where), query)
+    look_at_all = _endpoint(where) if is_url else _folder(log_of(where), query)
 
     def look() -> tuple[list[Watched], str | None]:
         watched, trouble = look_at_all(wall_clock_ms())
@@ -56,12 +54,6 @@ def looker(where: str, query: str | None) -> Look:
         return found, trouble
 
     return look
-
-
-def _log_of(where: str) -> str:
-    """The metrics log of a run where its output is given."""
-    output = Path(where).expanduser()
-    return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
 def _folder(where: str, query: str | None) -> Callable[[int], tuple[list[Watched], str | None]]:

@@ -21,7 +21,7 @@ from dedup.core.option_rules import shuffle_partitions
 from dedup.errors import ConfigError
 from dedup.spark import versions
 from dedup.spark.driver import checks, columns
-from dedup.spark.driver.options import ColumnOrName, Options, several
+from dedup.spark.driver.options import ColumnOrName, Options, as_call, several
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.executor import wire
 from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
@@ -45,6 +45,11 @@ class Operator:
     """A transformation from DataFrame to DataFrame, as `dedup_by_id` makes it."""
 
     options: Options
+
+    def __repr__(self) -> str:
+        from dedup.spark.driver.operator import dedup_by_id
+
+        return as_call(dedup_by_id, self.options)
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """Return the DataFrame de-duplicated.

@@ -16,7 +16,7 @@ from dedup.checks.findings import Finding, Level, in_order
 from dedup.checks.rules import advise
 from dedup.errors import ConfigError
 from dedup.machine import machine_bytes
-from dedup.spark.driver.build import Operator, plan_of
+from dedup.spark.driver.build import Operator, plan_of, with_verdict
 from dedup.spark.driver.checks import local_cores
 from dedup.spark.driver.going_on import check_going_on
 from dedup.spark.driver.kafka_topics import ask_brokers
@@ -32,6 +32,8 @@ def check_query(
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     kafka_retention: str | timedelta | None = None,
+    sink: tuple[str, Mapping[str, object]] | None = None,
+    written: DataFrame | None = None,
 ) -> list[Finding]:
     """Return what breaks the guarantee or costs speed in a query that is about to start.
 
@@ -53,6 +55,14 @@ def check_query(
     kafka_retention : str or timedelta, optional
         How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
         ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
+    sink : tuple of str and mapping, optional
+        A format of this package and its options, such as ``("dedup_files", {"path": "orders"})``.
+        Columns, options and the sink's server or folder are then looked at as the query would do
+        it after ``start()``, which may make an empty folder, or a table or topic of the sink's own.
+        `checkpoint` stands in for the option ``checkpointLocation``.
+    written : DataFrame, optional
+        What goes to `sink`, where the query changes columns behind the operator. Default: what the
+        operator returns.
 
     Returns
     -------
@@ -64,7 +74,7 @@ def check_query(
     ------
     ConfigError
         If `kafka_retention` cannot be read, the operator is another one, or the query does not fit
-        its checkpoint.
+        its checkpoint or its sink.
     CatalogError
         If the checkpoint has a memory whose catalog is missing or damaged.
 
@@ -76,6 +86,8 @@ def check_query(
         raise ConfigError(
             f"{operator!r:.80} is no operator: give what dedup_by_id or dedup_by_sequence returned."
         )
+    if sink is not None:
+        _check_sink(df, operator, *sink, checkpoint, written)
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = _Settings(spark)
@@ -119,6 +131,24 @@ def check_query(
     if checkpoint is not None:
         findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
     return findings
+
+
+def _check_sink(
+    df: DataFrame,
+    operator: Operator | SequenceOperator,
+    format_name: str,
+    given: Mapping[str, object],
+    checkpoint: str | os.PathLike[str] | None,
+    written: DataFrame | None,
+) -> None:
+    # Formats of all rooms meet there: this room itself knows none of them.
+    from dedup.formats import check_sink
+
+    at = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
+    schema = (
+        with_verdict(df, operator.options.verdict, (), ()) if written is None else written.schema
+    )
+    check_sink(format_name, at | dict(given), schema)
 
 
 def _of_sequences(

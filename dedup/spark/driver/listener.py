@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -97,6 +99,13 @@ class DedupListener(StreamingQueryListener):
             exporter = Exporter()
             self.prometheus_port = serve(exporter, prometheus_port, prometheus_address)
         self._runs = Runs(written, exporter)
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Hear of no more events as Python ends: Spark would print an error for each of them."""
+        with suppress(Exception):
+            if (spark := SparkSession.getActiveSession()) is not None:
+                spark.streams.removeListener(self)
 
     def watched(self) -> list[Watched]:
         """Return every query as it is now: health, rates and sizes, as ``dedup watch`` shows them.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
+from inspect import signature
 from typing import Literal, TypeAlias, TypeVar
 
 from pyspark.sql import Column
@@ -250,3 +251,18 @@ def several(given: _One | Sequence[_One]) -> Iterator[_One]:
         yield from given
     else:
         yield given
+
+
+def as_call(function: Callable[..., object], options: object) -> str:
+    """Return how an operator was made: the options that are not a function's defaults."""
+    told = []
+    for name, parameter in signature(function).parameters.items():
+        value, default = getattr(options, name), parameter.default
+        if isinstance(value, tuple) and len(value) == 1:
+            (value,) = value
+        if name == "catalog" and isinstance(value, (str, os.PathLike)):
+            value = Root(value).url()  # without credentials
+        # A Column's == is no comparison.
+        if value is not default and (type(value) is not type(default) or value != default):
+            told.append(f"{name}={value!r}")
+    return f"{function.__name__}({', '.join(told)})"

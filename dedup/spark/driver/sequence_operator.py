@@ -15,7 +15,7 @@ from dedup.catalog.fit import Accepted
 from dedup.core.duration import duration_ms
 from dedup.core.sequence import RANGES, SEQUENCE_VERDICTS, Handling
 from dedup.spark.driver import build, checks, columns
-from dedup.spark.driver.options import ColumnOrName, ColumnsOption, several
+from dedup.spark.driver.options import ColumnOrName, ColumnsOption, as_call, several
 from dedup.spark.driver.sequence_options import SequenceOptions
 from dedup.spark.executor.group import STATE_SCHEMA
 from dedup.spark.executor.pack import pack
@@ -172,6 +172,9 @@ class SequenceOperator:
     """A transformation from DataFrame to DataFrame, as `dedup_by_sequence` makes it."""
 
     options: SequenceOptions
+
+    def __repr__(self) -> str:
+        return as_call(dedup_by_sequence, self.options)
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """Return the DataFrame de-duplicated.
