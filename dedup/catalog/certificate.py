@@ -14,7 +14,7 @@ from dedup.catalog.definition import Definition
 from dedup.catalog.document import checksum, from_document, to_document
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import OtherVersion, array, integer, mapping, text
+from dedup.core.parse import OtherVersion, array, integer, mapping, name, text
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
 #: Written now; the one before, which has no definitions, is read for ever.
@@ -108,7 +108,7 @@ class Certificate:
         if type(fields["stable_timestamps"]) is not bool:
             raise ValueError("stable timestamps are neither true nor false")
         read = cls(
-            query_id=text(fields["query_id"]),
+            query_id=name(fields["query_id"]),
             id_columns=tuple((text(name), text(kind)) for name, kind in columns),
             encoding=text(fields["encoding"]),
             timestamp_source=text(fields["timestamp_source"]),

@@ -96,6 +96,21 @@ def test_a_copy_of_the_checkpoint_and_an_older_one_are_refused(sink: Sink) -> No
     assert sink.numbers() == once(8)
 
 
+def test_the_server_may_have_another_address(sink: Sink, tmp_path: Path, dsn: str) -> None:
+    moved = Sink(dsn.replace("127.0.0.1", "localhost"), tmp_path)
+    moved.batch("run2", 1, [3], [4, 5])
+    moved.batch("run2", 2, [6])
+    assert sink.numbers() == once(7)
+
+
+def test_after_an_adoption_the_sink_has_a_new_name(sink: Sink, tmp_path: Path, dsn: str) -> None:
+    """The new checkpoint has the old query's ID, and counts micro-batches from 0."""
+    with pytest.raises(SinkError, match="After `dedup catalog adopt` the sink needs a new name"):
+        Sink(dsn, tmp_path / "new").batch("again", 0, [6])
+    Sink(dsn, tmp_path / "new", name="again").batch("again", 0, [6])
+    assert sink.numbers() == once(7)
+
+
 @pytest.mark.parametrize("rows", ["before", "between"])
 def test_a_frozen_attempt_is_disconnected_and_refused(
     sink: Sink, tmp_path: Path, dsn: str, rows: str

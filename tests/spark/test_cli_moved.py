@@ -85,6 +85,7 @@ def test_a_half_done_micro_batch_is_finished_in_the_new_place(
 
 def test_other_files_are_refused(job: Job, tmp_path: Path) -> None:
     given(job, 3)
+    assert "no run has written to" in job.fails(moved_from=tmp_path).message
     job()
     before = {p: p.read_bytes() for p in job.output.rglob("*") if p.is_file()}
     old = move_input(job)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dedup.catalog.certificate import Certificate
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.gc.runs import read_lineage, write_lineage
@@ -40,6 +41,7 @@ from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import StagedSlice
 from dedup.spark.driver.checkpoint_log import read_progress
 from dedup.spark.driver.file_log import FileLog
+from tests.support.catalog import certificate
 
 BAD = ["/home/victim", "../victim", "x/../../victim", "..", ".hidden", "", "a/b", "x\0y", 7, None]
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -116,7 +118,12 @@ def in_a_manifest_of_slices(name: Any, folder: Path) -> None:
     staging.manifest(3, [StagedSlice(0, Content(1, 2, 3), name)])
 
 
+def in_a_certificate(name: Any, folder: Path) -> None:
+    Certificate.from_bytes(replace(certificate(), query_id=name).to_bytes(), "here")
+
+
 PLACES = [
+    in_a_certificate,
     as_segment,
     as_expired,
     as_list_of_expired,

@@ -47,7 +47,7 @@ def looker(where: str, query: str | None) -> Look:
         if not found:
             subject = f"nothing of query {query}" if query else "of no query yet"
             raise ConfigError(
-                f"{where} tells {subject}: a query appears with its first micro-batch after "
+                f"{where} tells {subject}: a query appears with its first records after "
                 "spark.streams.addListener(DedupListener(...)); one that failed before that is "
                 f"in the driver's log alone{f'. {trouble}' if trouble else ''}"
             )

@@ -24,7 +24,11 @@ def move_input(options: RunOptions, note: Note) -> None:
         If INPUT was elsewhere before, or holds other files; nothing has changed then.
     """
     record, new = Record.read(options.output), options.input
-    if options.moved_from is None or record is None or record.options["input"] == str(new):
+    if options.moved_from is None:
+        return
+    if record is None:
+        raise _refused(f"--moved-from has no meaning: no run has written to {options.output} yet.")
+    if record.options["input"] == str(new):
         return
     old = Path(record.options["input"])
     if old not in (options.moved_from, options.moved_from.resolve()):
