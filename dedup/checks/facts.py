@@ -136,8 +136,6 @@ class Facts:
         The catalog's path where it is a local one.
     does_not_last : str or None
         Why the ID or the timestamp is another one at a replay, where the plan shows it.
-    records, late_records : int or None
-        Of the recent micro-batches.
     concerns : tuple of (str, str, str), or None
         What is wrong by the log's last micro-batches: ``LATE`` and the like, why, and the topic
         of REMEDIES.md.
@@ -174,8 +172,6 @@ class Facts:
     shared_local: bool | None = None
     catalog_local: str | None = None
     does_not_last: str | None = None
-    records: int | None = None
-    late_records: int | None = None
     concerns: tuple[tuple[str, str, str], ...] | None = None
     batch_records_max: int | None = None
     batch_took_max_ms: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dedup.checks.facts import FOREVER_MS, HOW_CORES, HOW_OPTIONS, Facts, Source, whole_number
 from dedup.checks.findings import Assessment, Takes, breaks, costs, fine, unknown
-from dedup.core.duration import format_ms
+from dedup.core.duration import counted, format_ms
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -129,13 +129,10 @@ def source_clocks(facts: Facts) -> Assessment | None:
         harm += ' (late taken to be "emit", the default; else give --late drop)'
     lateness = "lateness" if facts.lateness_ms is None else in_days(facts.lateness_ms)
     behind = "behind" if facts.lateness_ms == 0 else f"more than {lateness} behind"
-    seen = ""
-    if facts.late_records and facts.records:
-        seen = f" {facts.late_records:,} of the last {facts.records:,} records were late."
     return breaks(
         f"All partitions of {named(kafka)} share one clock, the newest timestamp of "
         f"all: records of a partition that is {behind} the others, say after an outage, are late "
-        f"and {harm}.{seen}",
+        f"and {harm}.",
         'source_partition=["topic", "partition"]',
     )
 
@@ -199,8 +196,7 @@ def in_days(duration_ms: int) -> str:
     if duration_ms >= FOREVER_MS:
         return "ever"
     if duration_ms % _DAY_MS == 0:
-        days = duration_ms // _DAY_MS
-        return f"{days} day{'' if days == 1 else 's'}"
+        return counted(duration_ms // _DAY_MS, "day")
     return format_ms(duration_ms)
 
 

@@ -147,7 +147,7 @@ def _judge(
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
     if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return Status.STOPPED, f"silent for {span(silent_ms)}"
-    found = _concerns(last, samples)
+    found = concerns(samples)
     status = found[0].status if found else Status.OK
     reason = "; ".join(map(str, found)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
     if pause_ms is not None:
@@ -179,10 +179,7 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
 
 def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     """Return what is wrong with a query by its last micro-batches, what matters most first."""
-    return _concerns(_window(samples), samples)
-
-
-def _concerns(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> list[Concern]:
+    last = _window(samples)
     found = [_lag(last, _of_checkpoint(samples)[-HISTORY:])] if _tells_lag(last) else []
     found += [_future(last), _late(last)]
     return [concern for concern in found if concern is not None]
@@ -205,14 +202,14 @@ def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
 
 def _future(last: tuple[TimedBatch, ...]) -> Concern | None:
     share = share_of("future", (batch for _, batch in last))
-    reason = f"{share:.0%} of the records have a timestamp in the future, and count as now"
-    return Concern(Status.FUTURE, reason, remedy="future") if share else None
+    why = f"{share:.0%} of the records have a timestamp in the future, and count as now"
+    return Concern(Status.FUTURE, why, remedy="future") if share else None
 
 
 def _late(last: tuple[TimedBatch, ...]) -> Concern | None:
     share = share_of("late", (batch for _, batch in last))
-    reason = f"{share:.0%} of the records are late"
-    return Concern(Status.LATE, reason, remedy="late") if share else None
+    why = f"{share:.0%} of the records are late"
+    return Concern(Status.LATE, why, remedy="late") if share else None
 
 
 def _patience_ms(last: tuple[TimedBatch, ...]) -> int:

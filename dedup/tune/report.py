@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -96,4 +97,4 @@ def _finding(finding: Finding) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))

@@ -181,7 +181,6 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
     facts = replace(
         facts,
         shards=every[-1].shards,
-        records=sum(batch.records_in for batch in every),
         batch_records_max=max(batch.records_in for batch in every),
         batch_took_max_ms=max(batch.batch_ms for batch in every) or None,
         concerns=tuple(
@@ -214,7 +213,6 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         guarantee=facts.guarantee
         or next((batch.guarantee for batch in reversed(batches) if batch.guarantee), None),
         event_time=True if named else None,
-        late_records=sum(batch.late for batch in batches),
     )
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from dedup.core.duration import size
+from dedup.core.duration import counted, size
 
 _WIDTH = 80
 #: What is staged, by its role.
@@ -61,7 +61,7 @@ def folder_lines(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _files(count: int, nbytes: int) -> str:
-    return f"{count:,} file{'' if count == 1 else 's'}, {size(nbytes)}"
+    return f"{counted(count, 'file')}, {size(nbytes)}"
 
 
 def _table(slots: list[dict[str, Any]]) -> Iterator[str]:
