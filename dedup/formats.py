@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -37,31 +38,41 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(source)
 
 
-def check_sink(format_name: str, options: Mapping[str, object], schema: StructType) -> None:
+def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
     """Refuse what a sink of this package would refuse when its query starts.
 
     Parameters
     ----------
-    format_name : str
-        Such as ``dedup_kafka``.
-    options : mapping of str to object
-        As ``writeStream.option`` takes them, the option ``checkpointLocation`` among them.
+    sink : tuple of str and mapping, or SinkFunction
+        A format and its options, or what a function such as `postgres_sink` returned.
     schema : StructType
         What the sink is given.
+    checkpoint : str or PathLike, optional
+        For the option ``checkpointLocation``.
 
     Raises
     ------
     DedupError
         What the sink would raise.
     """
+    from dedup.sinks.foreach_batch import SinkFunction
+
+    if isinstance(sink, SinkFunction):
+        sink.check(schema)
+        return
     known = {source.name(): source for source in _sources()}
-    if format_name not in known:
-        raise ConfigError(f"sink={format_name!r} is no format of this package: {', '.join(known)}.")
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
-    known[format_name](texts).work(schema)
+    match sink:
+        case (str(name), Mapping() as given) if name in known:
+            options = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
+            for option, value in given.items():
+                options[option] = str(value).lower() if isinstance(value, bool) else str(value)
+            known[name](options).work(schema)
+        case _:
+            raise ConfigError(
+                "sink= takes a format of this package and its options, such as ('dedup_files', "
+                "{'path': 'orders'}), or what a function such as postgres_sink returned. Formats "
+                f"are {', '.join(known)}."
+            )
 
 
 def _sources() -> tuple[type[SinkSource], ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
-from dedup.cli.printing import say, while_read
+from dedup.cli.printing import ShownLog, say, while_read
 from dedup.cli.version import version_lines
 from dedup.errors import MissingExtraError
 
@@ -21,6 +22,8 @@ _EXTRA_OF = {
 
 def main() -> None:
     """Run the command and leave with its exit code."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(ShownLog())
     if sys.argv[1:] == ["--version"]:
         # Asked for most where something is missing: it needs no extra.
         with while_read():

@@ -5,6 +5,7 @@ It needs no extra, so that the command can print what is missing.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -29,6 +30,14 @@ def shown(text: str) -> str:
 def say(text: object, *, as_error: bool = False) -> None:
     """Print a line, by default on stdout."""
     print(shown(str(text)), file=sys.stderr if as_error else sys.stdout)
+
+
+class ShownLog(logging.Formatter):
+    """Writes a line of a log as `say` writes one; main() gives it to what logging prints."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without what steers a terminal."""
+        return shown(super().format(record))
 
 
 @contextmanager

@@ -125,6 +125,10 @@ class SinkFunction(NamedSink):
         self._rows[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
+    def check(self, schema: StructType) -> None:
+        """Refuse what the first micro-batch of these columns would be refused for."""
+        self._ready(schema)
+
     def _refuse_another(self, query_id: str, start: str, batch_id: int) -> None:
         """Refuse a micro-batch that another function of this name has published in this start."""
         last_start, last_batch_id, token = _published.get((query_id, self.sink), ("", -1, ""))

@@ -19,6 +19,7 @@ from dedup.cli.app import app as main
 from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
 from dedup.errors import ConfigError
+from dedup.files import files_sink
 from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from tests.support import state_stores
@@ -196,7 +197,7 @@ def test_a_sink_is_refused_before_the_start(spark: SparkSession, tmp_path: Path)
     cp = tmp_path / "checkpoint"
     files = {"path": str(tmp_path / "out"), "file.format": "csv"}
 
-    def refused(sink: tuple[str, dict[str, object]], words: str, **more: Any) -> None:
+    def refused(sink: Any, words: str, **more: Any) -> None:
         with pytest.raises(ConfigError, match=words):
             check_query(stream, operator, sink=sink, **more)
 
@@ -210,7 +211,11 @@ def test_a_sink_is_refused_before_the_start(spark: SparkSession, tmp_path: Path)
     refused(("dedup_kafka", {"kafka.bootstrap.servers": "localhost:1", "crate": True}), "crate")
     refused(("dedup_postgres", {"dsn": "postgresql://nobody@localhost:1/x"}), "table")
     refused(("dedup_delta", {"path": str(tmp_path / "t"), "create": "perhaps"}), "create")
-    refused(("kafka", {}), "no format of this package: dedup_kafka")
+    for strange in (("kafka", {}), "dedup_files", ("dedup_files",), print):
+        refused(strange, "Formats are dedup_kafka")
+    function = files_sink(str(tmp_path / "other"), checkpoint=str(cp), file_format="csv")
+    assert check_query(stream, operator, sink=function)
+    refused(function, "said", written=nested)
     numbered = dedup_by_sequence("value", "value", expire_after="1 hour")
     with pytest.raises(ConfigError, match="checkpointLocation"):
         check_query(stream, numbered, sink=("dedup_files", files))

@@ -127,6 +127,17 @@ def test_arguments_that_a_shell_made_of_file_names() -> None:
     assert r"a\x1b" in CliRunner().invoke(app, ["catalog", "inspect", f"/none/{EVIL[:6]}"]).output
 
 
+def test_warnings_of_a_log() -> None:
+    """As Python prints them where nobody has set up logging."""
+    program = (
+        "import logging, sys; sys.argv[1:] = ['--version']\n"
+        "from dedup.cli.main import main; main()\n"
+        f"logging.getLogger('dedup').warning('query %s', {EVIL!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
+    assert done.stderr.decode() == f"query {SAFE}\n"
+
+
 @pytest.mark.parametrize("arguments", ["--version", "--version --json"])
 def test_a_reader_that_leaves_early_is_no_error(arguments: str) -> None:
     command = f"'{sys.executable}' -m dedup.cli.main {arguments} | true"

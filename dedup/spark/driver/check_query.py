@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -32,7 +32,7 @@ def check_query(
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     kafka_retention: str | timedelta | None = None,
-    sink: tuple[str, Mapping[str, object]] | None = None,
+    sink: tuple[str, Mapping[str, object]] | Callable[[DataFrame, int], None] | None = None,
     written: DataFrame | None = None,
 ) -> list[Finding]:
     """Return what breaks the guarantee or costs speed in a query that is about to start.
@@ -55,11 +55,12 @@ def check_query(
     kafka_retention : str or timedelta, optional
         How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
         ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
-    sink : tuple of str and mapping, optional
-        A format of this package and its options, such as ``("dedup_files", {"path": "orders"})``.
-        Columns, options and the sink's server or folder are then looked at as the query would do
-        it after ``start()``, which may make an empty folder, or a table or topic of the sink's own.
-        `checkpoint` stands in for the option ``checkpointLocation``.
+    sink : tuple of str and mapping, or callable, optional
+        A format of this package and its options, such as ``("dedup_files", {"path": "orders"})``,
+        or what a function such as `postgres_sink` returned. Its options, the columns, and its
+        server or folder are then checked as they would be after ``start()``, which may make an
+        empty folder, or a table or topic of the sink. `checkpoint` stands in for the option
+        ``checkpointLocation``.
     written : DataFrame, optional
         What goes to `sink`, where the query changes columns behind the operator. Default: what the
         operator returns.
@@ -87,7 +88,11 @@ def check_query(
             f"{operator!r:.80} is no operator: give what dedup_by_id or dedup_by_sequence returned."
         )
     if sink is not None:
-        _check_sink(df, operator, *sink, checkpoint, written)
+        # Formats of all rooms meet there: this room itself knows none of them.
+        from dedup.formats import check_sink
+
+        output = with_verdict(df, operator.options.verdict, (), ())
+        check_sink(sink, output if written is None else written.schema, checkpoint)
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = _Settings(spark)
@@ -131,24 +136,6 @@ def check_query(
     if checkpoint is not None:
         findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
     return findings
-
-
-def _check_sink(
-    df: DataFrame,
-    operator: Operator | SequenceOperator,
-    format_name: str,
-    given: Mapping[str, object],
-    checkpoint: str | os.PathLike[str] | None,
-    written: DataFrame | None,
-) -> None:
-    # Formats of all rooms meet there: this room itself knows none of them.
-    from dedup.formats import check_sink
-
-    at = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
-    schema = (
-        with_verdict(df, operator.options.verdict, (), ()) if written is None else written.schema
-    )
-    check_sink(format_name, at | dict(given), schema)
 
 
 def _of_sequences(
