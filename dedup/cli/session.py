@@ -15,6 +15,7 @@ from pathlib import Path
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
+from dedup.cli.printing import ShownLog
 from dedup.cli.stop import StopRequest
 from dedup.errors import DedupError, MissingExtraError
 from dedup.spark.driver.class_archive import class_archive, use_option, write_option
@@ -95,6 +96,7 @@ def spark_session(
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
         handler.addFilter(_is_news)
+        handler.setFormatter(ShownLog())
         logging.getLogger().addHandler(handler)
         try:
             yield session

@@ -52,6 +52,7 @@ def test_python(tmp_path: Path) -> None:
     done = run(["-c", program], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "FutureWarning" not in done.stderr, "what workers print comes to the reader's screen"
+    assert "Py4JException" not in done.stderr, "the listener leaves before Python is gone"
     ids = re.findall(r"\|(order-\d+)\|", done.stdout)
     assert ids
     assert len(ids) == len(set(ids))
