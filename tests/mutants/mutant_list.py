@@ -662,4 +662,32 @@ MUTANTS = (
         "if False:",
         "spark/test_cli_moved.py",
     ),
+    _mutant(
+        "a pause that happened once excuses the next one",
+        "monitor/health.py",
+        "usual_ms = pauses_ms[-2:][0] if pauses_ms else 0",
+        "usual_ms = pauses_ms[-1] if pauses_ms else 0",
+        "unit/test_monitor_health.py",
+    ),
+    _mutant(
+        "a third of clamped records is no verdict",
+        "monitor/health.py",
+        "found += [_future(last), _late(last)]",
+        "found += [_late(last)]",
+        "unit/test_monitor_health.py",
+    ),
+    _mutant(
+        "a connection may be silent for ever",
+        "monitor/prometheus.py",
+        "request.shutdown(socket.SHUT_RDWR)",
+        "pass",
+        "unit/test_endpoint.py",
+    ),
+    _mutant(
+        "a value's escape codes reach the terminal through a table",
+        "cli/terminal.py",
+        "yield segment if control else Segment(shown(text), style)",
+        "yield segment",
+        "unit/test_cli_printing.py",
+    ),
 )  # fmt: skip
