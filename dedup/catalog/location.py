@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 
 from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
 from dedup.errors import CatalogError, ConfigError, DedupError
+from dedup.redaction import without_secrets
 
 FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 
@@ -28,7 +29,8 @@ class Location:
                     f"the catalog is {where!r}; give a path, a URI or a function as text or Path"
                 )
             if text != text.strip() and scheme_of(text.strip()) is not None:
-                raise ConfigError(f"{shown(text.strip())!r} has blanks around it; leave them out")
+                plain = without_credentials(text.strip())
+                raise ConfigError(f"{plain!r} has blanks around it; leave them out")
             if not text:
                 raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
             check_known(text)
@@ -97,7 +99,8 @@ class Location:
         assert isinstance(self._where, str)
         # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
         plain = without_credentials(self._where)
-        begins = f"cannot use {plain!r} as catalog: {error_text(exc).replace(self._where, plain)}"
+        said = without_secrets(error_text(exc).replace(self._where, plain), {"uri": self._where})
+        begins = f"cannot use {plain!r} as catalog: {said}"
         if "libjvm" in str(exc) or "libhdfs" in str(exc):
             return ConfigError(
                 f"{begins}; for hdfs:// JAVA_HOME must name a JDK, HADOOP_HOME a Hadoop that has "

@@ -73,10 +73,12 @@ def check_local(where: str, option: str) -> None:
 
 
 def shown(where: str) -> str:
-    """Return a path or a well-formed URI for people to read, without credentials."""
+    """Return a path or a URI for people to read, without credentials."""
     scheme = scheme_of(where)
     if scheme is None:
         return where
+    if not re.match(r"[^/]*//[^/]*@", where):
+        return without_credentials(where)  # a key may have a slash in it
     if scheme in _CONTAINER_FIRST:
         bare = re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1@", where)
     else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dedup.causes import out_of_memory, spark_cause
 from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause
+from dedup.redaction import without_secrets
 
 OK = 0
 FAILED = 1
@@ -38,7 +39,7 @@ def explain(error: BaseException) -> Failure:
     ours = cause(error)
     if ours is not None:
         return Failure(ours.text, _exit_code(type(ours)), type(ours).__name__, ours.remedy)
-    text = str(error)
+    text = without_secrets(error, {})
     memory = out_of_memory(text)
     if memory:
         return Failure(memory, FAILED, "OutOfMemory")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dedup.errors import ConfigError
 from dedup.kafka.java_names import COMMON, REFUSED, REFUSED_PREFIXES, RENAMED
 from dedup.kafka.security_options import is_java_security, security_properties
+from dedup.redaction import without_secrets
 
 PREFIX = "kafka."
 #: Java's ``max.block.ms``, where nobody gave it.
@@ -18,8 +19,6 @@ TRANSACTION_TIMEOUT_MS = 60_000
 #: librdkafka repeats a request that has no answer no sooner (its jitter takes a fifth off). Longer
 #: than its default of 100, so that a commit that came through at once is told from one sent twice.
 RETRY_BACKOFF_MS = 250
-#: Parts of names whose values no text may show.
-_SECRET = ("password", "secret", ".pem", "jaas", "assertion", "ssl.keystore.key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +74,7 @@ class ClientSettings:
 
     def without_secrets(self, text: str) -> str:
         """Return the text with every secret of the properties blotted out."""
-        for name, value in self.properties.items():
-            if value and any(part in name for part in _SECRET):
-                text = text.replace(value, "***")
-        return text
+        return without_secrets(text, self.properties)
 
 
 def client_settings(options: Mapping[str, str]) -> ClientSettings:

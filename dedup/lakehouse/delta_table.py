@@ -228,9 +228,10 @@ class DeltaPort:
             )
             faults.point("lakehouse.commit.after")
         except CommitFailedError as error:
-            raise Aborted(f"another writer was first ({error})") from None
+            said = self.target.options.without_secrets(error)
+            raise Aborted(f"another writer was first ({said})") from None
         except Exception as error:
-            raise Indefinite(str(error)) from None
+            raise Indefinite(self.target.options.without_secrets(error)) from None
 
     def is_own(self, marker: Marker) -> bool:
         """Return whether a marker that was read is the one that this port sent."""
@@ -320,8 +321,9 @@ def open_table(options: LakeOptions) -> DeltaTable:
         ) from None
     except Exception as error:
         raise SinkError(
-            f"The table at {options.table} cannot be read: {error}. Start the query again once it "
-            "can; should a commit have become visible before, it is found then."
+            f"The table at {options.table} cannot be read: {options.without_secrets(error)}. Start "
+            "the query again once it can; should a commit have become visible before, it is found "
+            "then."
         ) from None
 
 

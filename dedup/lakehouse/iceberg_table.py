@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +25,7 @@ from dedup.lakehouse.iceberg_schema import columns_of, schema_of
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
 from dedup.lakehouse.lake_options import LakeOptions
 from dedup.lakehouse.lake_work import DataFile, rolled_back
+from dedup.redaction import without_secrets
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
 from dedup.sinks.whole import Publication
@@ -76,7 +77,7 @@ class IcebergFiles:
     options: LakeOptions
     columns: TableColumns
     metadata: TableMetadata
-    storage: dict[str, str]
+    storage: dict[str, str] = field(repr=False)
 
     @property
     def setting(self) -> dict[str, str]:
@@ -242,7 +243,7 @@ class IcebergPort:
         except Aborted:
             raise
         except Exception as error:
-            raise Indefinite(str(error)) from None
+            raise Indefinite(self.target.options.without_secrets(error)) from None
 
     def is_own(self, marker: Marker) -> bool:
         """Return whether a marker that was read is the one that this port sent."""
@@ -348,8 +349,8 @@ def _create(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> None:
         raise
     except Exception as error:
         raise SinkError(
-            f"Table {options.table} could not be created: {error}. Start the query again once it "
-            "can."
+            f"Table {options.table} could not be created: {options.without_secrets(error)}. Start "
+            "the query again once it can."
         ) from None
 
 
@@ -376,8 +377,8 @@ def open_table(options: LakeOptions) -> Table:
         raise
     except Exception as error:
         raise SinkError(
-            f"Table {options.table} cannot be read: {error}. Start the query again once it can; "
-            "should a commit have become visible before, it is found then."
+            f"Table {options.table} cannot be read: {options.without_secrets(error)}. Start the "
+            "query again once it can; should a commit have become visible before, it is found then."
         ) from None
 
 
@@ -393,8 +394,9 @@ def _connected(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
         return load_catalog(name, **dict(properties))
     except ValueError as error:
         raise ConfigError(
-            f"There is no catalog of Iceberg named {name!r}: {error}. Give options such as "
-            "catalog.type and catalog.uri, or pyiceberg's own configuration."
+            f"There is no catalog of Iceberg named {name!r}: "
+            f"{without_secrets(error, dict(properties))}. Give options such as catalog.type and "
+            "catalog.uri, or pyiceberg's own configuration."
         ) from None
 
 

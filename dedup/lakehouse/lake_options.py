@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.catalog.uri import local_path, scheme_of
+from dedup.catalog.uri import local_path, scheme_of, without_credentials
 from dedup.errors import ConfigError
+from dedup.redaction import without_secrets
 from dedup.sinks.shared_options import batch_number, check_name, flag, folder, known_options
 
 DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
@@ -59,9 +60,13 @@ class LakeOptions:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     create: bool = False
     name: str
-    ledger: str
+    ledger: str = field(repr=False)
     accept_difference: int | None = None
     accept_lost_markers: bool = False
+
+    def without_secrets(self, text: object) -> str:
+        """Return a text of a library without the secrets of these options."""
+        return without_secrets(text, self.properties)
 
 
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
@@ -93,6 +98,7 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
     if format_name == ICEBERG and "." not in table:
         raise ConfigError(f"Option table={table!r} must be {what}.")
     if format_name == DELTA:
+        _check_without_credentials(table)
         table = _place(table)
         is_uri = scheme_of(table) is not None
         if not is_uri and _ENCODED.search(table):
@@ -126,6 +132,16 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
         accept_difference=batch_number("accept.difference", options),
         accept_lost_markers=flag("accept.lost.markers", options),
     )
+
+
+def _check_without_credentials(table: str) -> None:
+    plain = without_credentials(table)
+    if scheme_of(table) is not None and plain != table.partition("?")[0]:
+        raise ConfigError(
+            f"Option path={plain!r} was given with credentials, which would show in the table's "
+            "log, in errors and in the checkpoint. Leave them out, and give them by the "
+            "environment of driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)."
+        )
 
 
 def _check_storage(properties: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
+from dedup.redaction import without_secrets
 from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
@@ -268,21 +269,16 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
 
 def without_password(dsn: str, text: str) -> str:
     """Return a text without what a DSN keeps secret."""
-    secrets = []
-    # Of a URL whose password has characters that belong encoded, a piece may be taken for the host.
-    if between := _USER_PART.match(dsn):
-        secrets = _SEPARATORS.split(between[1])
+    parts: dict[str, Any] = {}
     try:
-        secrets.append(str(psycopg_library().conninfo.conninfo_to_dict(dsn).get("password") or ""))
+        parts = psycopg_library().conninfo.conninfo_to_dict(dsn)
     except psycopg_library().Error:
         text = _CITED.sub("...", text)  # where it ends is not known
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "...")
+    named = {name: str(value) for name, value in parts.items() if value}
+    text = without_secrets(text, {**named, "dsn": dsn})
     if "password=" in text:  # a separator that is none
         text = text.partition("password=")[0] + "password=..."
     return text
 
 
-_USER_PART = re.compile(r"\s*postgres(?:ql)?://[^:@/]*:(.*)@", re.DOTALL)
-_SEPARATORS = re.compile(r"[@:/?#&=]")
 _CITED = re.compile(r'".*"', re.DOTALL)

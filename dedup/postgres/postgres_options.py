@@ -63,7 +63,7 @@ class PostgresOptions:
     markers: str | None = None
     staging_schema: str | None = None
     quarantine: str | None = None
-    ledger: str
+    ledger: str = field(repr=False)
     timeout_s: int = 60
     accept_difference: int | None = None
     accept_lost_markers: bool = False

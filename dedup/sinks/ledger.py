@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
+from dedup.catalog.uri import without_credentials
 from dedup.core.parse import integer
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SinkError
 
@@ -64,12 +65,16 @@ class Ledger:
         """
         fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
-        found = read_document(self._root, _SETTING, dict)
+        known = read_document(self._root, _SETTING, dict)
+        # Earlier releases took credentials in paths, and kept them here.
+        found = {name: _without_credentials(value) for name, value in known.items()}
         is_same_table = table_id is not None and found.get(_TABLE_ID) == table_id
         if found != fields and (is_same_table or is_moved):
             # Its markers came along, and are compared with what was published.
             self._root.put_bytes(_SETTING, to_document(fields, version=FORMAT))
             return
+        if found != known:
+            self._root.put_bytes(_SETTING, to_document(found, version=FORMAT))
         for option, value in setting.items():
             if found.get(option) != value:
                 raise ConfigError(
@@ -131,3 +136,8 @@ def read_document(root: Root, name: str, taken_apart: Callable[[dict[str, Any]],
             f"{root.url(name)} is damaged: {error}. Restore it from a copy of the checkpoint.",
             remedy="storage",
         ) from None
+
+
+def _without_credentials(value: Any) -> Any:
+    is_uri = isinstance(value, str) and "://" in value
+    return without_credentials(value) if is_uri else value

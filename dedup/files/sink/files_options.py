@@ -67,7 +67,7 @@ class FilesOptions:
     partition_by: tuple[str, ...] = ()
     target_bytes: int | None = None
     name: str = "files"
-    ledger: str
+    ledger: str = field(repr=False)
     accept_difference: int | None = None
     accept_lost_markers: bool = False
 

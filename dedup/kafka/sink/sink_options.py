@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -65,7 +65,7 @@ class SinkOptions:
     markers: str = "dedup-markers"
     name: str = "kafka"
     id_prefix: str = "dedup"
-    staging: str | None = None
+    staging: str | None = field(default=None, repr=False)
     partitioner: str | Partitioner = BY_KEY
     accept_difference: int | None = None
     accept_lost_markers: bool = False

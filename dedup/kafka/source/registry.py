@@ -20,6 +20,7 @@ from typing import Any
 
 from dedup.catalog.uri import without_credentials
 from dedup.errors import ConfigError, SourceError
+from dedup.redaction import without_secrets
 
 #: The registry's own codes for what it does not hold: schema, subject, version.
 _NOT_FOUND = frozenset((40401, 40402, 40403))
@@ -166,7 +167,7 @@ class Registry:
                 try:
                     return self._ask(url + path)
                 except (OSError, HTTPException, ValueError) as error:
-                    problem = f"{url} {_said(error)}"
+                    problem = f"{url} {without_secrets(_said(error), self._secrets)}"
             if pause_s is not None:
                 time.sleep(pause_s)
         raise SourceError(
@@ -203,6 +204,11 @@ class Registry:
         if not isinstance(found, dict) or "schema" not in found:
             raise ValueError("answers with something else than a schema")
         return found
+
+    @property
+    def _secrets(self) -> dict[str, str]:
+        own = {"password": self.password or "", "token": self.token or ""}
+        return own | {f"secret of {name}": value for name, value in self.headers.items()}
 
     def _refused(self, url: str, status: int) -> SourceError:
         cause = (

@@ -56,7 +56,7 @@ class Options:
 
     id: ColumnOrName | IdRecipe | Sequence[ColumnOrName | IdRecipe]
     horizon: _Duration
-    catalog: str | os.PathLike[str] | FileSystemFactory | None
+    catalog: str | os.PathLike[str] | FileSystemFactory | None = field(repr=False)
     timestamp: ColumnOrName | IdTime | None
     source_partition: ColumnsOption
     lateness: _Duration | None

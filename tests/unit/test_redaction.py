@@ -1,0 +1,172 @@
+"""No text that is cited, and no repr, shows a secret of the options."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from dedup import dedup_by_id
+from dedup.catalog.document import to_document
+from dedup.catalog.root import Root
+from dedup.cli.failures import explain
+from dedup.errors import ConfigError
+from dedup.files.sink.files_options import files_options
+from dedup.kafka import Registry
+from dedup.kafka.client_options import client_settings
+from dedup.kafka.sink.sink_options import sink_options
+from dedup.lakehouse import iceberg_table
+from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
+from dedup.postgres.connections import without_password
+from dedup.postgres.postgres_options import postgres_options
+from dedup.redaction import without_secrets
+from dedup.sinks.ledger import FORMAT, Ledger
+
+SECRET = "Top/Se'cret+1"
+CHECKPOINT = {"checkpointLocation": f"s3a://AK:{SECRET}@b/checkpoint"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl.password", SECRET),
+        ("ssl.key.password", SECRET),
+        ("ssl.key.pem", SECRET),
+        ("sasl.oauthbearer.client.secret", SECRET),
+        ("sasl.jaas.config", f'org.Login required username="u" password="{SECRET}";'),
+        ("credential", f"client:{SECRET}"),
+        ("s3.secret-access-key", SECRET),
+        ("s3.session-token", SECRET),
+        ("adls.account-key", SECRET),
+        ("uri", f"postgresql+psycopg://user:{SECRET}@host/x"),
+        ("uri", f"https://account.blob.core.windows.net/x?sp=r&sig={SECRET}"),
+        ("dsn", f"host=h user=u password='{SECRET}'"),
+    ],
+)
+@pytest.mark.parametrize("form", [str, lambda text: quote(text, safe=""), repr])
+def test_a_secret_of_the_options_is_hidden(
+    name: str, value: str, form: Callable[[str], str]
+) -> None:
+    for text in (f"cannot use {value}", f"cannot use {form(SECRET)} at host"):
+        hidden = without_secrets(text, {name: value})
+        assert SECRET not in hidden, hidden
+        assert form(SECRET).strip("'\"") not in hidden, hidden
+        assert hidden.startswith("cannot use ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Connection to http://host:8080/a@b refused",
+        "Unexpected token: 'a', no password is given",
+        "abfss://container@account.dfs.core.windows.net/x",
+        "s3://bucket/a:b@c",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    options = {
+        "sasl.oauthbearer.token.endpoint.url": "http://host:8080/a@b",
+        "token-refresh-enabled": "true",
+        "ssl.key.location": "/etc/key",
+    }
+    assert without_secrets(text, options) == text
+
+
+def uri(user: str = "AK", rest: str = "b/x") -> str:
+    return f"s3://{user}:{SECRET}@{rest}"
+
+
+def iceberg(**given: str) -> object:
+    named = {f"catalog.{name}": value for name, value in given.items()}
+    return iceberg_table.open_table(
+        lake_options(ICEBERG, {"table": "a.b", "checkpointLocation": "/ck", **named})
+    )
+
+
+SHOWN: dict[str, Callable[[], Any]] = {
+    "catalog": lambda: dedup_by_id(
+        "a", horizon="1 day", timestamp="t", catalog=f"s3://AK:{quote(SECRET, safe='')}@b/x"
+    ),
+    "its options": lambda: (
+        dedup_by_id(
+            "a", horizon="1 day", timestamp="t", catalog=f"s3://AK:{quote(SECRET, safe='')}@b/x"
+        ).options
+    ),
+    "catalog with blanks": lambda: Root(f" {uri()}"),
+    "catalog that is no URI": lambda: Root(uri()),
+    "kafka": lambda: sink_options(
+        {"kafka.bootstrap.servers": "h", "topic": "t", "kafka.sasl.password": SECRET} | CHECKPOINT
+    ),
+    "postgres": lambda: postgres_options(
+        {"dsn": f"postgresql://u:{SECRET}@h/d", "table": "t"} | CHECKPOINT
+    ),
+    "files": lambda: files_options({"path": uri()} | CHECKPOINT),
+    "delta": lambda: lake_options(DELTA, {"path": "s3://b/x"} | CHECKPOINT),
+    "delta with credentials": lambda: lake_options(DELTA, {"path": uri()} | CHECKPOINT),
+    "iceberg": lambda: lake_options(
+        ICEBERG, {"table": "a.b", "catalog.uri": f"mysql://u:{SECRET}@h/x"} | CHECKPOINT
+    ),
+    "iceberg without a type": lambda: iceberg(uri=f"mysql://u:{SECRET}@127.0.0.1:9/x"),
+    "iceberg by sql": lambda: iceberg(type="sql", uri=f"postgresql+no://u:{SECRET}@127.0.0.1:9/x"),
+    "iceberg by rest": lambda: iceberg(
+        type="rest", uri="http://127.0.0.1:9", credential=f"id:{SECRET}"
+    ),
+    "registry": lambda: Registry("http://h", user="u", password=SECRET),
+    "Spark": lambda: explain(RuntimeError(f"cannot open s3a://AK:{SECRET}@b/x")),
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_neither_errors_nor_repr_show_a_secret(what: str) -> None:
+    if "iceberg" in what:
+        pytest.importorskip("pyiceberg")
+    try:
+        text = repr(SHOWN[what]())
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+    for form in (SECRET, quote(SECRET, safe=""), repr(SECRET)[1:-1]):
+        # What pytest and the traceback show of this file's own lines has the name alone.
+        assert form not in text
+
+
+def test_a_registry_s_headers_are_not_cited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own error for a header with a line end has its value."""
+    monkeypatch.setattr("dedup.kafka.source.registry._PAUSES_S", ())
+    for given in ({"token": f"{SECRET}\n"}, {"headers": {"X-Key": f"{SECRET}\n"}}):
+        with pytest.raises(Exception, match="Invalid header value") as refused:
+            Registry("http://127.0.0.1:9", **given).by_id(1)
+        assert SECRET not in str(refused.value)
+
+
+def test_a_delta_path_with_credentials_is_refused_and_its_checkpoint_goes_on(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="path='s3://b/x' was given with credentials"):
+        lake_options(DELTA, {"path": uri(), "checkpointLocation": str(tmp_path)})
+    lake_options(DELTA, {"path": "abfss://c@a.dfs.core.windows.net/x", "checkpointLocation": "/c"})
+    lake_options(DELTA, {"path": "s3://b/a:b@c", "checkpointLocation": "/c"})
+    written_before = to_document({"path": uri(), "table ID": "id"}, version=FORMAT)
+    Root(f"{tmp_path}/query").create_bytes("sink.json", written_before)
+    Ledger(str(tmp_path), "query").note_published(3)
+    again = Ledger(str(tmp_path), "query")
+    again.settle({"path": "s3://b/x"}, table_id="id")
+    assert again.published() == 3
+    kept = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(SECRET in text for text in kept)
+    with pytest.raises(ConfigError, match="has published with 's3://b/x'"):
+        again.settle({"path": "s3://b/y"}, table_id="other")
+
+
+def test_kafka_and_postgres_hide_by_the_same_rule() -> None:
+    settings = client_settings(
+        {"kafka.bootstrap.servers": "h", "kafka.sasl.oauthbearer.client.secret": SECRET}
+    )
+    assert settings.without_secrets(f"refused {SECRET}") == "refused ***"
+    url = f"postgresql://u:{quote(SECRET, safe='')}@h/d"
+    assert SECRET not in without_password(url, f"cannot use {SECRET}")
+    for dsn in ("password=plain-1 host=h", "sslkey=/k sslpassword=plain-1"):
+        assert without_password(dsn, "cannot use plain-1") == "cannot use ***"
