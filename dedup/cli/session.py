@@ -15,6 +15,7 @@ from pathlib import Path
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
+from dedup.causes import out_of_memory
 from dedup.cli.printing import ShownLog
 from dedup.cli.stop import StopRequest
 from dedup.errors import DedupError, MissingExtraError
@@ -100,6 +101,10 @@ def spark_session(
         logging.getLogger().addHandler(handler)
         try:
             yield session
+        except Exception as error:
+            if (why := memory_fault(error, log)) is not None:
+                raise DedupError(why) from None
+            raise
         finally:
             with unless_java_ended():
                 session.stop()
@@ -133,6 +138,14 @@ def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
     except Exception as error:
         if not (_java_ended(error) and (stop is None or stop.is_set())):
             raise
+
+
+def memory_fault(error: Exception, log: Path) -> str | None:
+    """Return what to change if Spark's Java ended for lack of memory, by its log, else None.
+
+    Python sees no more than a connection that is refused.
+    """
+    return out_of_memory(_content(log)) if _java_ended(error) else None
 
 
 def _java_ended(error: Exception) -> bool:

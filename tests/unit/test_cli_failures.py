@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from py4j.protocol import Py4JError
 
 from dedup.cli.failures import DAMAGE, FAILED, USAGE, explain
+from dedup.cli.session import memory_fault
 from dedup.errors import CatalogError, ConfigError, DataError, SegmentDamaged, StateError
 
 _WRAPPED = (
@@ -97,3 +100,13 @@ def test_a_fault_of_our_own_says_so() -> None:
 def test_memory() -> None:
     failure = explain(Py4JError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
     assert "--driver-memory" in failure.message
+
+
+def test_java_that_ended_for_lack_of_memory(tmp_path: Path) -> None:
+    """Python sees a connection that is refused, whatever the reason is."""
+    log, refused = tmp_path / "spark.log", ConnectionRefusedError(111, "Connection refused")
+    log.write_text("ERROR: Uncaught\njava.lang.OutOfMemoryError: Java heap space\n\tat a.b\n")
+    assert "Spark ran out of memory; give a larger" in (memory_fault(refused, log) or "")
+    assert memory_fault(ValueError("x"), log) is None
+    log.write_text("SIGTERM\n")
+    assert memory_fault(refused, log) is None

@@ -19,6 +19,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input import file_columns
 from dedup.cli.run.input.input_files import Stamp, literal, stamp_of
+from dedup.cli.run.input.long_records import refuse_long_records
 from dedup.cli.run.input.misread import refuse_misread
 from dedup.cli.run.input.schema_change import Change, changes, joined
 from dedup.cli.run.input.source import CORRUPT, InputColumns, exact_columns
@@ -123,19 +124,22 @@ class ColumnCheck:
         return found
 
     def check_text(self, paths: Iterable[Path]) -> None:
-        """Refuse CSV files that Spark would cut in two.
+        """Refuse text files with a record that is too long, and CSV that Spark would cut in two.
 
         Raises
         ------
         DataError
             For the first one, with what is wrong and where.
         """
-        if self._job.files.file_format != "csv":
-            return
-        look = partial(refuse_misread, settings=self._settings, stop=self._stop)
+        file_format, settings = self._job.files.file_format, self._settings
+        looks = [partial(refuse_long_records, file_format=file_format, settings=settings)]
+        if file_format == "csv":
+            looks.append(partial(refuse_misread, settings=settings, stop=self._stop))
+        fresh = [path for path in paths if str(path) not in self._published]
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            for _ in pool.map(look, (p for p in paths if str(p) not in self._published)):
-                pass
+            for look in looks:
+                for _ in pool.map(look, fresh):
+                    pass
 
     def look_again(self, paths: Sequence[str]) -> list[Unlike]:
         """Look at files as they are now; those that have gone are left out."""
