@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
+from dedup.files.exact_values import plain
+
 #: Rows of a batch, and about as many bytes of it.
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 << 20
@@ -52,6 +54,15 @@ class InputFile(Protocol):
             Columns to read, as `dedup.files.types.arrow_schema` makes them. The file may lack some.
         """
 
+    def unread_by_spark(self, columns: pa.Schema) -> str | None:
+        """Say what of these columns Spark itself would not read, or would change.
+
+        Raises
+        ------
+        NotExact
+            For a value that it would cut.
+        """
+
     def batches(self, part: int, places: list[int]) -> Iterator[pa.RecordBatch]:
         """Yield the columns at these places of a part, a bounded number of bytes at a time."""
 
@@ -81,7 +92,7 @@ def repeated_name(schema: pa.Schema, columns: pa.Schema) -> str | None:
 
 def alike(found: pa.Field, wanted: pa.DataType, likeness: Likeness) -> bool:
     """Whether a cast gives the values that Spark reads, in nested columns too."""
-    is_, kind = pa.types, found.type
+    is_, kind = pa.types, plain(found.type)
     if is_.is_list(wanted):
         return bool(is_.is_list(kind)) and alike(kind.value_field, wanted.value_type, likeness)
     if is_.is_map(wanted):
@@ -97,4 +108,4 @@ def alike(found: pa.Field, wanted: pa.DataType, likeness: Likeness) -> bool:
             a.name == b.name and alike(a, b.type, likeness)
             for a, b in zip(kind, wanted, strict=True)
         )
-    return likeness(found, wanted)
+    return likeness(found.with_type(kind), wanted)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.orc as orc
 
 from dedup.files import orc_tail
+from dedup.files.exact_values import check_whole, leaves, named
 from dedup.files.input_file import BATCH_BYTES, BATCH_ROWS, Part, alike, positions, repeated_name
 
 #: Names of the zone in which a time of day is an instant of the same name.
@@ -103,6 +104,24 @@ class OrcInput:
             return f"a stripe of it takes {nbytes >> 20} MiB in memory"
         return None
 
+    def unread_by_spark(self, columns: pa.Schema) -> str | None:
+        """Refuse times that Spark would cut; errors as `InputFile` says."""
+        times = {orc_tail.TIMESTAMP, orc_tail.INSTANT}
+        for wanted in columns:
+            for place in positions(self.schema, wanted.name):
+                found = self._tail.within(self._tail.columns[0].below[place])
+                kinds = {column.kind for column in found}
+                # Null as a key of a map would make pyarrow end the process.
+                if not kinds & times or orc_tail.MAP in kinds:
+                    continue
+                name = self.schema.names[place]
+                for part in range(self._file.nstripes):
+                    for values in leaves(self._file.read_stripe(part, [name]).column(0)):
+                        if pa.types.is_timestamp(values.type):
+                            with named(name):
+                                check_whole(values)
+        return None
+
     def batches(self, part: int, places: list[int]) -> Iterator[pa.RecordBatch]:
         """Yield these columns of a stripe, a bounded number of bytes at a time."""
         # Without a column pyarrow would lose count of the rows.
@@ -148,6 +167,18 @@ class OrcInput:
                 # Some of the names come in a package of their own (tzdata-legacy).
                 return f"{_zones()} lacks the time zone {zone}, by which its times were written"
         return None
+
+
+def columns_before_1970(path: str) -> list[str]:
+    """Return the columns that may hold times before 1970."""
+    times = (orc_tail.TIMESTAMP, orc_tail.INSTANT)
+    with OrcInput(path) as file:
+        tail = file._tail
+        return [
+            name
+            for name, number in zip(file.schema.names, tail.columns[0].below, strict=True)
+            if any(c.kind in times and not _is_within(c, 0, None) for c in tail.within(number))
+        ]
 
 
 def _zones() -> Path:

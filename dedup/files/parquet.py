@@ -20,6 +20,7 @@ from dedup.errors import ConfigError
 from dedup.files.file_formats import NAMES
 from dedup.files.folder_columns import folder_names
 from dedup.files.query import ParquetFolder, SourceFiles, query
+from dedup.files.stand_ins import spark_columns
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
 from dedup.sinks.output_owner import own_output
 from dedup.sinks.staged import VERDICT, SparkRows, StagedFiles
@@ -103,9 +104,12 @@ def dedup_parquet(
     given = dict(options or {})
     place = str(folders["source"])
     reader = spark.read.format(source_format).options(**given)
-    there = (reader if schema is None else reader.schema(schema)).load(place)
+    # The columns do not matter: the files are listed, not read.
+    there = spark.read.format(source_format).options(**given).schema(schema or "_ INT").load(place)
     paths = tuple(Path(local_path(uri)) for uri in there.inputFiles())
-    stream = spark.readStream.format(source_format).schema(schema or there.schema)
+    if schema is None:
+        schema = spark_columns(reader, place, paths, folders["source"])
+    stream = spark.readStream.format(source_format).schema(schema)
     rows = stream.options(**given).load(place)
     names = (name for path in paths for name in folder_names(path, folders["source"]))
     made = query(

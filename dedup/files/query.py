@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.errors import DataError
+from dedup.files.exact_values import NotExact
 from dedup.files.file_formats import opened
 from dedup.files.output_files import with_spark_metadata
 from dedup.files.scan import Scan
@@ -20,6 +23,7 @@ from dedup.files.slice_files import FileShape
 from dedup.files.spark_settings import check_reading, codec_to_write
 from dedup.files.task_files import TaskFiles
 from dedup.files.types import LeftToSpark, arrow_schema
+from dedup.files.unreadable import WRITE_AGAIN
 from dedup.files.write import WRITTEN, FileWriter
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator, assemble, by_id, output_schema, prepare
@@ -66,6 +70,8 @@ class SourceFiles:
         Columns that are named by folders in lower case.
     paths : tuple of Path
         Files to compare with the columns before the start; tasks compare all others.
+    by_spark : str or None
+        Why Spark is to read them, even if tasks can.
     """
 
     file_format: str
@@ -73,6 +79,7 @@ class SourceFiles:
     options: Mapping[str, str] = field(default_factory=dict)
     folders: frozenset[str] = frozenset()
     paths: tuple[Path, ...] = ()
+    by_spark: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +159,8 @@ def query(
         frame, first = _scanned(rows, prepared, plan, source)
     except LeftToSpark as error:
         why_read = str(error)
+        if isinstance(source, SourceFiles):
+            _check_spark_reads(source, rows.schema, why_read)
     writer = None
     try:
         writer = _writer(rows.sparkSession, given, sink)
@@ -180,6 +189,8 @@ def _scanned(
 ) -> tuple[DataFrame, Scan]:
     if isinstance(source, str):
         raise LeftToSpark(source)
+    if source.by_spark is not None:
+        raise LeftToSpark(source.by_spark)
     spark = rows.sparkSession
     check_reading(spark, source.file_format, rows.schema)
     for name in source.options:
@@ -263,3 +274,28 @@ def _check_files(source: SourceFiles, columns: pa.Schema) -> None:
         for path, wrong in zip(source.paths, pool.map(look, source.paths), strict=False):
             if wrong is not None:
                 raise LeftToSpark(f"{path}: {wrong}")
+
+
+def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:
+    """Refuse files that Spark itself would not read, or of which it would cut values."""
+    known = []
+    for column in schema.fields:
+        with suppress(LeftToSpark):
+            known += arrow_schema(T.StructType([column]), "UTC")
+
+    def look(path: Path) -> str | None:
+        try:
+            with opened(source.file_format, str(path)) as file:
+                return file.unread_by_spark(pa.schema(known))
+        except NotExact as error:
+            return str(error)
+        except (OSError, pa.ArrowException):
+            return None
+
+    with ThreadPoolExecutor() as pool:
+        for path, wrong in zip(source.paths, pool.map(look, source.paths), strict=False):
+            if wrong is not None:
+                raise DataError(
+                    f"{path}: {wrong}. Spark has to read the files: {why}. {WRITE_AGAIN}",
+                    remedy="bad-records",
+                )

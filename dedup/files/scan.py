@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from dedup import faults
 from dedup.errors import DataError
+from dedup.files.exact_values import NotExact, converted, named
 from dedup.files.file_formats import NAMES, opened
 from dedup.files.input_file import Part, positions
+from dedup.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
@@ -92,7 +94,7 @@ class Scan:
                         if column.name in self.folders
                         else pa.nulls(batch.num_rows, column.type)
                         if place is None
-                        else converted(batch.column(wanted.index(place)), column.type)
+                        else _converted(batch.column(wanted.index(place)), column)
                         for column, place in zip(self.columns, places, strict=True)
                     ]
                 if rows:
@@ -149,12 +151,10 @@ def _as_listed(split: Split, format_name: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         _check(split)
-        raise DataError(
-            f"{split.path} cannot be read as {format_name}: {str(error).rstrip('.')}. Nothing of "
-            "its micro-batch was taken. Mend the file under its name, or put an empty file in its "
-            "place to leave it out, and run again.",
-            remedy="bad-records",
-        ) from error
+        why = str(error).rstrip(".")
+        raise unreadable(split.path, why, file_format=format_name) from error
+    except NotExact as error:
+        raise DataError(f"{split.path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
     _check(split)
 
 
@@ -175,9 +175,6 @@ def _check(split: Split) -> None:
         )
 
 
-def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return a column as the type that Spark gives it; times without a zone are instants."""
-    if column.type == wanted:
-        return column
-    # Of nanoseconds Spark cuts off the last three digits.
-    return column.cast(wanted, safe="[ns" not in str(column.type))
+def _converted(values: pa.Array, column: pa.Field) -> pa.Array:
+    with named(column.name):
+        return converted(values, column.type)

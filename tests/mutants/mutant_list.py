@@ -690,4 +690,25 @@ MUTANTS = (
         "yield segment",
         "unit/test_cli_printing.py",
     ),
+    _mutant(
+        "files of one second are read as they were written",
+        "spark/driver/file_order.py",
+        "seconds = mtime_ms // 1000 if",
+        "seconds = mtime_ms if",
+        "unit/test_file_order.py",
+    ),
+    _mutant(
+        "nanoseconds behind microseconds are cut",
+        "files/exact_values.py",
+        "if at >= 0:",
+        "if False:",
+        "unit/test_files_scan.py",
+    ),
+    _mutant(
+        "negative nanoseconds of INT96 are a time of the year 2554",
+        "files/exact_values.py",
+        "us = np.where(wrapped, us - _WRAPPED_US, us)",
+        "",
+        "unit/test_files_scan.py",
+    ),
 )  # fmt: skip

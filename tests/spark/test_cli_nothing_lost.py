@@ -174,14 +174,18 @@ def test_times_come_out_to_the_microsecond(job: Job, file_format: str) -> None:
 
 
 def test_what_spark_cannot_read_is_named(job: Job) -> None:
-    nanoseconds = pa.table({"id": ["a"], "t": pa.array([1], pa.timestamp("ns"))})
-    path = job.files.table("1.parquet", nanoseconds)
-    named = f"{path}: its column 't' has nanoseconds, which Spark does not read"
+    spans = pa.table({"id": ["a"], "t": pa.array([1], pa.duration("us"))})
+    path = job.files.table("1.parquet", spans)
+    wide = pa.table({"id": ["a"], "t": pa.array([1]).cast(pa.decimal256(50, 0))})
+    pq.write_table(wide, path, store_schema=False)
+    named = f"{path}: its column 't' is decimal256(50, 0), which Spark does not read"
     assert named in job.fails().message
-    pq.write_table(nanoseconds.drop(["t"]), path)
+    pq.write_table(wide.drop(["t"]), path)
     job()
-    path = job.files.table("2.parquet", nanoseconds)
-    assert f"{path} cannot be read: its column 't' has nanoseconds" in job.fails().message
+    path = job.files.table("2.parquet", wide)
+    failure = job.fails()
+    assert f"{path} cannot be read: its column 't' is decimal256(50, 0)" in failure.message
+    assert "If it is healthy, write it again" in failure.message
     path.write_text("no Parquet")
     assert f"{path} cannot be read: it is no Parquet file (" in job.fails().message
 
@@ -277,7 +281,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         path.unlink()
         failure = job.fails()
         assert f"{path} is gone" in failure.message
-        assert "or an empty file in its place" in failure.message
+        assert "If its rows are lost for good, put an empty file" in failure.message
         path.touch()
         job()
         job.files.text("3.csv", "id,x\na,3\nc,3\n")

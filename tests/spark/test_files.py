@@ -102,7 +102,7 @@ def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
 
 def of_arrow(*, instants: bool) -> pa.Table:
     """ORC's types as other writers than Spark use them."""
-    at = [1_700_000_000_123_456_789, 1_000_999, 9_214_646_399_999_999_999, None, None, 5_000_000]
+    at = [1_700_000_000_123_456_000, 1_001_000, 9_214_646_399_999_999_000, None, None, 5_000_000]
     ns = pa.array(at, pa.timestamp("ns"))
     decimals = [Decimal(n) if n else None for n in range(6)]
     return pa.table(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
+from dedup.files.exact_values import NotExact, converted
 from dedup.files.file_formats import opened
 from dedup.files.folder_columns import folder_names
 from dedup.files.input_file import BATCH_ROWS, Part
@@ -170,6 +174,14 @@ def fault(path: Path, table: pa.Table, columns: pa.Schema | None = None, **how: 
         return file.misfit(columns or table.schema)
 
 
+NANOS = pa.timestamp("ns")
+
+
+def nested_of(kind: pa.DataType) -> pa.DataType:
+    inner = pa.map_(kind, pa.struct([("c", kind)]))
+    return pa.struct([("a", pa.list_(kind)), ("b", inner)])
+
+
 LIKE = {
     "large_string": (pa.array(["a"], pa.large_string()), pa.string()),
     "dictionary": (pa.array(["a"]).dictionary_encode(), pa.string()),
@@ -178,6 +190,15 @@ LIKE = {
     "another zone": (
         pa.array([1], pa.timestamp("us", "Asia/Tokyo")), pa.timestamp("us", "America/Lima"),
     ),
+    "nanoseconds": (pa.array([-1000, None, 10**18], NANOS), pa.timestamp("us")),
+    "instants with nanoseconds": (
+        pa.array([5000], pa.timestamp("ns", "Asia/Tokyo")), pa.timestamp("us", "UTC"),
+    ),
+    "nanoseconds inside": (
+        pa.array([{"a": [1000, None], "b": [(1000, {"c": 2000})]}, None], nested_of(NANOS)),
+        nested_of(pa.timestamp("us")),
+    ),
+    "half float": (pa.array([np.float16(1.5), None], pa.float16()), pa.float32()),
     "list": (pa.array([[1]], pa.list_(pa.int64())), pa.list_(pa.int64())),
     "map": (
         pa.array([[("a", [1])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
@@ -191,9 +212,11 @@ UNLIKE = {
     "other decimal": (pa.array([1]).cast(pa.decimal128(20, 0)), pa.decimal128(21, 0)),
     "no zone": (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC")),
     "a zone": (pa.array([1], pa.timestamp("us", "UTC")), pa.timestamp("us")),
-    "nanoseconds": (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
+    "instants with nanoseconds": (pa.array([1], pa.timestamp("ns", "UTC")), pa.timestamp("us")),
+    "nanoseconds of no zone": (pa.array([1], pa.timestamp("ns")), pa.timestamp("us", "UTC")),
     "time of day": (pa.array([1], pa.time64("us")), pa.int64()),
-    "half float": (pa.array([np.float16(1)], pa.float16()), pa.float32()),
+    "half float as text": (pa.array([np.float16(1)], pa.float16()), pa.string()),
+    "16 bytes for text": (pa.array([b"x" * 16], pa.binary(16)), pa.string()),
     "text for bytes": (pa.array(["a"]), pa.binary()),
     "bytes for text": (pa.array([b"a"]), pa.string()),
     "field order": (
@@ -221,6 +244,121 @@ def test_types_that_are_left_to_spark(path: Path, name: str) -> None:
     told = fault(path, pa.table({"x": array}), pa.schema([("x", wanted)]))
     assert told is not None
     assert told.startswith("its column 'x' is ")
+
+
+def test_nanoseconds_that_are_no_microseconds_are_told(path: Path) -> None:
+    values = pa.array([1000, None, 1_714_521_600_000_000_001], NANOS)
+    for array, wanted in (
+        (values, pa.timestamp("us")),
+        (pa.array([[values[2]]], pa.list_(NANOS)), pa.list_(pa.timestamp("us"))),
+    ):
+        pq.write_table(pa.table({"x": array}), path)
+        told = r"its column 'x' has nanoseconds \(2024-05-01 00:00:00.000000001\), and a timestamp"
+        with pytest.raises(DataError, match=told) as error:
+            rows(scan_of(pa.schema([("x", wanted)])), split(path))
+        assert "empty file" not in str(error.value)
+
+
+def uuids(count: int) -> list[uuid.UUID | None]:
+    return [None if n % 3 == 1 else uuid.UUID(int=n << 96 | 0xABCDEF << n) for n in range(count)]
+
+
+def test_uuids_are_text_in_lower_case(path: Path) -> None:
+    """Of whatever type Arrow makes of them, and inside other columns."""
+    values = uuids(10)
+    shown = [f"('{value}'::uuid)" if value else "(null)" for value in values]
+    duckdb.sql(f"copy (select u, [u, null] l from (values {', '.join(shown)}) t(u)) to '{path}'")
+    columns = pa.schema([("u", pa.string()), ("l", pa.list_(pa.string()))])
+    with opened("parquet", str(path)) as file:
+        assert file.misfit(columns) is None
+    (batch,) = rows(scan_of(columns), split(path))
+    batch.validate(full=True)
+    texts = [None if value is None else str(value) for value in values]
+    assert batch["u"].to_pylist() == texts
+    assert batch["l"].to_pylist() == [[text, None] for text in texts]
+    inner = pa.array([None if v is None else v.bytes for v in values], pa.binary(16))
+    assert converted(inner[4:9], pa.string()).to_pylist() == texts[4:9]
+    lists = pa.ListArray.from_arrays([0, 3, 3, 10], inner)
+    wanted = [[], texts[3:]]
+    assert converted(lists[1:], pa.list_(pa.string())).to_pylist() == wanted
+    # Asked for as they are stored, they are bytes.
+    (batch,) = rows(scan_of(pa.schema([("u", pa.binary())])), split(path))
+    assert batch["u"].to_pylist() == [None if value is None else value.bytes for value in values]
+
+
+def int96(path: Path, times: list[tuple[int, int]]) -> None:
+    """A file of Julian days and nanoseconds, and a null."""
+    marks = [1_000_000_000 * (n + 1) for n in range(len(times))]
+    table = pa.table({"x": pa.array([*marks, None], NANOS), "id": ["a"] * (len(times) + 1)})
+    pq.write_table(
+        table, path, use_deprecated_int96_timestamps=True, compression="none", use_dictionary=False,
+        write_statistics=False,
+    )  # fmt: skip
+    data = path.read_bytes()
+    for mark, (day, nanos) in zip(marks, times, strict=True):
+        written = struct.pack("<qi", mark, 2_440_588)
+        assert data.count(written) == 1
+        data = data.replace(written, struct.pack("<qi", nanos, day))
+    path.write_bytes(data)
+
+
+ZONED = pa.timestamp("us", "UTC")
+DAY = 86_400_000_000
+
+
+def test_int96_is_read_whatever_wrote_it(path: Path) -> None:
+    """Old Arrow wrote times before 1970 as negative nanoseconds of the day after."""
+    times = [
+        (2_440_588, -1_000_000_000), (2_440_587, 86_399_000_000_000), (2_433_433, -1000),
+        (2_440_588, 0), (2_440_588, 1000), (1_721_426, 1000), (5_373_484, 86_399_999_999_000),
+        (2_335_000, -86_399_999_999_000), (2_600_000, 5000),
+    ]  # fmt: skip
+    int96(path, times)
+    columns = pa.schema([("x", ZONED), ("id", pa.string())])
+    (batch,) = rows(scan_of(columns), split(path))
+    found = batch["x"].cast(pa.int64()).to_pylist()
+    assert found == [*((day - 2_440_588) * DAY + nanos // 1000 for day, nanos in times), None]
+
+
+@pytest.mark.parametrize("nanos", [1, 616, 999, -1, -999, 86_399_999_999_999])
+def test_nanoseconds_of_int96_are_told(path: Path, nanos: int) -> None:
+    int96(path, [(2_440_588, 5000), (2_440_588, nanos)])
+    columns = pa.schema([("x", ZONED)])
+    with pytest.raises(
+        DataError, match=r"its column 'x' has nanoseconds \(1.*Write the file again"
+    ):
+        rows(scan_of(columns), split(path))
+    with opened("parquet", str(path)) as file, pytest.raises(NotExact, match="column 'x' has nano"):
+        file.unread_by_spark(columns)
+
+
+def unread(path: Path, table: pa.Table, columns: pa.Schema, **how: Any) -> str | None:
+    pq.write_table(table, path, **how)
+    with opened("parquet", str(path)) as file:
+        return file.unread_by_spark(columns)
+
+
+def test_what_spark_itself_does_not_read(path: Path) -> None:
+    micros, text = pa.schema([("x", pa.timestamp("us"))]), pa.schema([("x", pa.string())])
+    times = pa.table({"x": pa.array([0], NANOS)})
+    told = "its column 'x' holds nanoseconds, which Spark does not read"
+    assert unread(path, times, micros) == told
+    assert unread(path, times, pa.schema([("x", pa.int64())])) is None
+    assert unread(path, times, pa.schema([("y", pa.int64())])) is None
+    told = "its column 'x' holds UUIDs, which Spark does not read"
+    duckdb.sql(f"copy (select uuid() x) to '{path}'")
+    with opened("parquet", str(path)) as file:
+        assert file.unread_by_spark(text) == told
+        assert file.unread_by_spark(pa.schema([("x", pa.binary())])) is None
+    told = "its column 'x' holds half floats, which Spark does not read"
+    assert (
+        unread(path, pa.table({"x": LIKE["half float"][0]}), pa.schema([("x", pa.float32())]))
+        == told
+    )
+    told = "it is compressed by Brotli, for which Spark has no codec"
+    assert unread(path, pa.table({"x": ["a"]}), text, compression="brotli") == told
+    for codec in ("none", "snappy", "gzip", "zstd", "lz4"):
+        assert unread(path, pa.table({"x": ["a"]}), text, compression=codec) is None
 
 
 def test_int96_counts_as_a_time_with_a_zone(path: Path) -> None:

@@ -148,7 +148,7 @@ def drain(
             except Exception as error:
                 # The sink's own exception is the cause; Spark's wraps its text twice.
                 cause = publish.failures[-1] if publish.failures else error
-                raise explained(cause, options, job.files.file_format) from None
+                raise explained(cause, options, job.files.file_format, taken.unfinished()) from None
             finally:
                 if query.isActive:
                     query.stop()

@@ -266,14 +266,14 @@ def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolde
     from dedup.files.query import ParquetFolder, SourceFiles
 
     options, files = job.options, job.files
-    if options.parquet == "spark":
-        return ("--parquet spark is given",) * 2
+    by_spark = "--parquet spark is given" if options.parquet == "spark" else None
     source = SourceFiles(
         file_format=files.file_format,
         place=files.place,
         options=stream_options(options, files),
         folders=files.folder_columns if files.partitioned else frozenset(),
         paths=tuple(map(Path, new)),
+        by_spark=by_spark,
     )
     sink = ParquetFolder(
         staging=options.output / STAGING,
@@ -281,5 +281,8 @@ def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolde
     )
     return (
         source if files.file_format in COLUMNAR else f"the input is {files.file_format}",
-        sink if options.output_format == "parquet" else f"the output is {options.output_format}",
+        by_spark
+        or (
+            sink if options.output_format == "parquet" else f"the output is {options.output_format}"
+        ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from dedup.cli.run.input.text_blocks import is_true
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
+from dedup.files.orc_input import columns_before_1970
+from dedup.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.driver.file_log import FileLog
 from dedup.spark.driver.strict_json import CAUSE
 
@@ -184,8 +187,10 @@ class BadRows:
         )
 
 
-def explained(error: Exception, options: RunOptions, file_format: str) -> Exception:
-    """Return the error of a query, with the way out where it is the input's fault."""
+def explained(
+    error: Exception, options: RunOptions, file_format: str, paths: Iterable[str]
+) -> Exception:
+    """Return the error of a query over these files, with the way out if it is the input's fault."""
     if isinstance(error, DedupError):
         return error
     text = str(error)
@@ -200,6 +205,14 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
             if f"{option}=" in ours.message:
                 return DataError(f"{ours.message} Here the option is {flag}.", remedy="bad-records")
         return DataError(ours.message, remedy="bad-records")
+    if file_format == "orc" and "nanos > 999999999" in text:
+        for path in paths:
+            for column in columns_before_1970(path):
+                return DataError(
+                    f"{path}: its column {column!r} has times before 1970 that Spark does not "
+                    f"read. {WRITE_AGAIN}",
+                    remedy="bad-records",
+                )
     file = unreadable_file(text)
     if file is not None:
         path, reason = file
@@ -214,11 +227,7 @@ def explained(error: Exception, options: RunOptions, file_format: str) -> Except
                 "their order. Mend the file under its name, and run again.",
                 remedy="bad-records",
             )
-        return DataError(
-            f"{fault} Mend the file under its name, or put an empty file in its place to leave it "
-            "out, and run again.",
-            remedy="bad-records",
-        )
+        return unreadable(path, reason.rstrip("."))
     is_time = re.search(r"\[(CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|INVALID_TIMESTAMP)", text)
     if is_time and options.timestamp is not None:
         cause = re.split(r" (?:Correct the value|Use `)", explain(error).message)[0]

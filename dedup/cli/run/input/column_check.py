@@ -27,6 +27,8 @@ from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 from dedup.files.folder_columns import folder_names
+from dedup.files.stand_ins import spark_columns
+from dedup.files.unreadable import unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,7 +196,7 @@ class ColumnCheck:
         for path in first.values():
             columns = self._inferred([path])
             if columns is None:
-                raise _unreadable(path, file_columns.fault(path, self._job.files.file_format))
+                raise unreadable(path, file_columns.fault(path, self._job.files.file_format))
             differ = [c for c in changes(own, columns) if c.kind not in ("removed", "narrower")]
             if differ:
                 found.append(Unlike(path, columns, tuple(differ)))
@@ -223,7 +225,7 @@ class ColumnCheck:
                 columns_of[key] = self._inferred([path])
             columns = columns_of[key]
             if columns is None:
-                raise _unreadable(path, "it is damaged, or compressed in another way than named")
+                raise unreadable(path, "it is damaged, or compressed in another way than named")
             # Values of another type are judged record by record.
             seen = changes(own, columns, exact=True)
             differ = [c for c in seen if c.kind in ("added", "respelled")]
@@ -272,21 +274,13 @@ class ColumnCheck:
         if file_format == "csv" and self._job.options.infer:
             reader = reader.option("inferSchema", "true")
         try:
-            schema = reader.load([literal(str(path)) for path in paths]).schema
+            schema = spark_columns(reader, [literal(str(path)) for path in paths], paths)
         except Exception:
             return None
         schema = T.StructType([field for field in schema.fields if field.name != CORRUPT])
         if file_format == "json":
             return exact_columns(schema, self._job.options, self._job.files, paths)
         return schema
-
-
-def _unreadable(path: Path, why: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read: {why}. Nothing of it was taken. Mend the file under its name, or "
-        "put an empty file in its place to leave it out, and run again.",
-        remedy="bad-records",
-    )
 
 
 def _unnamed(path: Path, wrong: str) -> DataError:

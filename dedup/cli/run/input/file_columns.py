@@ -24,6 +24,7 @@ Names: TypeAlias = dict[str, "Names"]
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
 #: Blanks within an empty object that stands across two blocks.
 _LONGEST_BLANKS = 64
+NO_FAULT = "Spark does not know its columns"
 _BLOCK_BYTES = 8 << 20
 _HEADER_BYTES = 64 << 10
 _LONGEST_HEADER_BYTES = 1 << 20
@@ -201,16 +202,17 @@ def fault(path: Path, file_format: str) -> str:
     try:
         schema = _schema(path, file_format)
     except (OSError, pa.ArrowException) as error:
+        if "encrypted" in str(error):
+            return "it is encrypted"
         return f"it is no {COLUMNAR[file_format]} file ({str(error).rstrip('.')})"
+    is_ = pa.types
     for field in schema:
-        if file_format == "parquet" and "[ns" in str(field.type):
-            # As pandas writes times unless it is told otherwise.
+        if is_.is_time(field.type) or is_.is_duration(field.type) or is_.is_decimal256(field.type):
             return (
-                f"its column {field.name!r} has nanoseconds, which Spark does not read. Have it "
-                "written with microseconds (pandas: to_parquet(..., coerce_timestamps='us', "
-                "allow_truncated_timestamps=True))"
+                f"its column {field.name!r} is {field.type}, which Spark does not read. Have it "
+                "written as text"
             )
-    return "Spark does not know its columns"
+    return NO_FAULT
 
 
 def kind(path: Path, file_format: str) -> bytes | None:

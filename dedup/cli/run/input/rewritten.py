@@ -89,7 +89,7 @@ class FilesAsRead:
             try:
                 now = stamp_of(os.stat(path))
             except FileNotFoundError:
-                way = ", or an empty file in its place to leave it out"
+                way = ". If its rows are lost for good, put an empty file in its place"
                 if not batch_id:
                     # Without a row of the first micro-batch, there would be no state to go on from.
                     way = ". Or begin anew with another --output, since nothing is published yet"

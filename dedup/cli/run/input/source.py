@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from dedup.cli.failures import explain
 from dedup.cli.run.input.input_files import InputFiles, literal
 from dedup.cli.run.input.json_input import read_json
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError, DataError
+from dedup.files.stand_ins import spark_columns
 from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
@@ -90,14 +91,15 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
         if files.file_format == "csv" and options.schema is None and not options.infer:
             schema = _header(reader, files)
         else:
-            schema = reader.load(files.place).schema
+            schema = spark_columns(reader, files.place, files.paths, files.root)
     except Exception as error:
         reason = explain(error).message.rstrip(".")
-        if "NANOS" in reason:
-            reason = _nanoseconds(files) or reason
+        way = "Mend the file, or give --schema, or --bad-records if single records are wrong."
+        if files.file_format in COLUMNAR:
+            reason = _fault(files) or reason
+            way = "Write the file again under its name, or give --schema without such a column."
         raise DataError(
-            f"The columns of INPUT {options.input} cannot be read: {reason}. Mend "
-            "the file, or give --schema, or --bad-records where single records are wrong.",
+            f"The columns of INPUT {options.input} cannot be read: {reason}. {way}",
             remedy="bad-records",
         ) from None
     schema = StructType([field for field in schema.fields if field.name != CORRUPT])
@@ -199,11 +201,11 @@ def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[st
     return file_format, settings
 
 
-def _nanoseconds(files: InputFiles) -> str | None:
-    from dedup.cli.run.input.file_columns import fault
+def _fault(files: InputFiles) -> str | None:
+    from dedup.cli.run.input.file_columns import NO_FAULT, fault
 
     faults = ((path, fault(path, files.file_format)) for path in files.paths)
-    return next((f"{path}: {why}" for path, why in faults if "nanoseconds" in why), None)
+    return next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
 
 
 def _header(reader: DataFrameReader, files: InputFiles) -> StructType:

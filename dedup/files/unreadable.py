@@ -1,0 +1,23 @@
+"""What to do about a file that cannot be read; no advice loses rows of a file that is healthy."""
+
+from __future__ import annotations
+
+from dedup.errors import DataError
+
+#: For a file that is healthy.
+WRITE_AGAIN = (
+    "Nothing of its micro-batch was taken. Write the file again under its name: the column as "
+    "text, or times in microseconds if the digits behind them do not matter. Then run again."
+)
+
+
+def unreadable(path: object, why: str, *, file_format: str | None = None) -> DataError:
+    """Return the error for a file of which nobody knows whether it is damaged."""
+    read = "read" if file_format is None else f"read as {file_format}"
+    return DataError(
+        f"{path} cannot be {read}: {why}. Nothing of its micro-batch was taken. If the file is "
+        "damaged, put a good copy in its place. If it is healthy, write it again in a form that "
+        "can be read. Keep its name, and run again. An empty file in its place would leave out "
+        "its rows for good.",
+        remedy="bad-records",
+    )

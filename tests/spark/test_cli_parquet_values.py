@@ -1,0 +1,174 @@
+"""Values of Parquet and ORC come out equal, or stop the run with file and column."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from dedup import dedup_by_id
+from dedup.cli.run.work import plan
+from dedup.errors import DataError
+from dedup.files import dedup_parquet
+from tests.support.cli_job import Job
+
+NANOS = pa.timestamp("ns")
+#: 1 May 2024.
+MAY = 1_714_521_600_000_000_000
+IDS = [uuid.UUID(int=n * 0x1234567890ABCDEF1234567) for n in range(3)]
+
+
+def table(*nanos: int) -> pa.Table:
+    """As pandas writes times: nanoseconds without a zone, here also inside."""
+    times = pa.array(nanos, NANOS)
+    return pa.table(
+        {
+            "id": [f"k{n}" for n in range(len(nanos))],
+            "t": times,
+            "z": times.cast(pa.timestamp("ns", "UTC")),
+            "deep": pa.array([{"l": [n]} for n in nanos], pa.struct([("l", pa.list_(NANOS))])),
+        }
+    )
+
+
+def output(job: Job) -> list[dict[str, Any]]:
+    files = sorted(job.output.glob("batch=*/*.parquet"))
+    rows = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
+    return sorted(rows, key=lambda row: str(row["id"]))
+
+
+def again(job: Job, **options: Any) -> None:
+    shutil.rmtree(job.output, ignore_errors=True)
+    job(**options)
+
+
+def test_nanoseconds_that_are_microseconds_are_read(job: Job) -> None:
+    job.files.table("1.parquet", table(MAY, -1000))
+    wanted = [
+        row | {"t": row["t"].to_pydatetime(), "z": row["z"].to_pydatetime()}
+        for row in table(MAY, -1000).select(["id", "t", "z"]).to_pylist()
+    ]
+    # Guessed, given, and given as instants; without a new footer of the same columns, and with.
+    for options in (
+        {},
+        {"schema": "id STRING, t TIMESTAMP_NTZ, z TIMESTAMP, deep STRUCT<l: ARRAY<TIMESTAMP_NTZ>>"},
+        {"timestamp": "t"},
+    ):
+        again(job, **options)
+        found = output(job)
+        assert [{name: row[name] for name in ("id", "t", "z")} for row in found] == wanted
+        assert [row["deep"]["l"][0] for row in found] == [row["t"] for row in wanted]
+
+
+def test_columns_with_nanoseconds_and_uuids_come_later(job: Job) -> None:
+    job.files.table("1.parquet", pa.table({"id": ["a"]}))
+    job()
+    place = job.files.folder / "2.parquet"
+    duckdb.sql(f"copy (select 'b' id, uuid '{IDS[1]}' u, timestamp_ns '2024-05-01' t) to '{place}'")
+    assert "'u' (string), 't' (timestamp_ntz)" in job.fails().message
+    job(new_columns="add")
+    assert output(job)[-1]["u"] == str(IDS[1])
+    for parquet in ("auto", "spark"):
+        job.files.table("3.parquet", table(MAY + 1))
+        failure = job.fails(new_columns="add", parquet=parquet)
+        assert "3.parquet: its column 't' h" in failure.message
+        assert "nanoseconds" in failure.message
+
+
+def test_nanoseconds_that_are_none_stop_the_run(job: Job, tmp_path: Path) -> None:
+    path = job.files.table("1.parquet", table(MAY, MAY + 1))
+    failure = job.fails(id=("t",))
+    assert failure.message.startswith(
+        f"{path}: its column 't' has nanoseconds (2024-05-01 00:00:00.000000001), and a timestamp"
+    )
+    assert "empty file" not in failure.message
+    assert job.visible() == []
+    # INT96 inside leaves the file to Spark, which would cut the digits.
+    for columns in (["id", "t"], ["id", "t", "deep"]):
+        rows = table(MAY, MAY + 1).select(columns)
+        pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+        for by in ("auto", "spark"):
+            message = job.fails(id=("t",), parquet=by, output=tmp_path / by / columns[-1]).message
+            assert message.startswith(f"{path}: its column ")
+            assert " has nanoseconds (2024-05-01 00:00:00.000000001), and a timestamp" in message
+
+
+def test_uuids_are_text_in_lower_case(job: Job, tmp_path: Path) -> None:
+    path = job.files.folder / "day=1" / "1.parquet"
+    path.parent.mkdir()
+    rows = ", ".join(f"(uuid '{one}', [uuid '{one}'], {{'u': uuid '{one}'}})" for one in IDS)
+    duckdb.sql(f"copy (select * from (values {rows}, {rows}) t(id, l, s)) to '{path}'")
+    assert job().figures.counts["duplicate"] == len(IDS)
+    found = output(job)
+    texts = sorted(map(str, IDS))
+    assert sorted(row["id"] for row in found) == texts
+    assert sorted(row["l"][0] for row in found) == texts
+    assert sorted(row["s"]["u"] for row in found) == texts
+    assert {row["day"] for row in found} == {"1"}
+    failure = job.fails(parquet="spark", output=tmp_path / "other")
+    assert failure.message.startswith(f"{path}: its column 'id' holds UUIDs, which Spark does not")
+    assert "Spark has to read the files: --parquet spark is given" in failure.message
+
+
+def test_the_same_from_python(job: Job, tmp_path: Path) -> None:
+    duckdb.sql(
+        f"copy (select uuid '{IDS[1]}' id, timestamp_ns '2024-05-01' t, 1.5::float f) "
+        f"to '{job.files.folder}/1.parquet'"
+    )
+    spark: SparkSession = job.spark
+    operator = dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog"))
+    writer = dedup_parquet(spark, job.files.folder, operator, output=job.output)
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    (row,) = output(job)
+    assert (row["id"], row["f"]) == (str(IDS[1]), 1.5)
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(DataError, match="column 'id' holds UUIDs, which Spark does not read"):
+            dedup_parquet(spark, job.files.folder, operator, output=job.output)
+    finally:
+        spark.conf.set("spark.sql.files.ignoreCorruptFiles", "false")
+
+
+def test_a_codec_that_spark_lacks_is_named(job: Job) -> None:
+    rows = pa.table({"id": ["a", "b"], "u": pa.array([1, 2], pa.uint32())})
+    path = job.files.folder / "1.parquet"
+    pq.write_table(rows.select(["id"]), path, compression="brotli")
+    job()
+    assert len(output(job)) == 2
+    # Unsigned numbers leave the file to Spark.
+    pq.write_table(rows, path, compression="brotli")
+    failure = job.fails(output=job.output / "other")
+    assert failure.message.startswith(
+        f"{path}: it is compressed by Brotli, for which Spark has no codec. Spark has to read the "
+        f"files: {path}: its column 'u' is uint32"
+    )
+    assert "empty file" not in failure.message
+
+
+def test_times_of_orc_that_spark_cuts_or_does_not_read(job: Job) -> None:
+    path = job.files.folder / "1.orc"
+    for nanos in (MAY + 1, -1_000_001):
+        orc.write_table(pa.table({"id": ["a"], "t": pa.array([nanos], NANOS)}), path)
+        for by in ("auto", "spark"):
+            message = job.fails(parquet=by).message
+            assert message.startswith(f"{path}: its column 't' has nanoseconds (")
+    orc.write_table(pa.table({"id": ["a"], "t": pa.array([-1_000_000], NANOS)}), path)
+    failure = job.fails()
+    assert failure.message.startswith(
+        f"{path}: its column 't' has times before 1970 that Spark does not read. Nothing"
+    )
+    told = plan(job.made(), spark=job.spark)["read_by"]
+    assert "its column 't' holds times outside 1970 to 2261" in told
