@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
+from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from dedup.files.exact_values import converted
+from dedup.files.file_formats import opened
+from dedup.files.stand_ins import spark_columns
+from dedup.files.types import arrow_schema
 from dedup.spark.driver.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
 from tests.support.values_page import Row, table
 
@@ -26,6 +34,63 @@ def read_json(spark: SparkSession, row: Row) -> list[str | None]:
     found = parsed(spark, texts, f"v {row.kind}")
     value = F.when(F.col(CAUSE).isNull(), F.col(FIELDS)["v"].cast("string"))
     return [one.value for one in found.select(value.alias("value")).collect()]
+
+
+def read_file(spark: SparkSession, file_format: str, path: Path) -> str | None:
+    """The value of a file's only row as text, null if the file is rejected."""
+    try:
+        schema = spark_columns(spark.read.format(file_format), str(path), [path])
+        with opened(file_format, str(path)) as file:
+            columns = arrow_schema(schema, "UTC")
+            if file.misfit(columns) is None:
+                (batch,) = file.batches(0, [0])
+                rows = [converted(batch.column(0), columns.field(0).type)]
+                frame = spark.createDataFrame(pa.table(rows, schema=columns), schema)
+            elif file.unread_by_spark(columns) is None:
+                frame = spark.read.format(file_format).load(str(path))
+            else:
+                return None
+        (value,) = frame.select(F.col("v").cast("string")).collect()
+    except Exception:
+        return None
+    return str(value[0])
+
+
+def read_parquet(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
+    for text in [*(text for text, _ in row.kept), *row.rejected]:
+        quoted = text.replace("'", "''")
+        duckdb.sql(
+            f"set timezone = 'UTC'; copy (select '{quoted}'::{row.kind} v) to '{path}' "
+            "(format parquet)"
+        )
+        yield read_file(spark, "parquet", path)
+
+
+OF_ORC = {
+    "STRING": pa.string(), "BIGINT": pa.int64(), "DECIMAL(38,10)": pa.decimal128(38, 10),
+    "DATE": pa.date32(), "TIMESTAMP": pa.timestamp("ns"),
+}  # fmt: skip
+
+
+def read_orc(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
+    for text in [*(text for text, _ in row.kept), *row.rejected]:
+        orc.write_table(pa.table({"v": pa.array([text]).cast(OF_ORC[row.kind])}), str(path))
+        yield read_file(spark, "orc", path)
+
+
+#: How a format of whole files reads the examples of a row.
+FILE_READERS: dict[str, Callable[[SparkSession, Row, Path], Iterator[str | None]]] = {
+    "parquet": read_parquet,
+    "orc": read_orc,
+}
+
+
+@pytest.mark.parametrize("name", FILE_READERS)
+def test_the_page_says_what_files_become(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for row in table(name):
+        said = [value for _, value in row.kept] + [None] * len(row.rejected)
+        assert list(FILE_READERS[name](spark, row, tmp_path / "1")) == said, row.kind
 
 
 #: How a format reads the examples of a row.
