@@ -64,7 +64,7 @@ demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed
 	@$(PY) -m tests.postgres.demo $(DEMO_ARGS)
 
 .PHONY: test
-test: java $(VENV)/.ready-test ## run the tests; CI_FULL=1 adds the long ones
+test: java $(VENV)/.ready-test ## run the tests (half an hour on two cores); CI_FULL=1 adds the long ones
 	@$(PY) -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
+
+from dedup.errors import ConfigError
 
 
 def wall_clock_ms() -> int:
@@ -19,3 +22,13 @@ def machine_cores() -> int:
 def machine_bytes() -> int:
     """Memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def home_path(path: str | Path) -> Path:
+    """Return a path whose ``~`` is the user's home folder; ConfigError if the user has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{path} cannot be found: the user with ID {os.getuid()} has no home folder. Set HOME."
+        ) from None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import locale
 import logging
 import os
+import pwd
+import re
 import signal
 import sys
 import tempfile
@@ -64,10 +67,18 @@ def spark_session(
     except ImportError:
         raise MissingExtraError("spark", "The dedup command") from None
 
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise DedupError(
+            f"The user with ID {os.getuid()} has no name on this machine, and Spark starts for no "
+            "such user. Add the user to /etc/passwd (in a container: when it starts), or run as "
+            "another user."
+        ) from None
     # Workers must run this Python, not the first one on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if _locale() in ("", "C", "POSIX"):
+    if not _locale_is_utf8():
         # Java would not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -212,9 +223,16 @@ def _end_java() -> None:
     gateway.proc.wait()
 
 
-def _locale() -> str:
-    """The locale of names, as the C library looks it up."""
-    return next((v for n in ("LC_ALL", "LC_CTYPE", "LANG") if (v := os.environ.get(n))), "")
+def _locale_is_utf8() -> bool:
+    """Return whether Java will read file names as UTF-8: not if the machine lacks the locale."""
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+        return locale.nl_langinfo(locale.CODESET) == "UTF-8"
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
 
 
 @contextmanager
@@ -249,9 +267,9 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that says anything, empty where none does."""
-    lines = _content(log).split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    """Return the last line of a log that says anything, or an empty text: no frame of a stack."""
+    lines = [line.strip() for line in _content(log).split("\n")]
+    return next((line for line in reversed(lines) if not re.match(r"at \S+\(|\.\.\. |$", line)), "")
 
 
 def _java_hint(log: Path) -> str:

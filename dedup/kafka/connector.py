@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.errors import ConfigError
+from dedup.machine import home_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,7 @@ def connector_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = No
     ConfigError
         If no connector is known for the installed PySpark, or its jars cannot be fetched.
     """
-    place, names = Path(folder).expanduser(), packages()
+    place, names = home_path(folder), packages()
     files = [place / _file(name) for name in names]
     if not all(file.exists() for file in files):
         place.mkdir(parents=True, exist_ok=True)

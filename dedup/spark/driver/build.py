@@ -82,7 +82,7 @@ def plan_of(df: DataFrame, options: Options) -> Plan:
 def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
     """Return pack's input and the plan for the tasks, after all checks; errors as `Operator`."""
     resolver = user_columns(df, options.verdict)
-    checks.check_arrow(df.sparkSession)
+    checks.check_workers(df.sparkSession)
     if df.isStreaming:
         _check_stream(df, options, resolver)
     plan = _plan(df, options, resolver)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import sys
 import uuid
 import warnings
 from collections import Counter
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
@@ -55,8 +61,11 @@ def check_settings(spark: SparkSession) -> None:
             raise ConfigError(f"{name}={value}: {why}. Set it to {required}.")
 
 
-def check_arrow(spark: SparkSession) -> None:
-    """Refuse a compression under which Spark hands Python what it cannot read."""
+def check_workers(spark: SparkSession) -> None:
+    """Refuse what no Python worker could run with: another Python, or a compression."""
+    # A client of Spark Connect does not know its server's.
+    if local_cores(spark) is not None and not is_remote():
+        check_python(spark.sparkContext.pythonExec)
     value = setting(spark, _ARROW_CODEC, "none")
     if value.lower() == "lz4":
         raise ConfigError(
@@ -64,6 +73,39 @@ def check_arrow(spark: SparkSession) -> None:
             "every value is null or empty so that Python cannot read it, and the operator sends "
             "such columns in every micro-batch. Set it to zstd or none."
         )
+
+
+def check_python(name: str) -> None:
+    """Refuse a Python for the workers of this machine that lacks the package, or is another one.
+
+    Raises
+    ------
+    ConfigError
+        With the variable to set.
+    """
+    found = shutil.which(name) or name
+    here = Path(sys.executable)
+    same = Path(found).resolve() == here.resolve() and Path(found).parent == here.parent
+    if not same and (problem := _unfit(found)):
+        raise ConfigError(
+            f"Spark's Python workers would run {found}, not {here} as this program: {problem}. Set "
+            f"PYSPARK_PYTHON={here} before the session starts.",
+            remedy="executor-package",
+        )
+
+
+@cache
+def _unfit(python: str) -> str | None:
+    """Return why a Python cannot run tasks, or None."""
+    code = "import sys, pandas, pyarrow, rocksdict; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode:
+        return done.stderr.strip().rpartition("\n")[2]
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return None if done.stdout.strip() == ours else f"it is Python {done.stdout.strip()}"
 
 
 def master_of(spark: SparkSession) -> str:

@@ -12,6 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
+from dedup.machine import home_path
+
 _PREFIX, _SUFFIX = "spark-classes-", ".jsa"
 
 
@@ -51,8 +53,7 @@ def keep(written: Path) -> Path:
 
 def cache_folder() -> Path:
     """Return the folder of archives, which need not exist: in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home, "rolling-dedup")
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_path("~/.cache"), "rolling-dedup")
 
 
 def fingerprint() -> str:

@@ -186,7 +186,7 @@ class SequenceOperator:
         """
         options = self.options
         resolver = build.user_columns(df, options.verdict)
-        checks.check_arrow(df.sparkSession)
+        checks.check_workers(df.sparkSession)
         if df.isStreaming:
             build.check_session(df, resolver, "dedup_by_sequence")
         plan = _plan(df, options, resolver)
