@@ -17,7 +17,7 @@ from dedup.catalog.localfile import sync
 from dedup.errors import ConfigError
 
 STAGING = "_staging"
-_BATCH = re.compile("batch=(0|[1-9][0-9]*)")
+_BATCH = re.compile("batch=([0-9]+)")
 
 
 def folder_of(batch_id: int) -> str:

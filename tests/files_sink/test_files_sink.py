@@ -243,6 +243,7 @@ def test_an_older_copy_in_place_of_the_output_is_refused(sink: FolderSink, tmp_p
     [
         ("_dedup.json", "`dedup run`"),
         ("batch=7/x.parquet", "another program"),
+        ("batch=007/x.parquet", "another program"),
         # Spark reads what is in this list, and nothing else in the folder.
         ("_spark_metadata/0", "Spark's own file sink, whose list in _spark_metadata leaves out"),
         ("_delta_log/0.json", "a table of Delta Lake"),
