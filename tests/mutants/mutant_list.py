@@ -509,6 +509,20 @@ MUTANTS = (
         ("unit/test_catalog_certificate.py", "unit/test_formats.py"),
     ),
     _mutant(
+        "JSON with something behind its value is read",
+        "spark/driver/strict_json.py",
+        """F.when(text.isNotNull() & ~F.coalesce(is_strict, F.lit(False)), F.lit(NOT_STRICT)),""",
+        "",
+        "spark/test_values.py",
+    ),
+    _mutant(
+        "a number is rounded to fit its DECIMAL",
+        "spark/driver/strict_json.py",
+        "(fraction - exponent <= kind.scale)",
+        "True",
+        "spark/test_values.py",
+    ),
+    _mutant(
         "another segment under the same name is used",
         "catalog/view.py",
         "view.meta.check(seg, shard=self._files.shard, hash_key_id=self._hash_key_id)",

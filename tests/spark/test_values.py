@@ -135,6 +135,21 @@ def test_a_text_column_keeps_what_looks_like_our_own_marks(spark: SparkSession) 
     assert [json.loads(row.b) for row in found] == [{value: [value, 5]} for value in values]
 
 
+def test_surrogates_in_pairs_are_text(spark: SparkSession) -> None:
+    pairs = [r"\ud83d\ude00", r"\\ud800", r"\\\\udc00", r"\uD83D\uDE00\ud83d\ude00", "\U0001f600"]
+    halves = [
+        r"\ud83d\ud83d\ude00",
+        r"\ud83d\ude00\ude00",
+        r"\\ud83d\ude00",
+        r"\\\ud800",
+        r"\uDFFF",
+    ]
+    texts: list[str | bytes | None] = [f'{{"a":"{text}"}}' for text in [*pairs, *halves]]
+    found = parsed(spark, texts, "a STRING").select(F.col(FIELDS)["a"].alias("a"), CAUSE).collect()
+    assert [row.a for row in found] == [json.loads(f'"{text}"') for text in pairs] + [None] * 5
+    assert [row[CAUSE] for row in found] == [None] * len(pairs) + [NOT_STRICT] * len(halves)
+
+
 def test_columns_may_have_any_name(spark: SparkSession) -> None:
     names = ["_corrupt_record", "_metadata", "_dedup_corrupt", "value", "none", "a.b", "|a", "x y"]
     schema = ", ".join(f"`{name}` STRING" for name in names)

@@ -36,6 +36,10 @@ _NUMBER = "(-?[0-9][-+.0-9eE]*+)"
 #: Within a text a quote has a backslash before it; in front of others stands a bracket or a sign.
 _TAGGED_NUMBER, _TAGGED_TEXT = rf'(?<!\\)"{_NUMBER}\|"', r'(?<!\\)"\|'
 _BLANKS = " \t\r\n"
+#: An escaped surrogate without its other half, which PySpark 4.1 takes for a question mark.
+_HALF_PAIR = (
+    r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
 #: Digits that Spark would cut from a time.
 _BELOW_MICROSECONDS = r":[0-9]{2}[.,][0-9]{6}[0-9]*[1-9]"
 #: A date alone, or at midnight.
@@ -74,9 +78,12 @@ def with_tagged(records: DataFrame, text: Column) -> DataFrame:
     end = F.sha2(text, 256)
     whole = F.try_parse_json(F.concat(F.lit("["), text, F.lit(',"'), end, F.lit('"]')))
     is_strict = F.try_variant_get(whole, "$[1]", "string") == end
+    escapes = F.replace(text, F.lit(r"\\"), F.lit("__"))
+    has_half = text.contains(r"\u") & escapes.rlike(_HALF_PAIR)
     cause = F.coalesce(
         F.when(~F.is_valid_utf8(text), F.lit("It is not valid UTF-8.")),
         F.when(text.rlike(r"^\s*$"), F.lit("It is empty.")),
+        F.when(has_half, F.lit(NOT_STRICT)),
         F.when(text.isNotNull() & ~F.coalesce(is_strict, F.lit(False)), F.lit(NOT_STRICT)),
     )
     tagged = F.regexp_replace(F.ltrim(text, F.lit(_BLANKS)), f"{_TEXT}|{_NUMBER}", '"$2|$1"')
