@@ -114,6 +114,7 @@ def test_records_that_take_no_bytes_are_bounded_in_number() -> None:
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["a", "b", "c"]}
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 0}
+WIDER = {**DECIMAL, "precision": 20, "scale": 2}
 NUMBERS = {"type": "array", "items": "int"}
 TEXTS = {"type": "map", "values": "int"}
 WRONG = {
@@ -133,7 +134,14 @@ WRONG = {
     "long-block": (NUMBERS, number(-1) + number(9) + b"\x02\x00", "a block is not as long"),
     "least-count": (NUMBERS, number(-(2**63)) + number(1) + b"\x02", "the bytes end too early"),
     "twice-a-key": (TEXTS, number(2) + A + b"\x02" + A + b"\x04\x00", "a key occurs twice"),
-    "huge-decimal": (DECIMAL, number(200_000) + b"\x7f" * 200_000, "a decimal has 200"),
+    "huge-decimal": (DECIMAL, number(200_000) + b"\x7f" * 200_000, "a decimal has 200000 bytes"),
+    "long-decimal": (DECIMAL, number(8) + (10_000).to_bytes(8, "big"), "more than 4 digits"),
+    "least-decimal": (DECIMAL, number(8) + b"\xff" * 6 + b"\xd8\xf0", "more than 4 digits"),
+    "fixed-decimal": (
+        {**DECIMAL, "type": "fixed", "name": "F", "size": 3},
+        b"\x00\x27\x10",
+        "more than 4 digits",
+    ),
     "short-double": ("double", b"abc", "the bytes end too early"),
 }
 
@@ -152,6 +160,9 @@ def test_a_huge_number_of_bytes_is_no_decimal_of_the_reader() -> None:
     huge = number(200_000) + b"\x7f" * 200_000 + A
     [cause] = judged(schema("bytes"), huge, reader=schema(DECIMAL))
     assert "a decimal has 200000 bytes" in str(cause)
+    for digits, good in (("9999", True), ("-9999", True), ("10000", False)):
+        data = number(3) + int(digits).to_bytes(3, "big", signed=True) + A
+        assert (judged(schema(DECIMAL), data, reader=schema(WIDER)) == [None]) == good
     # Padding by zeros is no more digits.
     padded = number(MAX_DECIMAL_BYTES) + (7).to_bytes(MAX_DECIMAL_BYTES, "big") + A
     assert judged(schema(DECIMAL), padded, reader=schema(DECIMAL)) == [None]

@@ -59,16 +59,17 @@ class AvroBounds:
         if isinstance(schema, str):
             known = _PLAIN.get(schema) or self._steps.get(schema)
             return known or self._step(self._named[schema])
-        kind, decimal = schema["type"], schema.get("logicalType") == "decimal"
+        kind, size = schema["type"], schema.get("size")
         if kind in ("record", "error"):
             return self._record(schema)
         if kind == "enum":
             return _enum(len(schema["symbols"]))
         if kind in ("array", "map"):
             return self._blocks(self._step(schema["items" if kind == "array" else "values"]), kind)
-        if kind == "fixed":
-            return _decimal(schema["size"]) if decimal else _fixed(schema["size"])
-        return _decimal() if kind == "bytes" and decimal else self._step(kind)
+        precision = schema.get("precision")
+        if schema.get("logicalType") == "decimal" and isinstance(precision, int):
+            return _decimal(precision, size)
+        return _fixed(size) if kind == "fixed" else self._step(kind)
 
     def _record(self, schema: Mapping[str, Any]) -> Step:
         fields: list[Step] = []
@@ -146,14 +147,17 @@ def _fixed(size: int) -> Step:
     return lambda value, at, depth: at + size
 
 
-def _decimal(size: int | None = None) -> Step:
-    step = _text if size is None else _fixed(size)
+def _decimal(precision: int, size: int | None) -> Step:
+    """Return the check of a decimal, whose digits beyond the precision fastavro would round."""
+    limit = 10 ** min(precision, 3 * MAX_DECIMAL_BYTES)
 
     def decimal(value: bytes, at: int, depth: int) -> int:
-        end = step(value, at, depth)
-        if end - at > MAX_DECIMAL_BYTES + 2:  # the length before it takes two
-            raise ValueError(f"a decimal has {end - at} bytes, more than {MAX_DECIMAL_BYTES}")
-        return end
+        length, at = _number(value, at) if size is None else (size, at)
+        if not 0 <= length <= MAX_DECIMAL_BYTES:
+            raise ValueError(f"a decimal has {length} bytes")
+        if not -limit < int.from_bytes(value[at : at + length], "big", signed=True) < limit:
+            raise ValueError(f"a decimal has more than {precision} digits")
+        return at + length
 
     return decimal
 
