@@ -96,7 +96,7 @@ def check_against_the_model(
             model.gaps, model.unknown = rng.choice(["emit", "drop"]), rng.choice(["emit", "drop"])
             shard.rule = replace(shard.rule, gaps=model.gaps, unknown=model.unknown)  # type: ignore[arg-type]
             model.restart()
-            shard.run_id += "+"
+            shard.run_id += "x"
         model.counts.clear()
         expected = model.batch(records, now_ms)
         shuffled = rng.sample(records, len(records))
