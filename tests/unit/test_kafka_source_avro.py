@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from dedup.errors import ConfigError
 from dedup.kafka.source.avro_rows import AvroDecoder
 from dedup.kafka.source.avro_types import AvroSchema
 from dedup.kafka.source.parsed import CAUSE, FIELDS
+from tests.support.values_page import Row, table
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> str:
@@ -168,6 +170,32 @@ def test_times_of_another_unit_than_the_readers_are_refused() -> None:
         AvroDecoder(schemas[0], writer=schemas[0]).check()
     # A number without a unit has the reader's.
     AvroDecoder(record(("f", micros)), writer=record(("f", "long"))).check()
+
+
+def of_the_page(kind: str) -> tuple[str, Any]:
+    """The schema of a row of the page, and one by which its examples can be written."""
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
+        precision, scale = map(int, found.groups())
+        return record(("f", logical("bytes", "decimal", precision=precision, scale=scale))), "bytes"
+    plain = {"string": "string", "uuid": "string", "int": "int", "date": "int"}
+    base = plain.get(kind, "int" if kind == "time-millis" else "long")
+    whole = base if kind == base else logical(base, kind)
+    return record(("f", whole)), "string" if base == "string" else "long"
+
+
+@pytest.mark.parametrize("row", table("avro"), ids=lambda row: row.kind)
+def test_the_page_says_what_becomes_of_a_value(row: Row) -> None:
+    schema, base = of_the_page(row.kind)
+    given: list[Any] = [text for text, _ in row.kept] + row.rejected
+    if base == "bytes":
+        given = [int(text).to_bytes(20, "big", signed=True) for text in given]
+    elif base == "long":
+        given = [int(text) for text in given]
+    data = [encoded(record(("f", base)), {"f": value}) for value in given]
+    rows, causes = decoded(AvroDecoder(schema), *data)
+    said = [None if r is None else str(r["f"]).removesuffix("+00:00") for r in rows]
+    assert said == [value for _, value in row.kept] + [None] * len(row.rejected)
+    assert [cause is None for cause in causes] == [value is not None for value in said]
 
 
 def test_nested_types() -> None:
