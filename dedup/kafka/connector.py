@@ -175,7 +175,8 @@ def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None
     )
     pattern = folder / "[organisation]_[artifact]-[revision].[ext]"
     command = [java, "-jar", str(ivy), "-m2compatible"]
-    command += ["-ivy", str(module), "-retrieve", str(pattern)]
+    # A cache of its own: Ivy does not lock the one in the home folder against other processes.
+    command += ["-ivy", str(module), "-retrieve", str(pattern), "-cache", str(folder / "cache")]
     command += ["-settings", ivy_settings] if ivy_settings else []
     try:
         done = subprocess.run(
