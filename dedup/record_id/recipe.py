@@ -121,6 +121,8 @@ def from_columns(*columns: ColumnOrName) -> IdRecipe:
     The bytes depend on neither Spark's release, its settings, the time zone nor the division
     of rows, and `of_values` makes them without Spark. Numbers count by value: 1 as int, bigint
     and decimal(10,2) is one value, as a double it is another. NaN equals NaN, and 0.0 equals -0.0.
+    A reader that makes a float or double of a text rounds it, so two texts may have one ID: read
+    such columns as decimal or string.
 
     With n live records, two have the same ID by chance with a probability of n² / 2**129: for
     10**12 records 1.5e-15.
@@ -172,6 +174,9 @@ def from_file(
     name or folder. A file that is written again under its old name gives old places to
     new records, which are then dropped within the horizon; where that happens, make the time of
     writing a part: ``id=[from_file(), "_metadata.file_modification_time"]``.
+
+    If the data has a column `_metadata` of its own, Spark's has that name only here:
+    ``df.metadataColumn("_metadata")["file_path"]``.
     """
     uri = F.regexp_replace(path, "^file:/+", "file:///")
     return _recipe((F.regexp_replace(uri, "^s3[an]:", "s3:"), position), is_place=True)

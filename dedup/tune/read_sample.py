@@ -71,8 +71,9 @@ def read_sample(
         check_time_type(columns.resolve(timestamp, "--timestamp"))
         moment = fn.col(timestamp) if isinstance(timestamp, str) else timestamp
         wanted.append(moment.alias("time"))
-    written = fn.unix_millis("_metadata.file_modification_time").cast("string")
-    wanted.append(fn.concat_ws(" ", written, "_metadata.file_path").alias("file"))
+    file = frame.metadataColumn("_metadata")
+    written = fn.unix_millis(file["file_modification_time"]).cast("string")
+    wanted.append(fn.concat_ws(" ", written, file["file_path"]).alias("file"))
     picked = frame.select(*wanted)
     picked = picked.where(~reduce(and_, (fn.col(name).isNull() for name in names)))
     if timestamp is not None:

@@ -725,4 +725,18 @@ MUTANTS = (
         "",
         "unit/test_files_scan.py",
     ),
+    _mutant(
+        "a decimal of CSV is rounded to fit its column",
+        "cli/run/input/csv_values.py",
+        "return text.rlike(_DECIMAL) & ((decimals - shift <= scale) | (significant == \"\"))",
+        "return text.rlike(_DECIMAL)",
+        "spark/test_values.py",
+    ),
+    _mutant(
+        "rows of CSV that Spark loses are not missed",
+        "cli/run/input/row_check.py",
+        "if returned == total:",
+        "if True:",
+        "spark/test_cli_nothing_lost.py",
+    ),
 )  # fmt: skip

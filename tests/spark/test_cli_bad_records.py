@@ -71,8 +71,8 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert aside(folder) == {
         "batch=1": [
             (bad.name, "c,3", "It has more or fewer columns than the header."),
-            (bad.name, "d,x,2024-01-01", "n is no int."),
-            (bad.name, '{"id":"e","n":4,"t":"soon"}', "t is no time."),
+            (bad.name, "d,x,2024-01-01", "n does not fit int."),
+            (bad.name, "e,4,soon", "t is no time."),
         ]
     }
     assert (done.figures.bad, done.figures.counts["records_in"]) == (3, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.cli.failures import FAILED, USAGE
+from dedup.cli.run.input.csv_records import CsvRecords
 from dedup.cli.run.input.source import InputFiles
 from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
@@ -287,3 +289,105 @@ class TestFilesOfAnUnfinishedMicroBatch:
         job.files.text("3.csv", "id,x\na,3\nc,3\n")
         job()
         assert job.rows() == [("a", "1"), ("b", "1"), ("c", "3")]
+
+
+def test_bytes_that_are_not_utf8_are_named(job: Job) -> None:
+    path = job.files.folder / "1.csv"
+    path.write_bytes(b"id,n\ncaf\xe9,1\ncaf\xe8,2\n")
+    for options in ({}, {"bad_records": "skip"}, {"read_options": (("multiLine", "true"),)}):
+        assert f"{path} has bytes in line 2 that are not UTF-8: e9" in job.fails(**options).message
+    assert job.visible() == []
+    job(read_options=(("encoding", "ISO-8859-1"),), output_format="json")
+    assert job.rows("json") == [("caf\u00e8", "2"), ("caf\u00e9", "1")]
+
+
+def test_wide_text_needs_values_with_line_ends(job: Job) -> None:
+    path = job.files.folder / "1.csv"
+    path.write_bytes("id,n\ncaf\u00e9,1\n".encode("utf-16"))
+    wide = ("encoding", "UTF-16")
+    failure = job.fails(read_options=(wide, ("lineSep", "\n")))
+    assert failure.exit_code == USAGE
+    assert "Give --read-option multiLine=true as well" in failure.message
+    job(read_options=(wide, ("multiLine", "true")), output_format="json")
+    assert job.rows("json") == [("caf\u00e9", "1")]
+
+
+def test_csv_whose_rows_do_not_add_up(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the reason may be next: here a way of quoting that two readers take differently."""
+    good = job.files.text("1.csv", "id,n\na,1\n")
+    path = job.files.text("2.csv", 'id,n\n""\\\nb\\"c\n')
+    ways = {"read_options": (("escape", "\\"), ("multiLine", "true")), "files_per_trigger": 2}
+    monkeypatch.setattr(CsvRecords, "count", lambda _, path, stop=None: 1 if path == good else 3)
+    failure = job.fails(**ways, bad_records="skip")
+    assert failure.exit_code == FAILED
+    assert f"{path} has 3 records, and Spark returned " in failure.message
+    assert job.visible() == []
+    monkeypatch.undo()
+    path.write_text("id,n\nb,2\n")
+    job(**ways, bad_records="skip")
+    assert job.rows() == [("a", "1"), ("b", "2")]
+
+
+def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> None:
+    path = job.files.text(
+        "1.csv", "id,at\n1.00,2024-05-01\n1.0,\n1.001,2024-05-01\n2,2024-05-01 10:00\n"
+    )
+    options = {"schema": "id DECIMAL(10,2), at DATE"}
+    failure = job.fails(**options)
+    assert failure.exit_code == FAILED
+    said = f"{path} cannot be read: id does not fit decimal(10,2). It is line 4: 1.001,2024-05-01."
+    assert said in failure.message
+    folder = tmp_path / "bad"
+    assert job(**options, bad_records=str(folder)).figures.bad == 2
+    assert job.rows() == [("1.00", "2024-05-01")] or job.rows() == [("1.00", None)]
+    aside = [json.loads(x) for f in folder.glob("batch=0/*") for x in f.read_text().splitlines()]
+    assert sorted((row["record"], row["reason"]) for row in aside) == [
+        ("1.001,2024-05-01", "id does not fit decimal(10,2)."),
+        ("2,2024-05-01 10:00", "at does not fit date."),
+    ]
+
+
+def test_values_under_formats_of_their_own(job: Job) -> None:
+    job.files.text(
+        "1.csv",
+        "id,day,at\n1,01.05.2024 00:00,2024-05-01 10:00:00.123456000\n"
+        "2,01.05.2024 10:00,\n3,,2024-05-01 10:00:00.123456789\n",
+    )
+    formats = (
+        ("dateFormat", "dd.MM.yyyy HH:mm"),
+        ("timestampFormat", "yyyy-MM-dd HH:mm:ss.SSSSSSSSS"),
+    )
+    schema = "id STRING, day DATE, at TIMESTAMP"
+    done = job(schema=schema, read_options=formats, bad_records="skip", output_format="parquet")
+    assert done.figures.bad == 2
+    at = datetime(2024, 5, 1, 10, 0, 0, 123456)
+    assert job.rows("parquet") == [("1", at.date(), at)]
+
+
+def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
+    header = "id,_corrupt_record,_dedup_corrupt,_metadata"
+    job.files.text("1.csv", f"{header}\na,1,2,3\nb\n")
+    job(bad_records=str(tmp_path / "bad"))
+    (text,) = {p.read_text() for p in job.output.glob("batch=0/*.csv")} - {f"{header}\n"}
+    assert text == f"{header}\na,1,2,3\n"
+    assert len(list(tmp_path.glob("bad/batch=0/*.json"))) == 1
+    job.output = job.output.with_name("folders")
+    path = job.files.text("in/_metadata=1/_corrupt_record=2/1.csv", "id\na\n")
+    job(input=job.files.folder / "in", output=job.output, output_format="json")
+    assert '{"id":"a","_metadata":1,"_corrupt_record":2}' in job.output.joinpath(
+        next(job.output.glob("batch=0/*.json")).relative_to(job.output)
+    ).read_text().replace('"1"', "1").replace('"2"', "2")
+    path.unlink()
+    job.files.text("reserved/1.csv", "id,__dedup_corrupt\na,1\n")
+    failure = job.fails(input=job.files.folder / "reserved", output=job.output.with_name("other"))
+    assert "Column '__dedup_corrupt': names beginning '__dedup_' are reserved." in failure.message
+
+
+def test_options_of_the_reader_that_csv_cannot_follow(job: Job) -> None:
+    job.files.text("1.csv", "id,n\na,1\n")
+    failure = job.fails(read_options=(("mode", "DROPMALFORMED"),))
+    assert failure.exit_code == USAGE
+    assert "--bad-records decides about records" in failure.message
+    assert (
+        "007 would become 7. Declare it STRING." in job.fails(schema="id STRING, n VARIANT").message
+    )

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +105,24 @@ def test_typed_columns(job: Job) -> None:
 
 
 def test_inferred_columns(job: Job) -> None:
-    job.files.text("1.csv", "id,n\n01,2\n1,3\n")
-    assert counts(job(infer=True, output_format="parquet").figures) == (2, 1, 1)
-    assert job.rows("parquet") == [(1, 2)] or job.rows("parquet") == [(1, 3)]
+    """Only by a type that gives every text back."""
+    day = date(2024, 5, 1)
+    at = datetime(2024, 5, 1, 10)
+    header, first = "id,n,plus,price,x,day,at,yes,mixed", "007,7,+7,1.50,0.5,2024-05-01,"
+    job.files.text(
+        "1.csv",
+        f"{header}\n{first}2024-05-01T10:00:00Z,true,2024-05-01 10:00:00\n"
+        "7,,8,2.25,1.5,,,false,2024-05-01T10:00:00Z\n",
+    )
+    assert counts(job(infer=True, output_format="parquet").figures) == (2, 2, 0)
+    assert job.rows("parquet") == [
+        ("007", 7, "+7", "1.50", 0.5, day, at, True, "2024-05-01 10:00:00"),
+        ("7", None, "8", "2.25", 1.5, None, None, False, "2024-05-01T10:00:00Z"),
+    ]
+    # Later values of a typed column are equal, however they are written.
+    job.files.text("2.csv", f"{header}\n8,010,,,,,,,\n")
+    job(infer=True, output_format="parquet")
+    assert ("8", 10) in [row[:2] for row in job.rows("parquet")]
 
 
 def test_reader_options(job: Job) -> None:

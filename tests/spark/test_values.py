@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from dedup.cli.run.input.csv_values import as_text, with_types
 from dedup.files.exact_values import converted
 from dedup.files.file_formats import opened
 from dedup.files.stand_ins import spark_columns
@@ -93,8 +95,24 @@ def test_the_page_says_what_files_become(spark: SparkSession, tmp_path: Path, na
         assert list(FILE_READERS[name](spark, row, tmp_path / "1")) == said, row.kind
 
 
+def read_csv(spark: SparkSession, row: Row) -> list[str | None]:
+    texts = [*(text for text, _ in row.kept), *row.rejected]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.csv"
+        path.write_text("".join(f"{number},{text}\n" for number, text in enumerate(texts)))
+        settings = {"escape": '"'}
+        schema = spark.createDataFrame([], f"number INT, v {row.kind}").schema
+        rows = spark.read.options(**settings).schema(as_text(schema, ())).csv(str(path))
+        found = with_types(rows, schema, settings, None).orderBy("number")
+        value = F.when(F.col(CAUSE).isNull(), F.col("v").cast("string"))
+        return [one.value for one in found.select(value.alias("value")).collect()]
+
+
 #: How a format reads the examples of a row.
-READERS: dict[str, Callable[[SparkSession, Row], list[str | None]]] = {"json": read_json}
+READERS: dict[str, Callable[[SparkSession, Row], list[str | None]]] = {
+    "json": read_json,
+    "csv": read_csv,
+}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -14,6 +14,7 @@ from dedup.cli.run.input.bad_rows import BadRows, explained
 from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.new_columns import check_arrived
 from dedup.cli.run.input.rewritten import FilesAsRead, some_of, warning
+from dedup.cli.run.input.row_check import check_rows
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.late_share import LateShare
@@ -120,7 +121,7 @@ def drain(
     options, first = job.options, next(queries)
     spark = first.stream.sparkSession
     late = LateShare(spark, options)
-    sink = _sink(first, job, columns, taken, late)
+    sink = _sink(first, job, columns, taken, late, check)
     sink.open()
     as_read = FilesAsRead(options.output)
     changed = as_read.written_again(job.files.stamps, taken)
@@ -148,7 +149,7 @@ def drain(
             except Exception as error:
                 # The sink's own exception is the cause; Spark's wraps its text twice.
                 cause = publish.failures[-1] if publish.failures else error
-                raise explained(cause, options, job.files.file_format, taken.unfinished()) from None
+                raise explained(cause, options, job.files, taken.unfinished()) from None
             finally:
                 if query.isActive:
                     query.stop()
@@ -224,13 +225,23 @@ def _record(job: Job, columns: InputColumns) -> Record:
 
 
 def _sink(
-    files_query: FilesQuery, job: Job, columns: InputColumns, taken: FileLog, late: LateShare
+    files_query: FilesQuery,
+    job: Job,
+    columns: InputColumns,
+    taken: FileLog,
+    late: LateShare,
+    check: ColumnCheck,
 ) -> StagedFiles:
-    options = job.options
+    options, spark = job.options, files_query.stream.sparkSession
     rows_aside = None
     if options.aside is not None:
-        spark = files_query.stream.sparkSession
         rows_aside = BadRows(spark, options, job.files, columns, taken)
+
+    def before_publishing(batch_id: int) -> None:
+        check_rows(spark, job, columns, check, taken, batch_id)
+        if options.late == "drop" and not options.verdict:
+            late.check(batch_id)
+
     return StagedFiles(
         output=options.output,
         writer=files_query.writer or SparkRows(*writer_options(options, job.files)),
@@ -245,7 +256,7 @@ def _sink(
         ),
         aside=options.aside,
         rows_aside=rows_aside,
-        before_publishing=late.check if options.late == "drop" and not options.verdict else None,
+        before_publishing=before_publishing,
     )
 
 

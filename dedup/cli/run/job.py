@@ -74,6 +74,12 @@ def resolve(options: RunOptions) -> Job:
             "damaged file stops the run by name, whatever is given. Leave the option out.",
             remedy="bad-records",
         )
+    if files.file_format == "csv" and any(n.lower() == "mode" for n, _ in options.read_options):
+        raise ConfigError(
+            "--read-option mode=... lets Spark change or leave out records without a count. Leave "
+            "it out: --bad-records decides about records that cannot be read.",
+            remedy="bad-records",
+        )
     if files.file_format == "json":
         check_json_options(dict(options.read_options))
     check_query(options, record)
@@ -253,7 +259,7 @@ def transform(
         **chosen,
     )
     rows = read_stream(spark, options, job.files, columns)
-    if options.bad_records != "error" or job.files.file_format == "json":
+    if job.files.file_format not in COLUMNAR:
         rows = good_rows(rows, options, columns)
     elif columns.read != columns.schema:
         rows = rows.select([named_column(name) for name in columns.schema.names])

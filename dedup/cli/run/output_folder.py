@@ -127,6 +127,10 @@ def check_same(options: RunOptions, record: Record) -> None:
     before = DEFAULTS | record.options | {"shards": record.shards}
     # Compared column by column, and then the guess of the first run does not matter any more.
     apart = {"schema"} if options.schema is None else {"schema", "infer"}
+    # Older releases took Spark's option `mode`, which --bad-records replaces.
+    for given in (now, before):
+        read = given["read_options"]
+        given["read_options"] = {k: v for k, v in read.items() if k.lower() != "mode"}
     for name, value in now.items():
         if name in apart or before.get(name) == value or _is_moved(name, options, record):
             continue

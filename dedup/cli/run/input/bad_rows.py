@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
+from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.input_files import InputFiles, literal
-from dedup.cli.run.input.json_input import FILE, TEXT, named_column, plain_path
-from dedup.cli.run.input.source import CORRUPT, InputColumns, read_files, read_settings
-from dedup.cli.run.input.text_blocks import is_true
+from dedup.cli.run.input.input_files import InputFiles, is_true, literal
+from dedup.cli.run.input.json_input import FILE, TEXT, named_column
+from dedup.cli.run.input.source import InputColumns, folded, read_files, read_settings
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
@@ -28,8 +30,8 @@ from dedup.spark.driver.strict_json import CAUSE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Name under which the number of bad rows is observed.
-METRIC = "dedup_bad"
+#: Names under which the numbers of bad rows and of all rows are observed.
+METRIC, BAD, ALL = "dedup_bad", "rows", "all"
 #: How an error of `good_rows` names a record: its file, and the hash of its text.
 _NAMED_RECORD = re.compile(r"(.*?)( cannot be read: .*) \[([0-9a-f]{32})\]")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -47,17 +49,18 @@ def good_rows(rows: DataFrame, options: RunOptions, columns: InputColumns) -> Da
     """
     from pyspark.sql import functions as fn
 
-    bad = _is_bad(rows, options, columns)
+    bad = _is_bad(options, columns)
     # Besides, Spark would judge the text once more if it could move the filter below.
-    counted = rows.observe(METRIC, fn.count(fn.when(bad, 1)).alias("rows"))
+    counts = fn.count(fn.when(bad, 1)).alias(BAD), fn.count(fn.lit(1)).alias(ALL)
+    counted = rows.observe(METRIC, *counts)
     fine = ~bad
     if options.bad_records == "error":
-        fine = fn.when(fn.col(CAUSE).isNull(), True).otherwise(_raised().cast("boolean"))
+        fine = fn.when(fn.col(CAUSE).isNull(), True).otherwise(_raised(rows).cast("boolean"))
     return counted.where(fine).select([named_column(name) for name in columns.schema.names])
 
 
-def _raised() -> Column:
-    """Stop the query at a row of JSON, as a task in Python would raise it."""
+def _raised(rows: DataFrame) -> Column:
+    """Stop the query at a row, as a task in Python would raise it."""
     from pyspark.sql import functions as fn
 
     text = fn.concat(
@@ -66,15 +69,16 @@ def _raised() -> Column:
         fn.lit(" cannot be read: "),
         fn.col(CAUSE),
         fn.lit(" ["),
-        fn.md5(TEXT),
+        fn.md5(KEY if KEY in rows.columns else TEXT),
         fn.lit(f"]\n{LINK}bad-records"),
     )
     return fn.raise_error(text)
 
 
-def _is_bad(rows: DataFrame, options: RunOptions, columns: InputColumns) -> Column:
-    mark = CAUSE if CAUSE in rows.columns else CORRUPT
-    broken, timeless = named_column(mark).isNotNull(), is_no_time(options, columns.schema)
+def _is_bad(options: RunOptions, columns: InputColumns) -> Column:
+    from pyspark.sql import functions as fn
+
+    broken, timeless = fn.col(CAUSE).isNotNull(), is_no_time(options, columns.schema)
     return broken if timeless is None else broken | timeless
 
 
@@ -115,80 +119,46 @@ class BadRows:
         """
         from pyspark.sql import functions as fn
 
-        if self._counted() == 0:
-            return None
-        try:
-            paths = self._log.of_batch(batch_id)
-        except ValueError:
-            raise StateError(
-                f"Spark's logs in {self._options.checkpoint} do not tell which files micro-batch "
-                f"{batch_id} has. Nothing of it is published. Restore the checkpoint.",
-                remedy="damaged-state",
-            ) from None
+        with suppress(Exception):
+            # If the number is not told, the files are read once more.
+            if observed_so_far(self._spark, self._options.checkpoint, METRIC)[BAD] == 0:
+                return None
+        paths = files_of_batch(self._options, self._log, batch_id)
         found = [literal(str(path)) for path in paths]
         rows = read_files(self._spark, self._options, self._files, self._columns, found)
-        bad = rows.where(_is_bad(rows, self._options, self._columns))
-        if self._files.file_format == "json":
-            reason = fn.coalesce(fn.col(CAUSE), fn.lit(self._no_time()))
-            described = bad.select(
-                fn.col(FILE).alias("file"), reason.alias("reason"), fn.col(TEXT).alias("record")
-            )
-            # Each row of an array has the text of the whole file.
-            given = {name.lower(): value for name, value in self._options.read_options}
-            return described.dropDuplicates() if is_true(given, "multiline") else described
-        own = [named_column(name) for name in self._columns.read.names]
-        record = fn.to_json(fn.struct(*own))
-        return bad.select(
-            plain_path(fn.col("_metadata.file_path")).alias("file"),
-            self._reason().alias("reason"),
-            fn.coalesce(named_column(CORRUPT), record).alias("record"),
+        no_time = fn.lit(f"{self._options.timestamp} is no time.")
+        described = rows.where(_is_bad(self._options, self._columns)).select(
+            fn.col(FILE).alias("file"),
+            fn.coalesce(fn.col(CAUSE), no_time).alias("reason"),
+            fn.col(TEXT).alias("record"),
         )
-
-    def _no_time(self) -> str:
-        return f"{self._options.timestamp} is no time."
-
-    def _counted(self) -> int | None:
-        """Bad rows that the running micro-batch has met so far, None where Spark does not tell.
-
-        Where they cannot be told, the files are read once more.
-        """
-        with suppress(Exception):
-            return observed_so_far(self._spark, self._options.checkpoint, METRIC)["rows"]
-        return None
-
-    def _reason(self) -> Column:
-        from pyspark.sql import functions as fn
-        from pyspark.sql import types as T  # noqa: N812
-
-        folders = self._files.folder_columns if self._files.partitioned else ()
-        own = [f for f in self._columns.read.fields if f.name.lower() not in folders]
-        text = named_column(CORRUPT)
-        loose = T.StructType([T.StructField(f.name, T.StringType()) for f in own])
-        loose = loose.add(CORRUPT, T.StringType())
-        settings = read_settings(self._options, self._files)
-        ddl = ", ".join(f"{_quoted(name)} STRING" for name in loose.names)
-        parsed = fn.from_csv(text, ddl, {**settings, "header": "false"})
-        broken = "It has more or fewer columns than the header."
-        misfits = [
-            fn.when(
-                parsed.getField(f.name).isNotNull() & named_column(f.name).isNull(),
-                fn.lit(f"{f.name} is no {f.dataType.simpleString()}."),
-            )
-            for f in own
-        ]
-        reasons = fn.concat_ws(" ", *misfits)
-        timeless = is_no_time(self._options, self._columns.schema)
-        no_time = fn.when(fn.lit(False) if timeless is None else timeless, self._no_time())
-        return fn.coalesce(
-            fn.when(text.isNull(), no_time),
-            fn.when(parsed.getField(CORRUPT).isNotNull() | parsed.isNull(), fn.lit(broken)),
-            fn.when(reasons != "", reasons),
-            fn.lit("A value does not fit its column."),
+        # Each row of an array has the text of the whole file.
+        is_whole_file = self._files.file_format == "json" and is_true(
+            folded(dict(self._options.read_options)), "multiline"
         )
+        return described.dropDuplicates() if is_whole_file else described
+
+
+def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Path]:
+    """Return the files of a micro-batch.
+
+    Raises
+    ------
+    StateError
+        If Spark's logs do not tell them.
+    """
+    try:
+        return log.of_batch(batch_id)
+    except ValueError:
+        raise StateError(
+            f"Spark's logs in {options.checkpoint} do not tell which files micro-batch {batch_id} "
+            "has. Nothing of it is published. Restore the checkpoint.",
+            remedy="damaged-state",
+        ) from None
 
 
 def explained(
-    error: Exception, options: RunOptions, file_format: str, paths: Iterable[str]
+    error: Exception, options: RunOptions, files: InputFiles, paths: Iterable[str]
 ) -> Exception:
     """Return the error of a query over these files, with the way out if it is the input's fault."""
     if isinstance(error, DedupError):
@@ -198,14 +168,16 @@ def explained(
     if ours is not None and ours.topic == "bad-records":
         record = _NAMED_RECORD.fullmatch(ours.message)
         if record is not None:
-            line = _line_of(Path(record[1]), record[3])
+            settings = folded(read_settings(options, files))
+            key = partial(_csv_key, settings) if files.file_format == "csv" else bytes
+            line = _line_of(Path(record[1]), record[3], key)
             fault = f"{record[1]}{record[2]}{line} M{_WAY[1:]}, and run again."
             return DataError(fault, remedy="bad-records")
         for option, flag in _NULL_FLAGS.items():
             if f"{option}=" in ours.message:
                 return DataError(f"{ours.message} Here the option is {flag}.", remedy="bad-records")
         return DataError(ours.message, remedy="bad-records")
-    if file_format == "orc" and "nanos > 999999999" in text:
+    if files.file_format == "orc" and "nanos > 999999999" in text:
         for path in paths:
             for column in columns_before_1970(path):
                 return DataError(
@@ -240,18 +212,28 @@ def explained(
     return error
 
 
-def _line_of(path: Path, digest: str) -> str:
-    """The line of JSON with that hash; nothing if it is not near the beginning."""
+def _line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
+    """The line whose key has that hash; nothing if it is not near the beginning."""
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
             lines = _LINE_END.split(handle.read(_SEARCHED_BYTES).removeprefix(b"\xef\xbb\xbf"))
     except (OSError, EOFError):
         return ""
     for number, line in enumerate(lines, start=1):
-        if len(lines) > 1 and hashlib.md5(line, usedforsecurity=False).hexdigest() == digest:
+        if len(lines) > 1 and hashlib.md5(key(line), usedforsecurity=False).hexdigest() == digest:
             shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
             return f" It is line {number}: {shown}."
     return ""
+
+
+def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
+    """The values of a line of CSV, in whichever way it is written."""
+    text = line.decode(settings.get("encoding", settings.get("charset", "utf-8")), "replace")
+    separator = settings.get("sep", settings.get("delimiter", ","))
+    with suppress(csv.Error, TypeError, StopIteration):
+        mark = settings.get("quote", '"') or None
+        return BETWEEN.join(next(csv.reader([text], delimiter=separator, quotechar=mark))).encode()
+    return line
 
 
 def _place(path: Path, reason: str) -> str:
@@ -269,7 +251,3 @@ def _place(path: Path, reason: str) -> str:
     except (OSError, EOFError):
         pass
     return ""
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,10 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input import file_columns
+from dedup.cli.run.input.csv_records import CsvRecords
+from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.input_files import Stamp, literal, stamp_of
 from dedup.cli.run.input.long_records import refuse_long_records
-from dedup.cli.run.input.misread import refuse_misread
 from dedup.cli.run.input.schema_change import Change, changes, joined
 from dedup.cli.run.input.source import CORRUPT, InputColumns, exact_columns
 from dedup.cli.run.job import Job
@@ -100,6 +102,7 @@ class ColumnCheck:
             name.lower(): value
             for name, value in (job.files.reader_options | dict(job.options.read_options)).items()
         }
+        self._records: dict[str, int] = {}
         self._seen: dict[str, Stamp] = {}
 
     def settled(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
@@ -126,7 +129,7 @@ class ColumnCheck:
         return found
 
     def check_text(self, paths: Iterable[Path]) -> None:
-        """Refuse text files with a record that is too long, and CSV that Spark would cut in two.
+        """Refuse text files with a record that is too long, and CSV that Spark would misread.
 
         Raises
         ------
@@ -134,14 +137,40 @@ class ColumnCheck:
             For the first one, with what is wrong and where.
         """
         file_format, settings = self._job.files.file_format, self._settings
-        looks = [partial(refuse_long_records, file_format=file_format, settings=settings)]
+        looks: list[Callable[[Path], None]] = [
+            partial(refuse_long_records, file_format=file_format, settings=settings)
+        ]
         if file_format == "csv":
-            looks.append(partial(refuse_misread, settings=settings, stop=self._stop))
+            looks.append(self._count)
         fresh = [path for path in paths if str(path) not in self._published]
         with ThreadPoolExecutor(self._job.options.cores) as pool:
             for look in looks:
                 for _ in pool.map(look, fresh):
                     pass
+
+    def _count(self, path: Path) -> None:
+        # Spark says what is wrong with a file that cannot be opened.
+        with suppress(OSError, pa.ArrowException):
+            self._records[str(path)] = CsvRecords(self._settings).count(path, self._stop)
+
+    def records_of(self, path: Path) -> int:
+        """Return the number of records in a CSV file.
+
+        Raises
+        ------
+        DataError
+            If they cannot be counted.
+        """
+        if str(path) not in self._records:
+            self._count(path)
+        if str(path) not in self._records:
+            raise DataError(
+                f"{path} is compressed in a way that only Spark can read, so its text cannot be "
+                "checked. Nothing of it was published. Put it there packed with gzip or unpacked, "
+                "and run again.",
+                remedy="bad-records",
+            )
+        return self._records[str(path)]
 
     def look_again(self, paths: Sequence[str]) -> list[Unlike]:
         """Look at files as they are now; those that have gone are left out."""
@@ -269,12 +298,16 @@ class ColumnCheck:
         """Columns as Spark infers them, None where it cannot: what is wrong shows on reading."""
         file_format = self._job.files.file_format
         reader = self._spark.read.format(file_format).options(**self._settings)
+        reader = reader.option("columnNameOfCorruptRecord", CORRUPT)
         if file_format == "json":
-            reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT)
+            reader = reader.option("mode", "PERMISSIVE")
         if file_format == "csv" and self._job.options.infer:
             reader = reader.option("inferSchema", "true")
         try:
-            schema = spark_columns(reader, [literal(str(path)) for path in paths], paths)
+            places = [literal(str(path)) for path in paths]
+            schema = spark_columns(reader, places, paths)
+            if file_format == "csv" and self._job.options.infer:
+                schema = spelled_alike(reader, places, schema, (), self._settings)
         except Exception:
             return None
         schema = T.StructType([field for field in schema.fields if field.name != CORRUPT])

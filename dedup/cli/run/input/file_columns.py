@@ -15,7 +15,6 @@ import pyarrow.orc
 import pyarrow.parquet
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input.text_blocks import open_text
 from dedup.cli.run.run_options import COLUMNAR
 
 #: Name to the names of the fields in it; arrays are passed through.
@@ -28,6 +27,23 @@ NO_FAULT = "Spark does not know its columns"
 _BLOCK_BYTES = 8 << 20
 _HEADER_BYTES = 64 << 10
 _LONGEST_HEADER_BYTES = 1 << 20
+#: What Hadoop unpacks, and pyarrow does not.
+_ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
+
+
+def open_text(path: Path) -> pa.NativeFile:
+    """Open a file, unpacked as its name says; Hadoop looks at names in any case.
+
+    Raises
+    ------
+    OSError
+        Also if only Hadoop can unpack it.
+    """
+    name = path.name.lower()
+    if name.endswith(_ONLY_HADOOP):
+        raise OSError(f"{path} is compressed in a way that pyarrow does not know")
+    compression = "gzip" if name.endswith(".gz") else "detect"
+    return pa.input_stream(str(path), compression=compression)
 
 
 def with_empty_objects(

@@ -302,6 +302,11 @@ def _in_any_case(suffix: str) -> str:
     return "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in suffix)
 
 
+def is_true(settings: Mapping[str, str], name: str) -> bool:
+    """Whether an option of Spark's reader is on, by its name in lower case."""
+    return settings.get(name, "").lower() == "true"
+
+
 def literal(name: str) -> str:
     """Return a name or path as a glob that matches nothing else."""
     return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)

@@ -88,7 +88,7 @@ def read_json(
     folders = [field for field in columns.fields if field.name.lower() in by_folder]
     reader = reader.format("text").schema(StructType([StructField(TEXT, StringType()), *folders]))
     reader = reader.options(**settings, wholetext=str(is_whole).lower())
-    rows = reader.load(place).withColumn(FILE, plain_path(fn.col("_metadata.file_path")))
+    rows = with_file(reader.load(place))
     encoding = folded.get("encoding", folded.get("charset", "UTF-8"))
     if encoding.upper() not in ("UTF-8", "UTF8"):
         rows = rows.withColumn(TEXT, fn.decode(fn.col(TEXT).cast("binary"), encoding))
@@ -109,12 +109,13 @@ def read_json(
     return rows.select(*selected, CAUSE, TEXT, FILE)
 
 
-def plain_path(uri: Column) -> Column:
-    """Return the path of a file that Spark names by its URI."""
+def with_file(rows: DataFrame) -> DataFrame:
+    """Add the path of its file to each row, also if `_metadata` is a column of the user."""
     from pyspark.sql import functions as fn
 
+    uri = rows.metadataColumn("_metadata")["file_path"]
     path = fn.regexp_replace(fn.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B")
-    return fn.url_decode(path)
+    return rows.withColumn(FILE, fn.url_decode(path))
 
 
 def named_column(name: str) -> Column:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dedup.cli.run.input.text_blocks import is_true, open_text
+from dedup.cli.run.input.file_columns import open_text
+from dedup.cli.run.input.input_files import is_true
 from dedup.errors import DataError
 
 #: A record takes Java several times its size.

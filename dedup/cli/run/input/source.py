@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
+from dedup.cli.run.input.csv_values import as_text, spelled_alike, with_types
 from dedup.cli.run.input.input_files import InputFiles, literal
 from dedup.cli.run.input.json_input import read_json
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
@@ -92,6 +93,10 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             schema = _header(reader, files)
         else:
             schema = spark_columns(reader, files.place, files.paths, files.root)
+        if files.file_format == "csv":
+            schema = _csv_columns(reader, schema, options, files)
+    except ConfigError:
+        raise
     except Exception as error:
         reason = explain(error).message.rstrip(".")
         way = "Mend the file, or give --schema, or --bad-records if single records are wrong."
@@ -102,8 +107,8 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             f"The columns of INPUT {options.input} cannot be read: {reason}. {way}",
             remedy="bad-records",
         ) from None
-    schema = StructType([field for field in schema.fields if field.name != CORRUPT])
     if files.file_format == "json" and options.schema is None:
+        schema = StructType([field for field in schema.fields if field.name != CORRUPT])
         schema = exact_columns(schema, options, files, files.paths)
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
@@ -111,6 +116,22 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             f"INPUT {options.input} has two columns named {repeated[0]!r}; rename one."
         )
     return schema
+
+
+def _csv_columns(
+    reader: DataFrameReader, schema: StructType, options: RunOptions, files: InputFiles
+) -> StructType:
+    for field in schema.fields:
+        if field.dataType.typeName() == "variant":
+            raise ConfigError(
+                f"--schema makes the column {field.name!r} VARIANT, and Spark would guess a type "
+                "for each text: 007 would become 7. Declare it STRING."
+            )
+    if not options.infer:
+        return schema
+    folders = files.folder_columns if files.partitioned else ()
+    settings = folded(read_settings(options, files))
+    return spelled_alike(reader, files.place, schema, folders, settings)
 
 
 def exact_columns(
@@ -142,13 +163,15 @@ def read_stream(
 ) -> DataFrame:
     """Return the files as a stream, the oldest first; later ones are for later runs.
 
-    Behind the columns of JSON stand those that `good_rows` needs.
+    Behind the columns of JSON and CSV stand those that `good_rows` needs.
     """
     if files.file_format == "json":
         settings = stream_options(options, files)
         return read_json(spark.readStream, files.place, files, columns.read, settings)
-    reader = spark.readStream.format(files.file_format).schema(columns_to_read(options, columns))
-    return reader.options(**stream_options(options, files)).load(files.place)
+    reader = spark.readStream.format(files.file_format)
+    reader = reader.schema(columns_to_read(options, files, columns))
+    rows = reader.options(**stream_options(options, files)).load(files.place)
+    return _with_types(rows, options, files, columns)
 
 
 def read_files(
@@ -162,8 +185,18 @@ def read_files(
     settings = {**read_settings(options, files), "basePath": str(files.root)}
     if files.file_format == "json":
         return read_json(spark.read, places, files, columns.read, settings)
-    reader = spark.read.format(files.file_format).schema(columns_to_read(options, columns))
-    return reader.options(**settings).load(places)
+    reader = spark.read.format(files.file_format)
+    reader = reader.schema(columns_to_read(options, files, columns))
+    return _with_types(reader.options(**settings).load(places), options, files, columns)
+
+
+def _with_types(
+    rows: DataFrame, options: RunOptions, files: InputFiles, columns: InputColumns
+) -> DataFrame:
+    if files.file_format != "csv":
+        return rows
+    corrupt = None if options.bad_records == "error" else CORRUPT
+    return with_types(rows, columns.read, folded(read_settings(options, files)), corrupt)
 
 
 def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
@@ -174,19 +207,29 @@ def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
 
 def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
     """Return the options of Spark's reader."""
-    settings = files.reader_options | dict(options.read_options)
+    # Spark would take a column of its default name, `_corrupt_record`, for its own.
+    settings = {"columnNameOfCorruptRecord": CORRUPT} | files.reader_options
+    settings |= dict(options.read_options)
     if options.bad_records != "error":
         settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     return settings
 
 
-def columns_to_read(options: RunOptions, columns: InputColumns) -> StructType:
+def columns_to_read(options: RunOptions, files: InputFiles, columns: InputColumns) -> StructType:
     """Return the columns to read, with one for the text of bad records where they are told."""
     from pyspark.sql.types import StringType, StructField, StructType
 
+    read = columns.read
+    if files.file_format == "csv":
+        read = as_text(read, files.folder_columns if files.partitioned else ())
     if options.bad_records == "error":
-        return columns.read
-    return StructType([*columns.read.fields, StructField(CORRUPT, StringType())])
+        return read
+    return StructType([*read.fields, StructField(CORRUPT, StringType())])
+
+
+def folded(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return options of Spark's reader by their names in lower case."""
+    return {name.lower(): value for name, value in settings.items()}
 
 
 def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:

@@ -1,0 +1,247 @@
+"""Typed columns of CSV: each value is the text's, exactly, or the row is a bad one.
+
+Spark's CSV reader rounds decimals, cuts digits behind the microsecond, and takes a text with a
+time of day for a date. So it reads every column as text here. Its parser then converts the typed
+ones under the same options, and a value that the type cannot hold exactly becomes null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from dedup.cli.run.input.json_input import FILE, TEXT, named_column, with_file
+from dedup.spark.driver.strict_json import CAUSE
+from dedup.spark.plan import HELPER_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameReader
+    from pyspark.sql.types import StructField, StructType
+
+#: Column of all values of a record, with `BETWEEN` between them.
+KEY = f"{HELPER_PREFIX}key"
+_TYPED = f"{HELPER_PREFIX}typed"
+_RAGGED = "It has more or fewer columns than the header."
+#: Options of the reader that the writer of a bad record needs.
+_FORM = ("sep", "delimiter", "quote", "escape")
+#: Options of the reader that give a text its meaning.
+_MEANING = (
+    "dateformat",
+    "timestampformat",
+    "timestampntzformat",
+    "enabledatetimeparsingfallback",
+    "timezone",
+    "locale",
+    "nanvalue",
+    "positiveinf",
+    "negativeinf",
+)
+BETWEEN = "\x1f"
+_DECIMAL = r"^[+-]?(\d*|\d{1,3}(?:,\d{3})+)(?:\.(\d*))?(?:[eE]([+-]?\d{1,3}))?$"
+_NO_DECIMAL = r"^(?:.{1000}.*|.*[eE][+-]?\d{4,}.*)$"
+_DATE = r"^\s*[+-]?\d{4,7}(-\d{1,2}){0,2}\s*$"
+#: A time alone would be one of today.
+_TIME = r"^\s*[+-]?\d{4}"
+_TOO_FINE = r"[.,]\d{6}\d*[1-9]"
+#: How an inferred time may be written; all values of a column in the same way.
+_WRITTEN = tuple(
+    f"yyyy-MM-dd{between}HH:mm:ss{fraction}{zone}"
+    for between in (" ", "'T'")
+    for fraction in ("", ".SSS", ".SSSSSS")
+    for zone in ("", "XXX")
+)
+
+
+def as_text(schema: StructType, folders: Container[str]) -> StructType:
+    """Return the columns as Spark reads them: as text, unless a folder names them."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    return T.StructType(
+        [
+            field
+            if field.name.lower() in folders or isinstance(field.dataType, T.StringType)
+            else T.StructField(field.name, T.StringType())
+            for field in schema.fields
+        ]
+    )
+
+
+def with_types(
+    rows: DataFrame, schema: StructType, settings: Mapping[str, str], corrupt: str | None
+) -> DataFrame:
+    """Return the columns with the types of the schema, and behind them `CAUSE` and the like.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Of Spark's CSV reader, with text for `as_text`.
+    schema : StructType
+    settings : mapping of str to str
+        Options of the reader, by name in lower case.
+    corrupt : str or None
+        Column of the text of a ragged record.
+    """
+    from pyspark.sql import functions as fn
+
+    known = {field.name: field for field in schema.fields}
+    own = [name for name in rows.columns if name != corrupt]
+    typed = [known[name] for name in own if known[name].dataType != rows.schema[name].dataType]
+    values = dict(zip([f.name for f in typed], _exact(typed, settings), strict=True))
+    causes = [
+        fn.when(
+            named_column(name).isNotNull() & value.isNull(),
+            fn.lit(f"{name} does not fit {known[name].dataType.simpleString()}."),
+        )
+        for name, value in values.items()
+    ]
+    cause = fn.nullif(fn.concat_ws(" ", *causes), fn.lit("")) if causes else fn.lit(None)
+    form = {name: value for name, value in settings.items() if name in _FORM}
+    form |= {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+    text = fn.to_csv(fn.struct(*map(named_column, own)), form)
+    if corrupt is not None:
+        broken = fn.when(named_column(corrupt).isNotNull(), fn.lit(_RAGGED))
+        cause, text = fn.coalesce(broken, cause), fn.coalesce(named_column(corrupt), text)
+    rows = with_file(rows)
+    if typed:
+        rows = rows.withColumn(_TYPED, _parsed(typed, settings))
+    chosen = [values[name].alias(name) if name in values else named_column(name) for name in own]
+    texts = [fn.coalesce(named_column(name), fn.lit("")) for name in own]
+    key = fn.concat_ws(BETWEEN, *texts).alias(KEY)
+    return rows.select(*chosen, cause.cast("string").alias(CAUSE), text.alias(TEXT), key, FILE)
+
+
+def spelled_alike(
+    reader: DataFrameReader,
+    places: str | list[str],
+    schema: StructType,
+    folders: Container[str],
+    settings: Mapping[str, str],
+) -> StructType:
+    """Return a schema with text for each column whose values are spelled in several ways.
+
+    Parameters
+    ----------
+    reader : DataFrameReader
+    places : str or list of str
+        What it is to load.
+    schema : StructType
+        As Spark inferred it.
+    folders : container of str
+        Columns that folders name.
+    settings : mapping of str to str
+        Options of the reader, by name in lower case.
+    """
+    from pyspark.sql import functions as fn
+    from pyspark.sql import types as T  # noqa: N812
+
+    texts = as_text(schema, folders)
+    typed = [f for f, text in zip(schema.fields, texts.fields, strict=True) if f != text]
+    if not typed:
+        return schema
+    rows = reader.schema(texts).load(places)
+    kept = []
+    for field, value in zip(typed, _exact(typed, settings), strict=True):
+        if isinstance(field.dataType, (T.TimestampType, T.TimestampNTZType)):
+            given = settings.get("timestampformat"), settings.get("timestampntzformat")
+            patterns = [p for p in given if p is not None] or _WRITTEN
+            written = [fn.date_format(value, pattern) for pattern in patterns]
+        elif isinstance(field.dataType, T.DateType) and "dateformat" in settings:
+            written = [fn.date_format(value, settings["dateformat"])]
+        else:
+            written = [value.cast("string")]
+        text = named_column(field.name)
+        alike = [fn.bool_and(text.isNull() | text.eqNullSafe(one)) for one in written]
+        kept.append(reduce(or_, alike))
+    told = rows.withColumn(_TYPED, _parsed(typed, settings)).select(*kept).first()
+    assert told is not None
+    lost = {field.name for field, is_alike in zip(typed, told, strict=True) if not is_alike}
+    return T.StructType(
+        [T.StructField(f.name, T.StringType()) if f.name in lost else f for f in schema.fields]
+    )
+
+
+def _parsed(typed: Sequence[StructField], settings: Mapping[str, str]) -> Column:
+    """The values of the typed columns as Spark's CSV parser has them, null if it has none."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql import types as T  # noqa: N812
+
+    texts = []
+    for field in typed:
+        # A control character has a place in none of these types, but would end the line.
+        text = fn.regexp_replace(named_column(field.name), r"[\x00-\x1f]", "?")
+        if isinstance(field.dataType, T.DecimalType):
+            # Java takes minutes for a number of many digits, or with a large exponent.
+            text = fn.regexp_replace(text, _NO_DECIMAL, "?")
+        texts.append(fn.coalesce(text, fn.lit("")))
+    ddl = ", ".join(f"_{at} {field.dataType.simpleString()}" for at, field in enumerate(typed))
+    # The first value keeps the line from being empty.
+    line = fn.concat_ws(BETWEEN, fn.lit("_"), *texts)
+    options = {name: settings[name] for name in _MEANING if name in settings}
+    options |= {"sep": BETWEEN, "quote": "", "mode": "PERMISSIVE"}
+    return fn.from_csv(line, f"_ STRING, {ddl}", options)
+
+
+def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Column]:
+    """The values out of `_TYPED`; null for one that is not exactly what the text says."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql import types as T  # noqa: N812
+
+    values = []
+    for at, field in enumerate(typed):
+        text, value = named_column(field.name), fn.col(_TYPED)[f"_{at}"]
+        kind = field.dataType
+        if isinstance(kind, T.BinaryType):
+            value = text.cast("binary")
+        elif isinstance(kind, T.DecimalType):
+            value = fn.when(_has_scale(text, kind.scale), value)
+        elif isinstance(kind, T.DateType):
+            value = fn.when(_is_day(text, settings.get("dateformat")), value)
+        elif isinstance(kind, (T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)):
+            value = fn.when(_is_whole_time(text, value, field, settings), value)
+        values.append(value)
+    return values
+
+
+def _has_scale(text: Column, scale: int) -> Column:
+    """Whether a decimal text has no digit but zeros behind that many decimals."""
+    from pyspark.sql import functions as fn
+
+    whole, fraction, exponent = (fn.regexp_extract(text, _DECIMAL, n) for n in (1, 2, 3))
+    digits = fn.concat(whole, fraction)
+    significant = fn.regexp_replace(digits, "0*$", "")
+    decimals = fn.length(fraction) + fn.length(significant) - fn.length(digits)
+    shift = fn.coalesce(exponent.try_cast("int"), fn.lit(0))
+    return text.rlike(_DECIMAL) & ((decimals - shift <= scale) | (significant == ""))
+
+
+def _is_day(text: Column, pattern: str | None) -> Column:
+    """Whether a text is a day without a time."""
+    from pyspark.sql import functions as fn
+
+    if pattern is None:
+        return text.rlike(_DATE)
+    moment = fn.try_to_timestamp(text, fn.lit(pattern))
+    return fn.coalesce(moment == fn.date_trunc("day", moment), text.rlike(_DATE))
+
+
+def _is_whole_time(
+    text: Column, value: Column, field: StructField, settings: Mapping[str, str]
+) -> Column:
+    """Whether a time has no digit but zeros behind the microsecond, and a date."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql import types as T  # noqa: N812
+
+    is_whole = ~text.rlike(_TOO_FINE)
+    if isinstance(field.dataType, T.DayTimeIntervalType):
+        return is_whole
+    zoned = isinstance(field.dataType, T.TimestampType)
+    pattern = settings.get("timestampformat" if zoned else "timestampntzformat")
+    if pattern is None:
+        return is_whole & text.rlike(_TIME)
+    fine = max(map(len, re.findall("S+", pattern)), default=0)
+    if fine <= 6:
+        return is_whole
+    return is_whole & fn.contains(text, fn.date_format(value, "S" * fine))
