@@ -112,6 +112,16 @@ class StateError(DedupError):
         )
 
     @classmethod
+    def of_another_catalog(cls) -> StateError:
+        """Return the error for a state that does not belong to the birth certificate."""
+        return cls(
+            "The catalog does not belong to this checkpoint: the state was made with another hash "
+            "key than the one in the query's catalog.json. Nothing was emitted or lost. Restore "
+            "the catalog that the checkpoint was last used with.",
+            remedy="missing-catalog",
+        )
+
+    @classmethod
     def unknown_version(cls, found: int, known: int) -> StateError:
         """Return the error for a row that another release wrote."""
         return cls(

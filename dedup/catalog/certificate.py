@@ -1,4 +1,4 @@
-"""The birth certificate of a query's catalog, and the keys that are derived from its ID.
+"""The birth certificate of a query's catalog, with the secret of its hash keys.
 
 State and catalog of a query only make sense under the settings it was born with: another ID column
 of the same type would silently drop unique rows. So these settings are written once, and every
@@ -7,7 +7,7 @@ task compares its own with them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dedup.catalog.definition import Definition
@@ -17,9 +17,11 @@ from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import OtherVersion, array, integer, mapping, name, text
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
-#: Written now; the one before, which has no definitions, is read for ever.
-CERTIFICATE_FORMAT = 2
+#: Written now; those before, without a secret and without definitions, are read for ever.
+CERTIFICATE_FORMAT = 3
+_WITHOUT_SECRET = 2
 _WITHOUT_DEFINITIONS = 1
+SECRET_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,9 @@ class Certificate:
         alone.
     timestamp_definition : Definition or None
         What makes the timestamp; None where `id_definitions` is.
+    secret : bytes
+        Random bytes from which, with the query ID, all hash keys derive. It stays in this object:
+        no screen, log or error shows it. Empty in formats 1 and 2.
     """
 
     query_id: str
@@ -64,10 +69,15 @@ class Certificate:
     birth_batch: int
     id_definitions: tuple[Definition, ...] | None = None
     timestamp_definition: Definition | None = None
+    secret: bytes = field(default=b"", repr=False)
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON: the same bytes from every creator."""
         fields, version = asdict(self), CERTIFICATE_FORMAT
+        fields["secret"] = self.secret.hex()
+        if not self.secret:
+            version = _WITHOUT_SECRET
+            del fields["secret"]
         if self.id_definitions is None:
             version = _WITHOUT_DEFINITIONS
             for name in _DEFINITIONS:
@@ -87,7 +97,9 @@ class Certificate:
         """
         try:
             version, fields = from_document(
-                data, version=CERTIFICATE_FORMAT, before={_WITHOUT_DEFINITIONS: checksum}
+                data,
+                version=CERTIFICATE_FORMAT,
+                before={_WITHOUT_SECRET: checksum, _WITHOUT_DEFINITIONS: checksum},
             )
             return cls._from_fields(version, fields)
         except OtherVersion as exc:
@@ -103,6 +115,8 @@ class Certificate:
     def _from_fields(cls, version: int, fields: dict[str, Any]) -> Certificate:
         defined = version != _WITHOUT_DEFINITIONS
         every = _FIELDS if defined else _FIELDS - _DEFINITIONS
+        if version != CERTIFICATE_FORMAT:
+            every = every - {"secret"}
         mapping(fields, needed=every, allowed=every)
         columns = (array(column, 2) for column in array(fields["id_columns"]))
         if type(fields["stable_timestamps"]) is not bool:
@@ -123,7 +137,10 @@ class Certificate:
             timestamp_definition=Definition.from_json(fields["timestamp_definition"])
             if defined
             else None,
+            secret=bytes.fromhex(text(fields.get("secret", ""))),
         )
+        if len(read.secret) != (SECRET_BYTES if version == CERTIFICATE_FORMAT else 0):
+            raise ValueError(f"its secret has {len(read.secret)} bytes")
         if defined and len(read.id_definitions or ()) != len(read.id_columns):
             raise ValueError(f"{len(read.id_columns)} ID columns, but not as many definitions")
         if len(read.slot_keys) != read.shards or len(set(read.slot_keys)) != read.shards:
@@ -149,6 +166,18 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
         return read_certificate(root, name)
     except ObjectMissing:
         return None
+
+
+def secret_of(root: Root, query_id: str) -> bytes:
+    """Return the secret of a query's hash keys; empty if it has none, or no certificate.
+
+    Raises
+    ------
+    CatalogError
+        If the certificate is damaged, or the root cannot be read.
+    """
+    certificate = load_certificate(root, query_id)
+    return b"" if certificate is None else certificate.secret
 
 
 def certificate_of(root: Root, query_id: str) -> Certificate:

@@ -16,7 +16,7 @@ from dedup.catalog.certificate import Certificate, read_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import Root
-from dedup.errors import ConfigError
+from dedup.errors import CatalogError, ConfigError
 
 _ANEW = (
     "Otherwise start anew with another checkpoint and another catalog folder, which forgets all IDs"
@@ -61,7 +61,8 @@ def create_or_check(
     ConfigError
         When the catalog was made with other settings; the text names both values.
     CatalogError
-        When the certificate is damaged, or the root cannot be read or written.
+        When the certificate is damaged or has another secret, or the root cannot be read or
+        written.
 
     Notes
     -----
@@ -73,8 +74,19 @@ def create_or_check(
         root.create_bytes(name, wanted.to_bytes())
         faults.point("certificate.put.after")
     found = read_certificate(root, name)
+    if found.secret != wanted.secret:
+        raise began_twice(root)
     check_fit(found, wanted, where=root.url(name), accepted=accepted or Accepted())
     return found
+
+
+def began_twice(root: Root) -> CatalogError:
+    """Return the error for two starts that begin one query, each with hash keys of its own."""
+    return CatalogError(
+        f"Another start of this query began its catalog at {root.url()} while this one was in its "
+        "first micro-batch. Nothing of this job was judged. Let one process alone run the "
+        "checkpoint, then start the query again."
+    )
 
 
 def check_fit(

@@ -23,9 +23,11 @@ class ShardFiles:
     cache : LocalCache
         Where views are built, and where fetched and rebuilt files go.
     query_id : str
-        Whose files they are; hash keys are derived from it.
+        Whose files they are.
     shard : int
         Which shard, >= 0.
+    secret : bytes
+        The certificate's; hash keys are derived from it and the query ID.
 
     Attributes
     ----------
@@ -37,17 +39,18 @@ class ShardFiles:
     cache: LocalCache
     query_id: str
     shard: int
+    secret: bytes = field(default=b"", repr=False)
     counters: Counters = field(default_factory=Counters)
 
     @property
     def hash_key(self) -> bytes:
         """The 16-byte key of the hashes in filters and segments."""
-        return derive_keys(self.query_id)[1]
+        return derive_keys(self.query_id, self.secret)[1]
 
     @property
     def hash_key_id(self) -> int:
         """The ID of that key, as segments and sidecars hold it."""
-        return filter_key_id(self.query_id)
+        return filter_key_id(self.query_id, self.secret)
 
     def path(self, file: str) -> str:
         """Return the name of a file at the root."""

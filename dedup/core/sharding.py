@@ -13,27 +13,32 @@ _SPARK_HASH_SEED = 42
 _MASK = 0xFFFFFFFF
 
 
-def derive_keys(query_id: str) -> tuple[bytes, bytes]:
+def derive_keys(query_id: str, secret: bytes = b"") -> tuple[bytes, bytes]:
     """Return the 16-byte hash keys of a query: for the choice of shards, and for filters.
 
     They are independent, because a shard's IDs share bits of the first hash; filters that used it
-    as well would fill unevenly. BLAKE2b with one personalisation each (RFC 7693, section 2.5).
+    as well would fill unevenly. BLAKE2b with one personalisation each (RFC 7693, section 2.5),
+    keyed by the query's secret. Whoever knows query ID and secret can choose IDs of one shard; a
+    query of an older certificate has no secret.
     """
     shard, bloom = (
-        hashlib.blake2b(query_id.encode(), digest_size=16, person=person).digest()
-        for person in (b"dedup shard v1", b"dedup filter v1")
+        _derived(query_id, secret, person) for person in (b"dedup shard v1", b"dedup filter v1")
     )
     return shard, bloom
 
 
-def payload_key(query_id: str) -> bytes:
+def payload_key(query_id: str, secret: bytes = b"") -> bytes:
     """Return the 16-byte key of the hashes of payloads, as `derive_keys`."""
-    return hashlib.blake2b(query_id.encode(), digest_size=16, person=b"dedup payload v1").digest()
+    return _derived(query_id, secret, b"dedup payload v1")
 
 
-def filter_key_id(query_id: str) -> int:
+def filter_key_id(query_id: str, secret: bytes = b"") -> int:
     """Return the ID of a query's filter key, as certificate, segments and sidecars hold it."""
-    return hash_key_id(derive_keys(query_id)[1])
+    return hash_key_id(derive_keys(query_id, secret)[1])
+
+
+def _derived(query_id: str, secret: bytes, person: bytes) -> bytes:
+    return hashlib.blake2b(query_id.encode(), digest_size=16, key=secret, person=person).digest()
 
 
 def shards_of(hashes: U64, shards: int) -> I64:

@@ -31,11 +31,14 @@ MAGIC = b"DDST"
 #: With digests of payloads, and their sets of columns; written where there are any.
 WITH_PAYLOADS = 4
 VERSION = 3
+#: The same two with the name of the hash key, which is written if the query has a secret.
+WITH_KEY, WITH_KEY_AND_PAYLOADS = 5, 6
 #: Without the fields `run_began` and `branches`.
 _BEFORE = 2
+_VERSIONS = (_BEFORE, VERSION, WITH_PAYLOADS, WITH_KEY, WITH_KEY_AND_PAYLOADS)
 _CRC = struct.Struct("<I")
 
-_LATER_FIELDS = frozenset(("run_began", "branches", "payloads"))
+_LATER_FIELDS = frozenset(("run_began", "branches", "payloads", "hash_key_id"))
 _FIELDS = _LATER_FIELDS | {
     "epoch", "bucket_ms", "clocks", "manifest", "slices", "forgotten", "stray_files",
     "forgotten_before_ms",
@@ -73,6 +76,9 @@ class ShardState:
         late copies were dropped anyway.
     payloads : tuple of str
         The sets of columns that digests of payloads were ever made of; see `dedup.core.payload`.
+    hash_key_id : int or None
+        Names the key of the hashes that the shard's IDs are spread and filtered by; None if the
+        key derives from the query ID alone.
     """
 
     epoch: int = -1
@@ -87,6 +93,7 @@ class ShardState:
     branches: int = 0
     forgotten_before_ms: int = NEVER_MS
     payloads: tuple[str, ...] = ()
+    hash_key_id: int | None = None
 
     @property
     def live_buckets(self) -> int:
@@ -114,7 +121,11 @@ class ShardState:
             "branches": self.branches,
             "forgotten_before_ms": self.forgotten_before_ms,
         }
-        return head | {"payloads": list(self.payloads)} if self.payloads else head
+        if self.payloads:
+            head["payloads"] = list(self.payloads)
+        if self.hash_key_id is not None:
+            head["hash_key_id"] = f"{self.hash_key_id:016x}"
+        return head
 
     @staticmethod
     def from_head(head: object) -> ShardState:
@@ -142,7 +153,13 @@ class ShardState:
             branches=integer(fields.get("branches", 0), 0),
             forgotten_before_ms=integer(fields["forgotten_before_ms"]),
             payloads=tuple(payloads),
+            hash_key_id=int(text(fields["hash_key_id"]), 16) if "hash_key_id" in fields else None,
         )
+
+    def check_key(self, hash_key_id: int) -> None:
+        """Raise StateError if the state was made with another hash key than this one."""
+        if self.hash_key_id not in (None, hash_key_id):
+            raise StateError.of_another_catalog()
 
     def _head(self) -> bytes:
         return state_row.compressed(self.head())
@@ -150,6 +167,8 @@ class ShardState:
     def to_bytes(self) -> bytes:
         """Return the state row, as ``dedup/core/FORMATS.md`` describes it."""
         version = WITH_PAYLOADS if self.payloads else VERSION
+        if self.hash_key_id is not None:
+            version += WITH_KEY - VERSION
         head, tail = self._head(), self._digested_tail().to_bytes()
         filters = [built.to_bytes() for built in self.filters.values()]
         parts = [state_row.written(MAGIC, version, len(filters), head, tail)]
@@ -170,22 +189,23 @@ class ShardState:
         Raises
         ------
         StateError
-            If the row is damaged, of an unknown version, or not ours.
+            If the row is damaged, of an unknown version, not ours, or made with another hash key.
         """
-        row = state_row.read(
-            data, MAGIC, (_BEFORE, VERSION, WITH_PAYLOADS), content="manifest and tail"
-        )
-        with_payloads = row.version == WITH_PAYLOADS
+        row = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
+        with_payloads = row.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)
         try:
             head = row.fields()
             state = ShardState.from_head(head)
             tail = Tail.from_bytes(row.body, digested=with_payloads)
             if bool(state.payloads) != with_payloads:
                 raise ValueError("its version and its sets of columns do not go together")
+            if (state.hash_key_id is not None) != (row.version >= WITH_KEY):
+                raise ValueError("its version and the name of its hash key do not go together")
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
         except (ValueError, zlib.error) as exc:
             raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
+        state.check_key(hash_key_id)
         names: list[str] = head["slices"]
         filters = _filters(row.rest, names[: row.parts], state.manifest, hash_key_id)
         return replace(state, tail=tail, filters=filters)

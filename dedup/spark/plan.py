@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -91,6 +91,9 @@ class Plan:
         Largest share of a micro-batch that one shard may hold in memory.
     start_id : str
         UUID drawn on the driver whenever the operator is applied.
+    secret : bytes
+        Drawn so too. A query that is born takes it for its certificate; a batch derives its hash
+        keys from it.
     bodies : {"pack", "group", "nobody"}
         Who writes the rows to a file, by which unpack gets them.
     marked : bool
@@ -130,6 +133,7 @@ class Plan:
     conflicts: Conflicts = "drop"
     payload_columns: tuple[str, ...] = ()
     numbering: Numbering | None = None
+    secret: bytes = field(default=b"", repr=False)
 
     @property
     def goes_on(self) -> npt.NDArray[np.bool_]:

@@ -739,4 +739,26 @@ MUTANTS = (
         "if True:",
         "spark/test_cli_nothing_lost.py",
     ),
+    # --- hash keys, and where rows are sent
+    _mutant(
+        "a state goes on under a certificate with another secret",
+        "core/state.py",
+        "state.check_key(hash_key_id)",
+        "pass",
+        "unit/test_core_state.py",
+    ),
+    _mutant(
+        "of two starts that begin one query each takes its own secret",
+        "catalog/fit.py",
+        "if found.secret != wanted.secret:",
+        "if False:",
+        "unit/test_catalog_certificate.py",
+    ),
+    _mutant(
+        "a retried task hands rows on by the file that was not found",
+        "spark/executor/bodies.py",
+        "if task.retries or failed.exists():",
+        "if False:",
+        "unit/test_bodies.py",
+    ),
 )  # fmt: skip

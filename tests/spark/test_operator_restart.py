@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import check_query, dedup_by_id, kernel
 from dedup.catalog.cache import LocalCache
+from dedup.catalog.certificate import certificate_of
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
@@ -287,7 +288,8 @@ def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> 
     query_id = json.loads((made.checkpoint / "metadata").read_text())["id"]
     key = b"\x00" + b"ghost"
     keys = Keys.from_list([key])
-    hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
+    secret = certificate_of(Root(made.catalog), query_id).secret
+    hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id, secret)[1])
     for shard in range(2):
         store = ShardStore(
             ShardFiles(
@@ -295,6 +297,7 @@ def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> 
                 LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
                 query_id,
                 shard,
+                secret,
             ),
             Attempt(20, "zombie", 1),
         )

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.definition import Definition
+from dedup.catalog.document import to_document
 from dedup.catalog.fit import create_or_check
 from dedup.catalog.root import Root
-from dedup.core.sharding import derive_keys, slot_keys, spark_hash_int
+from dedup.core.sharding import derive_keys, payload_key, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError
 from tests.support.catalog import QUERY, certificate
 
@@ -19,6 +21,13 @@ WANTED = certificate(
     id_columns=(("order", "STRING"), ("ligne n\u00ba", "DECIMAL(38,9)")),
     encoding="composite-v1",
 )
+#: What a certificate of the newest format has besides.
+DEFINED = {
+    "id_definitions": tuple(
+        Definition(expression=name, kind=kind) for name, kind in WANTED.id_columns
+    ),
+    "timestamp_definition": Definition(expression="ts", kind="timestamp"),
+}
 
 
 def test_the_first_creates_it_and_later_ones_find_it(tmp_path: Path) -> None:
@@ -94,6 +103,34 @@ def test_keys_are_independent_and_depend_on_the_query() -> None:
     assert {len(key) for key in keys} == {16}
     # Fixed for ever: catalogs on disk depend on them.
     assert [key.hex() for key in derive_keys("q")] == KEYS_OF_Q
+
+
+def test_a_secret_makes_other_keys() -> None:
+    drawn = derive_keys(QUERY, b"s" * 16)
+    assert not {*drawn} & {*derive_keys(QUERY), *derive_keys(QUERY, b"t" * 16)}
+    assert payload_key(QUERY, b"s" * 16) != payload_key(QUERY)
+    made = replace(WANTED, secret=b"s" * 16, **DEFINED)
+    data = made.to_bytes()
+    assert json.loads(data)["format"] == 3
+    assert Certificate.from_bytes(data, "here") == made
+    assert "ssss" not in repr(made)
+    assert (b"s" * 16).hex() not in repr(made)
+
+
+def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
+    """Of two that begin one query, one alone goes on."""
+    root = Root(tmp_path)
+    create_or_check(root, replace(WANTED, secret=b"s" * 16, **DEFINED))
+    with pytest.raises(CatalogError, match="Another start of this query began its catalog"):
+        create_or_check(root, replace(WANTED, secret=b"t" * 16, **DEFINED))
+
+
+@pytest.mark.parametrize("secret", ["", "00", "zz" * 16, 7])
+def test_a_certificate_with_a_strange_secret_is_damaged(secret: object) -> None:
+    fields = json.loads(replace(WANTED, secret=b"s" * 16, **DEFINED).to_bytes())
+    del fields["checksum"], fields["format"]
+    with pytest.raises(CatalogError, match="cannot be used"):
+        Certificate.from_bytes(to_document({**fields, "secret": secret}, version=3), "here")
 
 
 KEYS_OF_Q = ["9ffa05e0adcf9eb02d774153e45a69dc", "4d0769687426f7ca42015dd5ad49d891"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dedup.core.state import MAGIC, WITH_PAYLOADS, ShardState
+from dedup.core.state import MAGIC, WITH_KEY_AND_PAYLOADS, ShardState
 from dedup.errors import StateError
 from tests.support.memory_store import KEY_ID
 from tests.support.shard_driver import Driver, Rec, drive
@@ -167,16 +167,27 @@ def test_another_hash_key_leaves_the_filters_out(state: ShardState) -> None:
     assert content(again) == content(state)
 
 
+def test_a_row_that_names_another_hash_key_is_refused(state: ShardState) -> None:
+    named = replace(state, hash_key_id=KEY_ID)
+    data = named.to_bytes()
+    assert struct.unpack_from("<H", data, 4) == (5,)
+    assert read(data).hash_key_id == KEY_ID
+    assert content(read(data)) == content(named)
+    with pytest.raises(StateError, match="does not belong to this checkpoint"):
+        ShardState.from_bytes(data, hash_key_id=KEY_ID ^ 1)
+
+
 def test_filters_of_segments_that_the_manifest_does_not_name(state: ShardState) -> None:
     stranger = {"stranger": next(iter(state.filters.values())), **state.filters}
     assert filters(read(replace(state, filters=stranger).to_bytes())) == filters(state)
 
 
-@pytest.mark.parametrize("version", [0, WITH_PAYLOADS + 1, 0xFFFF])
+@pytest.mark.parametrize("version", [0, WITH_KEY_AND_PAYLOADS + 1, 0xFFFF])
 def test_an_unknown_version(state: ShardState, version: int) -> None:
     data = state.to_bytes()
     header = data[:4] + struct.pack("<H", version) + data[6:20]
-    with pytest.raises(StateError, match=f"format {version};.*reads format {WITH_PAYLOADS}"):
+    newest = WITH_KEY_AND_PAYLOADS
+    with pytest.raises(StateError, match=f"format {version};.*reads format {newest}"):
         read(header + struct.pack("<I", zlib.crc32(header)) + data[24:])
 
 

@@ -160,7 +160,7 @@ def explain(
     SegmentDamaged
         If a segment that may hold the ID is missing or damaged.
     """
-    shard_key, filter_key = derive_keys(certificate.query_id)
+    shard_key, filter_key = derive_keys(certificate.query_id, certificate.secret)
     spread = kernel.hash64(keys.data, keys.offsets, shard_key)
     shard = int(shards_of(spread, certificate.shards)[0])
     hashes = kernel.hash64(keys.data, keys.offsets, filter_key)
@@ -208,7 +208,13 @@ def _in_segments(
     with tempfile.TemporaryDirectory(prefix="dedup-explain-") as folder:
         views = OpenViews(8)
         store = ShardStore(
-            ShardFiles(root, LocalCache(certificate.query_id, folder), certificate.query_id, shard),
+            ShardFiles(
+                root,
+                LocalCache(certificate.query_id, folder),
+                certificate.query_id,
+                shard,
+                certificate.secret,
+            ),
             Attempt(0, "explain", 0),
             views,
         )

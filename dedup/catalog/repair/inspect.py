@@ -13,7 +13,7 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog import layout
 from dedup.catalog.blocks import block_numbers, ids_in_block
-from dedup.catalog.certificate import no_catalog
+from dedup.catalog.certificate import no_catalog, secret_of
 from dedup.catalog.database import build_view, decode_all, open_view
 from dedup.catalog.repair.accepted_loss import AcceptedLoss, accepted_loss_path
 from dedup.catalog.root import ObjectMissing, Root
@@ -25,7 +25,7 @@ from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
 from dedup.core.sharding import derive_keys, filter_key_id
-from dedup.errors import FilterDamaged
+from dedup.errors import CatalogError, FilterDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,13 @@ def verify_segment(
     """
     name = layout.shard_path(query_id, shard, segment)
     problems: list[str] = []
+    try:
+        secret = secret_of(root, query_id)
+    except CatalogError as exc:
+        if exc.remedy == "storage":
+            raise
+        secret = b""  # of a certificate that is damaged, which is reported by itself
+    key_id = filter_key_id(query_id, secret)
     meta, hashes, sst_bytes, filter_bytes = None, None, 0, 0
     with TemporaryDirectory(prefix="dedup-verify-") as folder:
         try:
@@ -115,13 +122,20 @@ def verify_segment(
                     f"{seg.sst_bytes} and {seg.sst_crc32}"
                 )
             meta, keys, times_ms, numbers = _read(copy)
-            found = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id)[1])
+            found = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id, secret)[1])
             hashes = spread_hashes(found, meta.parts)
             wanted = seg or SegmentRef(
                 segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0, meta.parts, meta.part
             )
-            meta.check(wanted, shard=shard, hash_key_id=filter_key_id(query_id))
-            problems += _content_problems(wanted, meta, keys, found, times_ms, numbers)
+            if meta.hash_key_id == f"{key_id:016x}":
+                meta.check(wanted, shard=shard, hash_key_id=key_id)
+                problems += _content_problems(wanted, meta, keys, found, times_ms, numbers)
+            else:
+                hashes = None
+                problems.append(
+                    "the segment was made with another hash key than the one in the query's "
+                    "catalog.json: restore that file from a copy first, then verify again"
+                )
         except ObjectMissing:
             problems.append("the segment is missing")
         except OtherVersion as exc:
@@ -131,7 +145,7 @@ def verify_segment(
     try:
         sidecar = root.read_bytes(name + layout.SIDECAR_SUFFIX)
         filter_bytes = len(sidecar)
-        problems += _sidecar_problems(query_id, sidecar, seg, hashes)
+        problems += _sidecar_problems(key_id, sidecar, seg, hashes)
     except ObjectMissing:
         problems.append("the sidecar is missing")
     return SegmentReport(
@@ -218,15 +232,13 @@ def _content_problems(
 
 
 def _sidecar_problems(
-    query_id: str, sidecar: bytes, seg: SegmentRef | None, hashes: U64 | None
+    key_id: int, sidecar: bytes, seg: SegmentRef | None, hashes: U64 | None
 ) -> Iterator[str]:
     if seg is not None and len(sidecar) != seg.filter_bytes:
         yield f"the sidecar has {len(sidecar)} bytes, the manifest says {seg.filter_bytes}"
     try:
         found = SplitBlockFilter.from_bytes(
-            sidecar,
-            hash_key_id=filter_key_id(query_id),
-            head_crc32=None if seg is None else seg.filter_crc32,
+            sidecar, hash_key_id=key_id, head_crc32=None if seg is None else seg.filter_crc32
         )
     except FilterDamaged as exc:
         yield f"the sidecar is damaged: {exc}"

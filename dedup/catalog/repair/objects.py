@@ -75,7 +75,7 @@ def _certificate(root: Root, query_id: str) -> tuple[str, str]:
     if certificate is None:
         return name, "missing: the query will not start; restore it with the checkpoint's catalog"
     owner = certificate.query_id, certificate.hash_key_id
-    if owner != (query_id, filter_key_id(query_id)):
+    if owner != (query_id, filter_key_id(query_id, certificate.secret)):
         return name, f"is that of query {certificate.query_id}: restore the right one from a copy"
     return name, ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from dedup.catalog.certificate import SECRET_BYTES
 from dedup.catalog.definition import Definition, name_of_columns
 from dedup.catalog.fit import Accepted
 from dedup.core.admission import EVERY_VERDICT, GOES_ON, names_that_go_on
@@ -210,6 +212,7 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         cache_bytes=options.cache_bytes,
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
+        secret=secrets.token_bytes(SECRET_BYTES),
         conflicts=options.conflicts,
         payload_columns=tuple(r.column for r in payload),
         bodies=who_writes_bodies(df),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Literal, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from dedup.catalog.certificate import SECRET_BYTES
 from dedup.catalog.definition import Definition, encoded_kind
 from dedup.catalog.fit import Accepted
 from dedup.core.duration import duration_ms
@@ -277,6 +279,7 @@ def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) ->
         cache_bytes=0,
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
+        secret=secrets.token_bytes(SECRET_BYTES),
         bodies=build.who_writes_bodies(df),
         numbering=numbering,
     )

@@ -104,7 +104,7 @@ def read_snapshot(spark: SparkSession, checkpoint: str, root: Root) -> Snapshot:
             "query."
         )
     certificate = certificate_of(root, query_id)
-    key_id = filter_key_id(query_id)
+    key_id = filter_key_id(query_id, certificate.secret)
     states = {
         certificate.slot_keys.index(row[0]): ShardState.from_bytes(
             bytes(row[1]), hash_key_id=key_id

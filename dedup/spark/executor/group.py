@@ -29,13 +29,13 @@ from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
 from dedup.core.shard import Outcome, process
-from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
+from dedup.errors import StateError
 from dedup.machine import wall_clock_ms
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.judged import SCHEMA, judged_rows, with_counters
 from dedup.spark.executor.shard_input import ShardInput
-from dedup.spark.executor.task import Task, layout, warn_of_others
+from dedup.spark.executor.task import Layout, Task, layout, warn_of_others
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.observations import DDL, Stopwatch
 from dedup.spark.plan import Plan
@@ -63,11 +63,11 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     lay = layout(plan, task, has_state=state.exists)
     shard = lay.slot_keys.index(int(key[0]))
     cache = LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes)
-    files = ShardFiles(plan.root, cache, task.query_id, shard)
+    files = ShardFiles(plan.root, cache, task.query_id, shard, lay.secret)
     store = ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
     watch = Stopwatch()
-    shard_input = ShardInput.of(plan, lay.shard_key, frames)
-    base, others = _base_state(plan.root, task, shard, state)
+    shard_input = ShardInput.of(plan, lay, frames)
+    base, others = _base_state(plan.root, task, lay, shard, state)
     watch.lap("read")
     faults.point("group.read")
     if backup_is_due(plan.root, task.query_id, shard, base, task.run_id):
@@ -105,16 +105,22 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     return _output(plan, shard_input, outcome, shard, counts, watch, body_file)
 
 
-def _base_state(root: Root, task: Task, shard: int, state: Any) -> tuple[ShardState, int]:
+def _base_state(
+    root: Root, task: Task, lay: Layout, shard: int, state: Any
+) -> tuple[ShardState, int]:
     """Return what the shard remembers, and as a query is born how many hold the same ID."""
     if state.exists:
-        hash_key_id = filter_key_id(task.query_id)
-        base = ShardState.from_bytes(bytes(state.get[0]), hash_key_id=hash_key_id)
+        base = ShardState.from_bytes(bytes(state.get[0]), hash_key_id=lay.key_id)
+        if lay.secret and base.hash_key_id is None:
+            raise StateError.of_another_catalog()
         task.check_follows(base.epoch)
         return base, 0
     adopted = read_adopted(root, task.query_id, shard)
+    base = adopted or ShardState()
+    base.check_key(lay.key_id)
     born = shard == 0 and adopted is None
-    return adopted or ShardState(), warn_of_others(root, task.query_id) if born else 0
+    base = replace(base, hash_key_id=lay.key_id if lay.secret else None)
+    return base, warn_of_others(root, task.query_id) if born else 0
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
@@ -124,7 +130,7 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     lay = layout(plan, task)
     shard = lay.slot_keys.index(int(key[0]))
     watch = Stopwatch()
-    shard_input = ShardInput.of(plan, lay.shard_key, [frame])
+    shard_input = ShardInput.of(plan, lay, [frame])
     now_ms = wall_clock_ms()
     epoch = Epoch(
         number=0, run_id=task.run_id, now_ms=now_ms, worker_now_ms=now_ms, shard=shard,

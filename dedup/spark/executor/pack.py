@@ -183,7 +183,7 @@ class Packer:
             [
                 pa.array(self.layout.slot_keys, pa.int32()),
                 pa.array([wire.CONTROL] * count, pa.int32()),
-                pa.nulls(count, pa.binary()),
+                pa.array([wire.write_key_id(self.layout.key_id)] * count, pa.binary()),
                 pa.array([wire.write_observed(self.observed)] * count, pa.binary()),
                 pa.array([schema] * count, pa.binary()),
             ],

@@ -12,15 +12,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.catalog.fit import began_twice
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.core.records import Records
+from dedup.core.sharding import derive_keys
 from dedup.errors import ConfigError
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.sources import ObservedSources, add_observed
+from dedup.spark.executor.task import Layout
 from dedup.spark.plan import Plan
 
 
@@ -30,6 +33,7 @@ class ShardInput:
 
     plan: Plan
     row_key: bytes
+    key_id: int
     blobs: list[bytes] = field(default_factory=list)
     key_blobs: list[bytes] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
@@ -39,9 +43,11 @@ class ShardInput:
     nbytes: int = 0
 
     @staticmethod
-    def of(plan: Plan, row_key: bytes, frames: Iterable[pd.DataFrame]) -> ShardInput:
+    def of(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> ShardInput:
         """Return what a shard was given; errors as `add`."""
-        shard_input = ShardInput(plan, row_key)
+        # Ties of a batch end in the same way each time, though its keys are new.
+        row_key = lay.shard_key if plan.streaming else derive_keys("batch")[0]
+        shard_input = ShardInput(plan, row_key, lay.key_id)
         for frame in frames:
             shard_input.add(frame)
         return shard_input
@@ -53,6 +59,8 @@ class ShardInput:
         ------
         ConfigError
             If the shard's share of the micro-batch passes the limit.
+        CatalogError
+            If another start of the query gave it other hash keys since the rows were packed.
         """
         schema = wire.head_schema(
             with_sources=bool(self.plan.source_columns),
@@ -62,6 +70,9 @@ class ShardInput:
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):
             if count == wire.CONTROL:
+                root = self.plan.root
+                if root is not None and bytes(keys) != wire.write_key_id(self.key_id):
+                    raise began_twice(root)
                 self._observe(head, body)
                 continue
             self.nbytes += len(keys) + len(head) + len(body)

@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import TaskContext
@@ -17,6 +17,7 @@ from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
 from dedup.catalog.repair.others import others_alike, tell_of
 from dedup.catalog.root import Root
+from dedup.core.filter import hash_key_id
 from dedup.core.option_rules import shuffle_partitions
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
 from dedup.errors import CatalogError, ConfigError, StateError
@@ -49,6 +50,8 @@ class Task:
         Pinned number of the operator's partitions.
     partition : int
         That of the task, within its stage.
+    retries : int
+        Failed attempts of the task before this one.
     """
 
     query_id: str
@@ -57,6 +60,7 @@ class Task:
     attempt_id: int
     partitions: int
     partition: int = 0
+    retries: int = 0
 
     @staticmethod
     def current(plan: Plan) -> Task:
@@ -86,6 +90,7 @@ class Task:
             attempt_id=context.taskAttemptId(),
             partitions=partitions_of(context.getLocalProperty, plan.shards),
             partition=context.partitionId(),
+            retries=context.attemptNumber(),
         )
 
     def check_follows(self, base_epoch: int) -> None:
@@ -123,12 +128,26 @@ class Layout:
         Grouping key of each shard, chosen so that Spark spreads them evenly.
     shard_key, filter_key, payload_key : bytes
         Independent 16-byte hash keys.
+    secret : bytes
+        The certificate's; empty without one.
     """
 
     slot_keys: tuple[int, ...]
     shard_key: bytes
     filter_key: bytes
     payload_key: bytes
+    secret: bytes = field(default=b"", repr=False)
+
+    @property
+    def key_id(self) -> int:
+        """The name of the filter key."""
+        return hash_key_id(self.filter_key)
+
+    @staticmethod
+    def of(query_id: str, slot_keys: tuple[int, ...], secret: bytes = b"") -> Layout:
+        """Return the layout with the keys of a query."""
+        keys = *derive_keys(query_id, secret), payload_key(query_id, secret)
+        return Layout(slot_keys, *keys, secret)
 
 
 #: Certificates checked by this process, by root, query, run and all that they fix.
@@ -167,10 +186,11 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     StateError
         If the state is missing although the query has run before.
     """
-    keys = *derive_keys(task.query_id), payload_key(task.query_id)
     if plan.root is None:
         shards = plan.shards or task.partitions
-        return Layout(slot_keys(shards, task.partitions), *keys)
+        # A stream without a catalog has no place to keep a secret in.
+        secret = b"" if plan.streaming else plan.secret
+        return Layout.of(task.query_id, slot_keys(shards, task.partitions), secret)
     certificate = _certificate(plan, task, has_state)
     born = task.epoch <= certificate.birth_batch
     if has_state is False and not born and not _just_adopted(plan.root, task):
@@ -181,7 +201,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
             "with a new one.",
             remedy="damaged-state",
         )
-    return Layout(certificate.slot_keys, *keys)
+    return Layout.of(task.query_id, certificate.slot_keys, certificate.secret)
 
 
 def _just_adopted(root: Root, task: Task) -> bool:
@@ -225,13 +245,15 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     if found is None and has_state:
         raise missing_catalog(plan.root, task.query_id)
     shards = plan.shards or (found.shards if found else task.partitions)
+    secret = found.secret if found else plan.secret
     same_spread = found is not None and found.shards == shards
     wanted = Certificate(
         query_id=task.query_id,
         shards=shards,
         slot_keys=found.slot_keys if found and same_spread else slot_keys(shards, task.partitions),
-        hash_key_id=filter_key_id(task.query_id),
+        hash_key_id=filter_key_id(task.query_id, secret),
         birth_batch=task.epoch,
+        secret=secret,
         **of_plan(plan),
     )
     if has_state is None and found is None:

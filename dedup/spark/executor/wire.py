@@ -8,7 +8,7 @@ column blob                    control row
 ====== ======================= =====================================================
 shard  slot key of the shard   the same
 rows   number of user rows     -1
-keys   keys of the record IDs  null
+keys   keys of the record IDs  name of the hash key, u64
 head   IPC batch of HEAD       JSON: what was observed of each source partition
 body   IPC batch of user rows, IPC schema message of the user rows
        or its place (`bodies`)
@@ -88,6 +88,11 @@ def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
         return Keys(np.frombuffer(data, np.uint8, offset=4 + 4 * rows), offsets)
     offsets[:] = np.arange(rows + 1) * length
     return Keys(np.frombuffer(data, np.uint8, offset=4), offsets)
+
+
+def write_key_id(key_id: int) -> bytes:
+    """Return the name of the hash key by which a map task spread its rows."""
+    return key_id.to_bytes(8, "little")
 
 
 def write_head(head: pa.RecordBatch) -> pa.Buffer:
