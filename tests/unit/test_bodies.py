@@ -292,3 +292,14 @@ def test_only_the_part_that_is_read_takes_address_space() -> None:
         assert BodyReader().read(place, body.schema).equals(body)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_a_retried_task_and_those_after_it_send_bodies_through_spark() -> None:
+    """In the first attempt unpack did not find the file: its process has another disk."""
+    first = handed_on(task(partition=1))
+    first.write(rows(10))
+    first.close()
+    assert bodies.handed_on(GROUP, replace(task(attempt=4, partition=1), retries=1), 0) is None
+    assert bodies.handed_on(GROUP, task(epoch=8), 0) is None
+    assert handed_on(replace(task(epoch=8), run_id="another-start"))
+    assert handed_on(task(query="another"))

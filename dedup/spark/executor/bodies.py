@@ -8,7 +8,8 @@ goes on is its **place**: file, offset, length and checksum. `Plan.bodies` says 
   judged by Spark. The file stays until the query's next micro-batch begins, or the session ends:
   retries of the later passes, and every action of a `foreachBatch`, may read it again.
 - ``"group"``, on a cluster: the body is shuffled, and the group function writes it for unpack,
-  which runs in the same task, and unlinks the file as soon as it has opened it.
+  which runs in the same task, and unlinks the file as soon as it has opened it. If unpack does not
+  find the file, the task fails, and its retry sends the bodies through Spark.
 - ``"nobody"``: it goes through Spark all the way.
 
 Files lie below Spark's own folders for local data, beside those of the shuffle, and go with the
@@ -234,8 +235,19 @@ def body_writer(plan: Plan, task: Task) -> BodyWriter:
 
 
 def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
-    """Return the file in which the group function hands bodies to unpack, None for no file."""
+    """Return the file in which the group function hands bodies to unpack, or None for no file.
+
+    In some sandboxes the two Python processes of a task have different disks, and unpack does not
+    find the file. So a task that is retried sends its bodies through Spark, and so do its
+    executor's later tasks of this start.
+    """
     if plan.bodies != "group":
+        return None
+    failed = Path(_roots()[0], FOLDER, task.query_id, f"failed-{task.run_id}")
+    if task.retries:
+        with suppress(OSError):
+            failed.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if task.retries or failed.exists():
         return None
     return BodyFile(_folder(task) / f"{os.fsdecode(_HANDED_ON)}{shard:05d}-{_attempt(task)}")
 
@@ -282,7 +294,9 @@ def _gone(path: bytes) -> DedupError:
         "the folders of spark.local.dir (SPARK_LOCAL_DIRS): let it spare them, and start the query "
         "again, which computes the micro-batch anew. Or a foreachBatch function kept its DataFrame "
         "and asked for the rows after the query had gone on: let it do all its work before it "
-        "returns. Rows of a micro-batch that is committed cannot be had from this query again.",
+        "returns. Rows of a micro-batch that is committed cannot be had from this query again. If "
+        "the Python processes of an executor have different disks, do nothing: Spark's retry of "
+        "the task sends its rows another way.",
         remedy="local-disk",
     )
 
