@@ -165,3 +165,16 @@ def lasting_id(facts: Facts) -> Assessment | None:
     return breaks(
         f"{facts.does_not_last} The operator refuses to start with it.", f'{option}="COLUMN"'
     )
+
+
+def windows_after(facts: Facts) -> Assessment | None:
+    """Spark has one watermark for a stream, the operator a clock for each source partition."""
+    if not facts.by_source:
+        return None
+    return unknown(
+        "source_partition is set: the operator emits rows of a slow source partition by that "
+        "partition's own clock. A window with withWatermark after the operator has one watermark "
+        "for all rows, the newest timestamp less its delay, and drops the slow partition's rows "
+        "silently. What follows the operator cannot be seen from here: if a window does, give its "
+        "withWatermark a delay as long as a partition may lag behind."
+    )

@@ -24,6 +24,7 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "guarantee": guarantee_rules.chosen_guarantee,
     "lasting-id": guarantee_rules.lasting_id,
     "recent-batches": guarantee_rules.recent_batches,
+    "windows-after": guarantee_rules.windows_after,
     "horizon-retention": kafka_rules.horizon_retention,
     "source-clocks": kafka_rules.source_clocks,
     "kafka-data-loss": kafka_rules.kafka_data_loss,

@@ -167,6 +167,11 @@ CASES = {
         Case({**WEEK, "kafka_retention_ms": FOREVER_MS}, BREAKS, "for ever",
              '.option("startingTimestamp", MILLISECONDS)', Takes.BEGINNING),
     ],
+    "windows-after": [
+        Case(WEEK, None),
+        Case({**WEEK, "by_source": False}, None),
+        Case({**WEEK, "by_source": True}, UNKNOWN, "give its withWatermark a delay as long as"),
+    ],
     "source-clocks": [
         Case({"sources": (Source(kind="file"),), **HORIZON}, None),
         Case({"sources": (KAFKA,), "event_time": False}, None),

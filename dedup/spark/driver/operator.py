@@ -74,8 +74,9 @@ def dedup_by_id(
         Default: processing time.
     source_partition : str, Column, or several
         What identifies a clock, for example Kafka's topic and partition. Default: one clock, the
-        newest timestamp of all; then records of a slow source are late. A timestamp among them
-        names its clock in the session's time zone: keep that between restarts.
+        newest timestamp of all; then records of a slow source are late. A window after the operator
+        still has one watermark for all: give it a delay as long as a source may lag behind. A
+        timestamp among them names its clock in the session's time zone: keep that between restarts.
     lateness : str or timedelta, optional
         How far behind the low watermark a record is still on time. Default: the horizon, at most
         1 hour; with `stable_timestamps` the horizon.
