@@ -150,6 +150,7 @@ def from_kafka(
     over one topic. It does not catch what is *written* twice: a producer's retry has an offset of
     its own. A topic that was deleted and made again gives old places to new records, which are then
     dropped within the horizon (`dedup.kafka.kafka_records` with `checkpoint` refuses such a topic).
+    It does not name the cluster: over a union of two, add a column that does to the ID.
     """
     return _recipe((topic, partition, offset), is_text=True, is_place=True)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import check_query, dedup_by_id
+from dedup import check_query, dedup_by_id, dedup_by_sequence, record_id
 from dedup.checks.findings import Finding
+from dedup.errors import ConfigError
+from dedup.kafka import kafka_records
 from dedup.spark.driver import kafka_topics
 from tests.kafka.records import make_topic
 
@@ -59,3 +63,55 @@ def test_retention_and_partitions_are_those_of_the_broker(
     ):
         assert untold["horizon-retention"].level == "cannot be told"
         assert untold["kafka-partitions"].level == "cannot be told"
+
+
+def test_two_clusters_with_a_topic_of_one_name_need_a_column_that_tells_them_apart(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """By their options alone: here one broker has two addresses, so that it passes for two."""
+    for name in ("orders", "payments"):
+        make_topic(broker, name, 1)
+    port = broker.rpartition(":")[2]
+    here, there = f"127.0.0.1:{port}", f"localhost:{port}"
+
+    def read(servers: str, topics: str = "orders", **given: Any) -> DataFrame:
+        return kafka_records(spark, servers, topics=topics, **given)
+
+    def refused(stream: DataFrame, id: Any, by: Any = (), *, sequence: bool = False) -> str | None:  # noqa: A002
+        time = next(name for name in stream.columns if name.endswith("timestamp"))
+        options = {"timestamp": time, "source_partition": by}
+        operator: Any = (
+            dedup_by_sequence("key", "offset", expire_after="1 day", partition=id, **options)
+            if sequence
+            else dedup_by_id(id, horizon="1 day", catalog=str(tmp_path / "catalog"), **options)
+        )
+        try:
+            stream.transform(operator)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    place, clock = ["topic", "partition", "offset"], ["topic", "partition"]
+    one, other = read(here, record_id="offset"), read(there, record_id="offset")
+    both = one.union(other)
+    ids = ["record_id", F.col("record_id"), place, record_id.from_kafka(), ["record_id", "offset"]]
+    for given in (*ids, record_id.from_columns(*place), F.concat_ws("-", *place)):
+        told = refused(both, given)
+        assert told is not None
+        assert f"two Kafka clusters ({here} and {there}), and id= has nothing" in told
+        assert "withColumn('cluster', F.lit('one'))" in told
+    assert "source_partition= has nothing" in str(refused(both, "key", clock))
+    assert "partition= has nothing" in str(refused(both, clock, sequence=True))
+    prefixed = [read(server, metadata="k_") for server in (here, there)]
+    assert refused(prefixed[0].union(prefixed[1]), "k_key", ["k_topic", "k_partition"]) is not None
+    assert refused(both, "key", "key") is None
+    named = one.withColumn("cluster", F.lit("one")).union(other.withColumn("cluster", F.lit("two")))
+    assert refused(named, ["cluster", "record_id"], ["cluster", *clock]) is None
+    assert refused(named, record_id.from_columns("cluster", *place)) is None
+    assert refused(one, "record_id", clock) is None
+    same = one.union(read(f"{there.upper()}, {here}", record_id="offset"))
+    assert refused(same, "record_id", clock) is None
+    elsewhere = one.union(read(there, "payments", record_id="offset"))
+    assert refused(elsewhere, "record_id", clock) is None
+    by_pattern = kafka_records(spark, there, pattern="pay.*", record_id="offset")
+    assert refused(one.union(by_pattern), "record_id") is not None

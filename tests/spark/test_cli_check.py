@@ -20,8 +20,8 @@ from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
 from dedup.errors import ConfigError
 from dedup.files import files_sink
-from dedup.spark.driver.check_query import _sources
 from dedup.spark.driver.checkpoint_log import read_checkpoint
+from dedup.spark.driver.stream_sources import stream_sources_of
 from tests.support import state_stores
 from tests.support.cli_job import Job
 from tests.support.spark_query import Query, listening, trace
@@ -181,13 +181,13 @@ def test_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:
 def test_sources_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
     files = Query(spark, tmp_path, {}).source()
-    rate, file = _sources(ticks.select("value").union(files.select("n"))) or ()
+    rate, file = stream_sources_of(ticks.select("value").union(files.select("n"))) or ()
     assert (rate.kind, rate.option("rowsPerSecond")) == ("rate", "5")
     assert (file.kind, file.option("maxFilesPerTrigger")) == ("file", "1")
     assert rate.complete
     assert file.complete
-    assert _sources(spark.range(3)) is None
-    assert _sources(object()) is None  # type: ignore[arg-type]  # as on Connect: no plan
+    assert stream_sources_of(spark.range(3)) is None
+    assert stream_sources_of(object()) is None  # type: ignore[arg-type]  # as on Connect: no plan
 
 
 def test_a_sink_is_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:

@@ -646,6 +646,6 @@ def test_markup_in_a_finding_is_text() -> None:
 def test_the_options_of_kafka_name_its_topics(
     options: dict[str, str], topics: tuple[str, ...], partitions: int | None
 ) -> None:
-    from dedup.spark.driver.check_query import _topics
+    from dedup.spark.driver.stream_sources import _topics
 
     assert _topics(options) == (topics, partitions)

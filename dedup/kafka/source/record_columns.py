@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import ConfigError
 from dedup.kafka.source.parsed import FIELDS
+from dedup.spark.driver.stream_sources import PLACE_IN_KAFKA
 
 #: What Spark's source gives besides the value, in its order.
 KAFKA = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -92,6 +93,11 @@ def id_column(records: DataFrame, record_id: RecordId) -> Column:
     return column
 
 
+def _of_place(made: Column, name: str) -> Column:
+    """Return a column that is known, by whatever name, to hold a record's place in Kafka."""
+    return made.alias(name, metadata={PLACE_IN_KAFKA: True})
+
+
 def chosen(records: DataFrame, names: Mapping[str, str], record_id: RecordId | None) -> DataFrame:
     """Return the columns that the user gets.
 
@@ -110,13 +116,15 @@ def chosen(records: DataFrame, names: Mapping[str, str], record_id: RecordId | N
     columns: list[Column] = []
     for name, given in wanted.items():
         if name == RECORD_ID and record_id is not None:
-            columns.append(id_column(records, record_id).alias(given))
+            made = id_column(records, record_id)
+            columns.append(_of_place(made, given) if record_id == "offset" else made.alias(given))
         elif name == "timestamp":
             # Brokers before 0.10 had none, and Spark shows the millisecond before 1970.
             known = F.col("timestampType") != _NO_TIMESTAMP
             columns.append(F.when(known, F.col(name)).alias(given))
         else:
-            columns.append(F.col(name).alias(given))
+            renamed = name in ("topic", "partition", "offset") and given != name
+            columns.append(_of_place(F.col(name), given) if renamed else F.col(name).alias(given))
     if not parsed:
         # As Spark's own source has it.
         values = [F.col("value")]

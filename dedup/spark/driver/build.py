@@ -25,6 +25,7 @@ from dedup.spark import versions
 from dedup.spark.driver import checks, columns
 from dedup.spark.driver.options import ColumnOrName, Options, as_call, several
 from dedup.spark.driver.shipping import shipped
+from dedup.spark.driver.stream_sources import check_clusters
 from dedup.spark.executor import wire
 from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
 from dedup.spark.executor.pack import pack
@@ -176,6 +177,7 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
     ids = [resolver.resolve(column, "id") for column in several(options.id)]
     given_sources = several(options.source_partition)
     sources = [resolver.resolve(column, "source_partition") for column in given_sources]
+    check_clusters(df, id=ids, source_partition=sources)
     for resolved in ids:
         columns.check_id_type(resolved)
     for resolved in sources:

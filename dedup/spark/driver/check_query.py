@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,8 +20,7 @@ from dedup.spark.driver.going_on import check_going_on
 from dedup.spark.driver.kafka_topics import ask_brokers
 from dedup.spark.driver.sequence_operator import SequenceOperator, plan_of_sequences
 from dedup.spark.driver.sequence_options import SequenceOptions
-
-_RELATIONS = ("StreamingRelation", "StreamingRelationV2")
+from dedup.spark.driver.stream_sources import stream_sources_of
 
 
 def check_query(
@@ -100,7 +97,7 @@ def check_query(
     retention_ms = None
     if kafka_retention is not None:
         retention_ms = retention(kafka_retention, option="kafka_retention")
-    sources = _sources(df)
+    sources = stream_sources_of(df)
     if sources is not None:
         sources, broker_retention_ms = _completed(spark, sources)
         retention_ms = retention_ms or broker_retention_ms
@@ -201,44 +198,3 @@ class _Settings(Mapping[str, str]):
 
     def __len__(self) -> int:
         return 0
-
-
-def _sources(df: DataFrame) -> tuple[Source, ...] | None:
-    """Return the stream's sources and their options, from the plan in the JVM; None without one.
-
-    The plan is no public interface: where it is another one than expected, nothing is known.
-    """
-    try:
-        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-        plans = [leaves.apply(n) for n in range(leaves.size())]
-        found = [p for p in plans if p.getClass().getSimpleName() in _RELATIONS]
-        return tuple(_source(plan) for plan in found) or None
-    except Exception:  # Connect, or another Spark
-        return None
-
-
-def _source(plan: Any) -> Source:
-    name = str(plan.sourceName())
-    if plan.getClass().getSimpleName() == "StreamingRelationV2":
-        entries = plan.extraOptions().asCaseSensitiveMap().entrySet()
-        options = {str(e.getKey()).lower(): str(e.getValue()) for e in entries}
-    else:
-        pairs = plan.dataSource().options().iterator()
-        options = {}
-        while pairs.hasNext():
-            pair = pairs.next()
-            options[str(pair._1()).lower()] = str(pair._2())
-    if name.startswith("FileSource"):
-        return Source(kind="file", options=options, complete=True)
-    topics, partitions = _topics(options) if name == "kafka" else ((), None)
-    return Source(kind=name, options=options, complete=True, topics=topics, partitions=partitions)
-
-
-def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the topics that Kafka's options name, and how many partitions where they say."""
-    if "subscribe" in options:
-        return tuple(topic.strip() for topic in options["subscribe"].split(",")), None
-    if "assign" in options:
-        assigned = json.loads(options["assign"])
-        return tuple(assigned), sum(len(partitions) for partitions in assigned.values())
-    return (), None

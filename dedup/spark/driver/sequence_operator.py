@@ -19,6 +19,7 @@ from dedup.core.sequence import RANGES, SEQUENCE_VERDICTS, Handling
 from dedup.spark.driver import build, checks, columns
 from dedup.spark.driver.options import ColumnOrName, ColumnsOption, as_call, several
 from dedup.spark.driver.sequence_options import SequenceOptions
+from dedup.spark.driver.stream_sources import check_clusters
 from dedup.spark.executor.group import STATE_SCHEMA
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.sequence_group import (
@@ -231,6 +232,7 @@ def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) ->
     ):  # fmt: skip
         for resolved in found:
             columns.check_id_type(resolved, option)
+    check_clusters(df, partition=partitions, source_partition=sources)
     sequence = resolver.resolve(options.sequence, "sequence")
     epoch = None if options.epoch is None else resolver.resolve(options.epoch, "epoch")
     columns.check_whole(sequence, "sequence")

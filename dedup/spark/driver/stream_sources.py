@@ -1,0 +1,122 @@
+"""A stream's sources and their options; which Kafka clusters could be taken for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from dedup.checks.facts import Source
+from dedup.errors import ConfigError
+from dedup.spark.driver.columns import Resolved
+from dedup.spark.driver.planned import steps
+
+_RELATIONS = ("StreamingRelation", "StreamingRelationV2")
+#: What Kafka numbers within one cluster.
+_PLACE = frozenset(("topic", "partition", "offset"))
+#: Metadata of a column that is made of a record's place in Kafka.
+PLACE_IN_KAFKA = "dedup.place_in_kafka"
+
+
+def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
+    """Refuse options that take records of two Kafka clusters for records of one.
+
+    Topic, partition and offset say nothing of the cluster, and Spark has no column for it. Under
+    Spark Connect the sources are out of sight, and nothing is refused.
+
+    Parameters
+    ----------
+    df : DataFrame
+    **options
+        What options of the operator were resolved to.
+
+    Raises
+    ------
+    ConfigError
+        If one of them has nothing but a place in Kafka, and the stream is a union of clusters that
+        may have a topic of one name.
+    """
+    place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
+    read = {
+        name: {column for one in found for column in _read(one)} for name, found in options.items()
+    }
+    placed = [name for name, columns in read.items() if columns and columns <= place]
+    if not placed or (clusters := _alike(df)) is None:
+        return
+    option = placed[0]
+    raise ConfigError(
+        f"The stream reads two Kafka clusters ({clusters[0]} and {clusters[1]}), and {option}= has "
+        "nothing that tells them apart: topics of the same name would count as one, and records of "
+        "one cluster be dropped as duplicates, or be late by the other's clock. Before the union, "
+        "add a column to each stream that names its cluster, such as "
+        f".withColumn('cluster', F.lit('one')), and add it to the option: {option}=['cluster', "
+        "...]. If both are one cluster, give both streams the same kafka.bootstrap.servers."
+    )
+
+
+def _read(resolved: Resolved) -> set[str]:
+    """Return the columns that a value is made of, in lower case."""
+    inputs = resolved.definition.inputs
+    return {name.lower() for name, _ in inputs} or {resolved.name.lower()}
+
+
+def _alike(df: DataFrame) -> tuple[str, str] | None:
+    """Return the servers of two clusters that may have a topic of one name, or None."""
+    if "Union" not in steps(df):
+        return None
+    kafka = [source for source in stream_sources_of(df) or () if source.kind == "kafka"]
+    for one, other in combinations(kafka, 2):
+        servers = [source.options.get("kafka.bootstrap.servers", "") for source in (one, other)]
+        if _hosts(servers[0]) & _hosts(servers[1]):
+            continue
+        if not (one.topics and other.topics) or set(one.topics) & set(other.topics):
+            return servers[0], servers[1]
+    return None
+
+
+def _hosts(servers: str) -> set[str]:
+    return {server.rpartition("//")[2].strip().lower() for server in servers.split(",")}
+
+
+def stream_sources_of(df: DataFrame) -> tuple[Source, ...] | None:
+    """Return the stream's sources and their options, from the plan in the JVM; None without one.
+
+    The plan is no public interface: where it is another one than expected, nothing is known.
+    """
+    try:
+        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+        plans = [leaves.apply(n) for n in range(leaves.size())]
+        found = [p for p in plans if p.getClass().getSimpleName() in _RELATIONS]
+        return tuple(_source(plan) for plan in found) or None
+    except Exception:  # Connect, or another Spark
+        return None
+
+
+def _source(plan: Any) -> Source:
+    name = str(plan.sourceName())
+    if plan.getClass().getSimpleName() == "StreamingRelationV2":
+        entries = plan.extraOptions().asCaseSensitiveMap().entrySet()
+        options = {str(e.getKey()).lower(): str(e.getValue()) for e in entries}
+    else:
+        pairs = plan.dataSource().options().iterator()
+        options = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            options[str(pair._1()).lower()] = str(pair._2())
+    if name.startswith("FileSource"):
+        return Source(kind="file", options=options, complete=True)
+    topics, partitions = _topics(options) if name == "kafka" else ((), None)
+    return Source(kind=name, options=options, complete=True, topics=topics, partitions=partitions)
+
+
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], int | None]:
+    """Return the topics that Kafka's options name, and how many partitions where they say."""
+    if "subscribe" in options:
+        return tuple(topic.strip() for topic in options["subscribe"].split(",")), None
+    if "assign" in options:
+        assigned = json.loads(options["assign"])
+        return tuple(assigned), sum(len(partitions) for partitions in assigned.values())
+    return (), None
