@@ -57,7 +57,7 @@ def test_csv(tmp_path: Path) -> None:
 
 
 #: Two of them readers would take for no value; the others cannot name a folder.
-REFUSED = ["", "__HIVE_DEFAULT_PARTITION__", NUL, "x" * 300]
+REFUSED = ["", "__HIVE_DEFAULT_PARTITION__", NUL, 'in "\0, quotes"', "x" * 300]
 
 
 def test_folders(tmp_path: Path) -> None:

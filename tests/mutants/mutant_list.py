@@ -761,4 +761,18 @@ MUTANTS = (
         "if False:",
         "unit/test_bodies.py",
     ),
+    _mutant(
+        "a slice of texts for uuid columns has no end",
+        "postgres/column_types.py",
+        "encode_ids([text]).keys.to_arrow(), 1, 17)",
+        "encode_ids([text]).keys.to_arrow(), 1)",
+        "unit/test_edge_values.py",
+    ),
+    _mutant(
+        "credentials stay in the paths of old checkpoints",
+        "sinks/ledger.py",
+        "return without_credentials(value) if is_uri else value",
+        "return value",
+        "unit/test_redaction.py",
+    ),
 )  # fmt: skip

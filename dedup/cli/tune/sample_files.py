@@ -14,6 +14,7 @@ from dedup.causes import spark_cause
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import file_order
 from dedup.cli.run.input.json_input import named_column
+from dedup.cli.run.input.source import read_settings
 from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session
@@ -70,7 +71,7 @@ def read_sample(
 def _read(spark: SparkSession, job: Job, where: str) -> Sample:
     run, schema = job.options, schema_of(spark, job)
     reader = spark.read.format(job.files.file_format).schema(schema)
-    reader = reader.options(**job.files.reader_options, **dict(run.read_options))
+    reader = reader.options(**read_settings(run, job.files))
     frame = reader.load(str(job.files.root))
     with _times_read(run):
         return sample_of(
