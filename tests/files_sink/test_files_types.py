@@ -174,7 +174,7 @@ def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
     """As Spark names them, and reads them back."""
     day = dt.date(2024, 5, 1)
     values = [("a/b:c", 1, day, True), ("é =x%", None, day, False), (None, 3, None, None),
-              ("", 4, day, True), ("a/b:c", 1, day, True)]  # fmt: skip
+              (" ", 4, day, True), ("a/b:c", 1, day, True)]  # fmt: skip
     rows = spark.createDataFrame(
         [(i, *v) for i, v in enumerate(values)], "i int, s string, n int, d date, b boolean"
     ).coalesce(1)
