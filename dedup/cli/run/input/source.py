@@ -207,9 +207,10 @@ def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
 
 def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
     """Return the options of Spark's reader."""
-    # Spark would take a column of its default name, `_corrupt_record`, for its own.
-    settings = {"columnNameOfCorruptRecord": CORRUPT} | files.reader_options
-    settings |= dict(options.read_options)
+    settings = files.reader_options | dict(options.read_options)
+    if files.file_format in ("csv", "json"):
+        # Spark would take a column of its default name, `_corrupt_record`, for its own.
+        settings = {"columnNameOfCorruptRecord": CORRUPT} | settings
     if options.bad_records != "error":
         settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     return settings
