@@ -70,7 +70,7 @@ test: java $(VENV)/.ready-test ## run the tests (half an hour on two cores); CI_
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
 	operator_restart operator_checks sequence_operator golden) tests/spark/test_cli_run.py::test_formats \
-	tests/spark/test_files.py tests/spark/test_record_id.py \
+	$(patsubst %,tests/spark/test_%.py,files record_id values cli_order) \
 	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_orc files_write catalog_root \
 	catalog_store segment_store)
 
