@@ -18,8 +18,15 @@ README = Path(__file__).parents[2] / "README.md"
 #: For how long the reader looks on; the tests look until there is something to see.
 LOOK = "query.awaitTermination(60)\nquery.stop()\n"
 LOAD = 'option("rowsPerSecond", 1000)'
+#: The listener logs a micro-batch before it reports it, so the first of two is reported.
 UNTIL_SEEN = """
-while sum(told.numInputRows > 0 for told in query.recentProgress) < 3:
+from pathlib import Path
+from dedup.monitor.log_folder import read_logs
+while not Path("metrics").is_dir() or sum(
+    batch.duplicate > 0 and batch.gc_lag_newest_ms is not None
+    for log in read_logs("metrics")
+    for _, batch in log.batches
+) < 2:
     assert not query.awaitTermination(1)
 """
 CHECK = "check orders/checkpoint --catalog orders/catalog --log metrics"
