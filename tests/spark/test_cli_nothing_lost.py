@@ -374,9 +374,10 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     job.output = job.output.with_name("folders")
     path = job.files.text("in/_metadata=1/_corrupt_record=2/1.csv", "id\na\n")
     job(input=job.files.folder / "in", output=job.output, output_format="json")
-    assert '{"id":"a","_metadata":1,"_corrupt_record":2}' in job.output.joinpath(
-        next(job.output.glob("batch=0/*.json")).relative_to(job.output)
-    ).read_text().replace('"1"', "1").replace('"2"', "2")
+    # A shard without rows may have a file as well.
+    text = "".join(p.read_text() for p in job.output.glob("batch=0/*.json"))
+    row = text.replace('"1"', "1").replace('"2"', "2")
+    assert row == '{"id":"a","_metadata":1,"_corrupt_record":2}\n'
     path.unlink()
     job.files.text("reserved/1.csv", "id,__dedup_corrupt\na,1\n")
     failure = job.fails(input=job.files.folder / "reserved", output=job.output.with_name("other"))
