@@ -16,9 +16,9 @@ from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.input_files import InputFiles, is_true, literal
+from dedup.cli.run.input.input_files import InputFiles, folded, is_true, literal
 from dedup.cli.run.input.json_input import FILE, TEXT, named_column
-from dedup.cli.run.input.source import InputColumns, folded, read_files, read_settings
+from dedup.cli.run.input.source import InputColumns, read_files, read_settings
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
@@ -214,11 +214,7 @@ def explained(
 
 def _line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
     """The line whose key has that hash; nothing if it is not near the beginning."""
-    try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
-            lines = _LINE_END.split(handle.read(_SEARCHED_BYTES).removeprefix(b"\xef\xbb\xbf"))
-    except (OSError, EOFError):
-        return ""
+    lines = _first_lines(path)
     for number, line in enumerate(lines, start=1):
         if len(lines) > 1 and hashlib.md5(key(line), usedforsecurity=False).hexdigest() == digest:
             shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
@@ -239,15 +235,17 @@ def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
 def _place(path: Path, reason: str) -> str:
     """The line of the record of CSV, where looking for it is cheap."""
     record = reason.partition("Malformed CSV record: ")[2]
+    for number, line in enumerate(_first_lines(path), start=1):
+        if line.decode("utf-8", errors="replace").strip() == record:
+            return f" It is line {number}."
+    return ""
+
+
+def _first_lines(path: Path) -> list[bytes]:
+    """The lines at the beginning of a file, or none if it cannot be read."""
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
-            read = 0
-            for number, line in enumerate(handle, start=1):
-                read += len(line)
-                if read > _SEARCHED_BYTES:
-                    return ""
-                if line.decode("utf-8", errors="replace").strip() == record:
-                    return f" It is line {number}."
+            text = handle.read(_SEARCHED_BYTES)
     except (OSError, EOFError):
-        pass
-    return ""
+        return []
+    return _LINE_END.split(text.removeprefix(b"\xef\xbb\xbf"))

@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.cli.run.input import file_columns
 from dedup.cli.run.input.csv_records import CsvRecords
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.input_files import Stamp, literal, stamp_of
+from dedup.cli.run.input.input_files import Stamp, folded, literal, stamp_of
 from dedup.cli.run.input.long_records import refuse_long_records
 from dedup.cli.run.input.schema_change import Change, changes, joined
 from dedup.cli.run.input.source import CORRUPT, InputColumns, exact_columns
@@ -98,10 +98,7 @@ class ColumnCheck:
         self._spark = spark
         self._job = job
         self._columns = columns
-        self._settings = {
-            name.lower(): value
-            for name, value in (job.files.reader_options | dict(job.options.read_options)).items()
-        }
+        self._settings = folded(job.files.reader_options | dict(job.options.read_options))
         self._records: dict[str, int] = {}
         self._seen: dict[str, Stamp] = {}
 

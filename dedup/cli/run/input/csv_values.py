@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from dedup.cli.run.input.json_input import FILE, TEXT, named_column, with_file
+from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, named_column, with_file
 from dedup.spark.driver.strict_json import CAUSE
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -28,17 +28,7 @@ _RAGGED = "It has more or fewer columns than the header."
 #: Options of the reader that the writer of a bad record needs.
 _FORM = ("sep", "delimiter", "quote", "escape")
 #: Options of the reader that give a text its meaning.
-_MEANING = (
-    "dateformat",
-    "timestampformat",
-    "timestampntzformat",
-    "enabledatetimeparsingfallback",
-    "timezone",
-    "locale",
-    "nanvalue",
-    "positiveinf",
-    "negativeinf",
-)
+_MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
 BETWEEN = "\x1f"
 _DECIMAL = r"^[+-]?(\d*|\d{1,3}(?:,\d{3})+)(?:\.(\d*))?(?:[eE]([+-]?\d{1,3}))?$"
 _NO_DECIMAL = r"^(?:.{1000}.*|.*[eE][+-]?\d{4,}.*)$"

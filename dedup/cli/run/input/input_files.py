@@ -174,8 +174,8 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
 
 def file_order(options: RunOptions) -> FileOrder:
     """Return the order in which a run reads files."""
-    given = {name.lower(): value.lower() for name, value in options.read_options}
-    return FileOrder(options.order_files, newest_first=given.get("latestfirst") == "true")
+    given = folded(dict(options.read_options))
+    return FileOrder(options.order_files, newest_first=is_true(given, "latestfirst"))
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
@@ -300,6 +300,11 @@ def _guess(root: Path, kinds: Counter[str | None]) -> str:
 
 def _in_any_case(suffix: str) -> str:
     return "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in suffix)
+
+
+def folded(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return options of Spark's reader by their names in lower case."""
+    return {name.lower(): value for name, value in settings.items()}
 
 
 def is_true(settings: Mapping[str, str], name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dedup.cli.run.input.input_files import InputFiles
+from dedup.cli.run.input.input_files import InputFiles, folded, is_true
 from dedup.errors import ConfigError
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 #: Columns of bad rows: the whole record, and its file.
 TEXT, FILE = f"{HELPER_PREFIX}text", f"{HELPER_PREFIX}file"
-_OF_TIMES = (
+#: Options of Spark's readers that give the text of a time its meaning.
+OF_TIMES = (
     "dateformat",
     "timestampformat",
     "timestampntzformat",
@@ -81,15 +82,15 @@ def read_json(
         with_tagged,
     )
 
-    folded = {name.lower(): value for name, value in settings.items()}
-    is_whole = folded.get("multiline", "").lower() == "true"
+    given = folded(settings)
+    is_whole = is_true(given, "multiline")
     by_folder = files.folder_columns if files.partitioned else frozenset()
     own = [field for field in columns.fields if field.name.lower() not in by_folder]
     folders = [field for field in columns.fields if field.name.lower() in by_folder]
     reader = reader.format("text").schema(StructType([StructField(TEXT, StringType()), *folders]))
     reader = reader.options(**settings, wholetext=str(is_whole).lower())
     rows = with_file(reader.load(place))
-    encoding = folded.get("encoding", folded.get("charset", "UTF-8"))
+    encoding = given.get("encoding", given.get("charset", "UTF-8"))
     if encoding.upper() not in ("UTF-8", "UTF8"):
         rows = rows.withColumn(TEXT, fn.decode(fn.col(TEXT).cast("binary"), encoding))
     text = fn.col(TEXT)
@@ -98,7 +99,7 @@ def read_json(
         rows = rows.withColumn(TEXT, without_mark.otherwise(text))
     rows = with_tagged(rows.where(~text.rlike(_BLANK)), text)
     rows = rows.withColumn(TAGGED, fn.explode(elements(fn.col(TAGGED))))
-    formats = {name: value for name, value in settings.items() if name.lower() in _OF_TIMES}
+    formats = {name: value for name, value in settings.items() if name.lower() in OF_TIMES}
     rows = with_fields(rows, StructType(own), formats)
     selected = [
         named_column(field.name)

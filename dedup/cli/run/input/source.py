@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import as_text, spelled_alike, with_types
-from dedup.cli.run.input.input_files import InputFiles, literal
+from dedup.cli.run.input.input_files import InputFiles, folded, is_true, literal
 from dedup.cli.run.input.json_input import read_json
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError, DataError
@@ -142,9 +142,9 @@ def exact_columns(
 
     from dedup.cli.run.input.file_columns import with_empty_objects
 
-    settings = {name.lower(): value for name, value in options.read_options}
+    settings = folded(dict(options.read_options))
     if not {"samplingratio", "dropfieldifallnull"} & set(settings):
-        is_whole = settings.get("multiline", "").lower() == "true"
+        is_whole = is_true(settings, "multiline")
         inferred = with_empty_objects(inferred, paths, is_whole=is_whole)
     ids = {name.lower() for name in options.id}
     return T.StructType(
@@ -226,11 +226,6 @@ def columns_to_read(options: RunOptions, files: InputFiles, columns: InputColumn
     if options.bad_records == "error":
         return read
     return StructType([*read.fields, StructField(CORRUPT, StringType())])
-
-
-def folded(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return options of Spark's reader by their names in lower case."""
-    return {name.lower(): value for name, value in settings.items()}
 
 
 def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
