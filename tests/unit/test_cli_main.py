@@ -46,7 +46,7 @@ def test_the_library_without_spark(name: str) -> None:
     done = python("-c", code)
     assert done.stderr.endswith(
         f"dedup.errors.MissingExtraError: dedup.{name} needs the extra 'spark', which is not "
-        "installed: pip install 'pandas<3' 'pyspark>=4.0'\n"
+        "installed: pip install 'pandas<3' 'pyarrow<26' 'pyspark>=4.0'\n"
     )
     assert done.stderr.count("Traceback") == 1
 
