@@ -1,4 +1,4 @@
-"""What `dedup catalog`, `sink`, `compact`, `explain` and `tune` do, for programs.
+"""What `dedup catalog`, `sink`, `explain` and `tune` do, for programs.
 
 Results are typed.
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.catalog.gc import vacuum as cleaning
@@ -26,11 +25,8 @@ from dedup.catalog.repair.explain import Explanation
 from dedup.catalog.repair.inspection import Inspection, Where, open_root
 from dedup.catalog.root import Root
 from dedup.core.duration import duration_ms
-from dedup.files import compaction
-from dedup.files.compaction import Compacted
 from dedup.files.sink import files_inspection
 from dedup.files.sink.files_inspection import FilesInspection
-from dedup.sinks.shared_options import file_size
 from dedup.spark.driver.checkpoint_log import read_progress
 from dedup.spark.driver.state_reader import Checkpoint, read_checkpoint
 from dedup.spark.id_text import id_key
@@ -39,8 +35,8 @@ from dedup.tune.read_sample import read_sample
 from dedup.tune.tuning import tune
 
 __all__ = [
-    "TuneOptions", "accept_loss", "adopt", "compact", "explain", "inspect", "inspect_files",
-    "inspect_sink", "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
+    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_files", "inspect_sink",
+    "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -150,45 +146,6 @@ def explain(
     asked = explaining.query_to_explain(place, snapshot, query)
     values = [id] if isinstance(id, str) else id
     return explaining.explain(place, asked, values, id_key(asked.id_columns, values), snapshot)
-
-
-def compact(
-    output: str | os.PathLike[str],
-    *,
-    target_file_size: str = "128MB",
-    older_than: str = "1 hour",
-    keep_replaced: str = "1 hour",
-) -> Compacted:
-    """Merge small files of each micro-batch of an output, while readers and its query go on.
-
-    Rows get into files with new names: a reader that remembers which files it has read (Spark's
-    ``readStream`` over the output, loaders) reads them again.
-
-    Parameters
-    ----------
-    output : path
-        Folder with folders ``batch=N`` on a local disk: of the file sink, `dedup_parquet` or
-        `dedup run`.
-    target_file_size : str
-        Files are merged up to about this.
-    older_than : str
-        Younger micro-batches stay as they are.
-    keep_replaced : str
-        How long replaced files stay, hidden, until a later call removes them.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such output, another compaction runs, or the file system cannot do it.
-    DataError
-        If a file is damaged; its folder stays as it is.
-    """
-    return compaction.compact(
-        Path(output),
-        target_bytes=file_size("target_file_size", target_file_size),
-        older_than_ms=duration_ms(older_than, option="older_than"),
-        keep_replaced_ms=duration_ms(keep_replaced, option="keep_replaced"),
-    )
 
 
 def inspect_files(

@@ -8,7 +8,6 @@ import typer
 
 from dedup.cli.catalog.command import catalog_app
 from dedup.cli.check.command import check
-from dedup.cli.compact.command import compact
 from dedup.cli.demo.command import demo
 from dedup.cli.explain.command import explain
 from dedup.cli.failures import OK
@@ -29,7 +28,7 @@ app = App(
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
     "6 cannot tell, 10-15 verdicts of watch, 130 interrupted.",
 )
-for command in (run, demo, watch, check, explain, tune, compact, prepare, remedies):
+for command in (run, demo, watch, check, explain, tune, prepare, remedies):
     app.command()(command)
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(sink_app, name="sink")

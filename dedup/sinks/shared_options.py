@@ -100,7 +100,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def file_size(option: str, text: str, most: int = 4 << 30) -> int:
+def file_size(option: str, text: str) -> int:
     """Return the bytes of a text such as ``128MB``, as Spark reads it.
 
     Raises
@@ -110,9 +110,9 @@ def file_size(option: str, text: str, most: int = 4 << 30) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     nbytes = int(found[1]) * _UNITS[found[2].lower()] if found else 0
-    if not 1 << 10 <= nbytes <= most:
+    if not 1 << 10 <= nbytes <= 4 << 30:
         raise ConfigError(
-            f"{option}={text!r} must be 1KB to {most >> 30}GB, such as 128MB (of 1024 * 1024 bytes "
+            f"{option}={text!r} must be 1KB to 4GB, such as 128MB (of 1024 * 1024 bytes "
             "each), or a number of bytes."
         )
     return nbytes

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dedup import faults
-from dedup.sinks.batch_folders import STAGING, data_files, publish_folder
+from dedup.sinks.batch_folders import STAGING, clear_compaction, data_files, publish_folder
 from dedup.sinks.exact_texts import exact_texts, naming_texts
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class StagedFiles:
         """Create the folders and remove what killed runs left in staging."""
         for root in self._roots():
             root.mkdir(parents=True, exist_ok=True)
+            clear_compaction(root)
             shutil.rmtree(root / STAGING, ignore_errors=True)
 
     def close(self) -> None:

@@ -31,7 +31,6 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError, SinkError, StateError
-from dedup.files.compaction import compact
 from dedup.files.sink.outputs import LocalOutput
 from dedup.files.sink.plans import BatchPlan, BatchPlans, PlannedFile
 from dedup.kafka.sink.staging import Staging
@@ -270,7 +269,3 @@ def test_numbers_that_are_none_are_no_entries(tmp_path: Path) -> None:
     assert FileLog(tmp_path).taken == {}
     assert BatchPlans(Root(tmp_path)).numbers() == []
     (tmp_path / "batch=0").mkdir()
-    (tmp_path / "_compaction").mkdir()
-    (tmp_path / "_compaction" / "replaced-x").mkdir()
-    compact(tmp_path, target_bytes=1, older_than_ms=0, keep_replaced_ms=0)
-    assert (tmp_path / "_compaction" / "replaced-x").exists()

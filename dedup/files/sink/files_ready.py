@@ -16,6 +16,7 @@ from dedup.files.sink.files_work import FilesWork
 from dedup.files.sink.outputs import output_of
 from dedup.files.slice_files import FileShape
 from dedup.files.types import LeftToSpark, arrow_schema
+from dedup.sinks.batch_folders import clear_compaction
 from dedup.sinks.output_owner import foreign_to_all
 
 #: Types whose values name folders.
@@ -52,6 +53,8 @@ def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
             remedy="output-folder",
         )
     output.root.check_exclusive()
+    if not options.is_on_s3:
+        clear_compaction(Path(options.path))
     return FilesWork(options, shape)
 
 

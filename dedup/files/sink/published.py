@@ -50,7 +50,7 @@ def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
     """Return whether readers see all of a micro-batch that is decided."""
     folder = root.local_path(folder_of(plan.marker.batch_id))
     if folder is not None:
-        # It came by one rename; its files may have been merged since.
+        # It came by one rename; an earlier version may have merged its files since.
         return not plan.files or folder.exists()
     return all(root.size(name) == nbytes for name, nbytes in _objects(plan))
 

@@ -1,1 +1,0 @@
-"""`dedup compact`: fewer and larger files in an output."""
