@@ -644,7 +644,7 @@ MUTANTS = (
     _mutant(
         "the number of another unit of time is taken for the reader's",
         "kafka/source/avro_types.py",
-        "if None not in units and units[0] != units[1]:",
+        "if times[0] != times[1] and all(map(_TIMES.fullmatch, times)):",
         "if False:",
         "unit/test_kafka_source_avro.py",
     ),

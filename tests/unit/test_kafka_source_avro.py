@@ -6,6 +6,8 @@ import io
 import json
 import pickle
 import re
+from datetime import UTC as ZONE
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -148,7 +150,7 @@ def test_a_decimal_is_read_in_the_writers_scale_and_never_rounded() -> None:
     ]
 
 
-def test_times_of_another_unit_than_the_readers_are_refused() -> None:
+def test_other_times_than_the_readers_are_refused() -> None:
     millis, micros, nanos = (
         logical("long", f"timestamp-{u}") for u in ("millis", "micros", "nanos")
     )
@@ -159,15 +161,24 @@ def test_times_of_another_unit_than_the_readers_are_refused() -> None:
         (["null", micros], logical("long", "local-timestamp-millis"), "f"),
         (nanos, micros, "f"),
         (logical("int", "time-millis"), logical("long", "time-micros"), "f"),
+        (logical("int", "time-millis"), millis, "f"),
+        (logical("int", "date"), micros, "f"),
+        (micros, logical("long", "local-timestamp-micros"), "f"),
         ({"type": "array", "items": inner}, {"type": "array", "items": other}, "f.items.at"),
         ({"type": "map", "values": inner}, {"type": "map", "values": other}, "f.values.at"),
     ):
         schemas = record(("f", written), ("n", "int")), record(("f", read), ("n", "int"))
-        with pytest.raises(ConfigError, match=f"{path} is in .* there, and in .* in the reader's"):
+        with pytest.raises(ConfigError, match=f"{path} is .* there, and .* in the reader's"):
             AvroDecoder(schemas[1], writer=schemas[0]).check()
         # Only what both have counts.
         AvroDecoder(record(("n", "int")), writer=schemas[0]).check()
         AvroDecoder(schemas[0], writer=schemas[0]).check()
+    # As Avro does, a field is looked up by its name first, and then by the aliases.
+    renamed = json.loads(record(("young", micros), ("n", "int")))
+    renamed["fields"][0]["aliases"] = ["f", "n"]
+    with pytest.raises(ConfigError, match="young is timestamp-millis there"):
+        AvroDecoder(json.dumps(renamed), writer=record(("f", millis))).check()
+    AvroDecoder(json.dumps(renamed), writer=record(("n", millis))).check()
     # A number without a unit has the reader's.
     AvroDecoder(record(("f", micros)), writer=record(("f", "long"))).check()
 
@@ -250,6 +261,38 @@ def test_a_record_is_brought_to_the_readers_schema() -> None:
     assert "int is not string" in str(causes[0])
 
 
+def test_defaults_at_any_depth_are_those_of_the_schema_for_each_record() -> None:
+    writer = record(("a", "int"))
+    deep = {
+        "type": "record", "name": "D",
+        "fields": [
+            {"name": "at", "type": logical("long", "timestamp-millis")},
+            {"name": "raw", "type": "bytes"},
+            {"name": "price", "type": logical("bytes", "decimal", precision=4, scale=2)},
+            {"name": "own", "type": "int", "default": 7},
+        ],
+    }  # fmt: skip
+    uuids = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    reader = record(
+        ("one", deep, {"at": 5, "raw": "\u00ff", "price": "\u0001"}),
+        ("many", {"type": "array", "items": "bytes"}, ["\u00fe"]),
+        ("map", {"type": "map", "values": ["bytes", "null"]}, {"k": "\u00fd", "n": None}),
+        ("u", uuids, "\u00ff" * 16),
+    )
+    rows, causes = decoded(AvroDecoder(reader, writer=writer), *[encoded(writer, {"a": 1})] * 3)
+    assert causes == [None] * 3
+    assert rows == [
+        {
+            "one": {
+                "at": datetime(1970, 1, 1, 0, 0, 0, 5000, ZONE),
+                "raw": b"\xff", "price": Decimal("0.01"), "own": 7,
+            },
+            "many": [b"\xfe"], "map": [("k", b"\xfd"), ("n", None)],
+            "u": "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        }
+    ] * 3  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -259,7 +302,7 @@ def test_a_record_is_brought_to_the_readers_schema() -> None:
         ([("f", logical("bytes", "decimal", precision=39, scale=0))], "at most 38 digits"),
         ([("f", {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"})], "months"),
         ([("f", ["null", "R"])], "it contains itself"),
-        ([("f", "Nobody")], "no type has this name"),
+        ([("f", "Nobody")], "UnknownType: Nobody"),
         ([("f", {"type": "record", "name": "E", "fields": []})], "it has no fields"),
     ],
 )

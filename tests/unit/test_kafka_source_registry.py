@@ -101,7 +101,7 @@ def test_every_other_answer_is_asked_for_once_as_well(server: SchemaRegistry) ->
     assert rows == [None] * 15
     assert "not Avro but PROTOBUF" in str(causes[12])
     assert "with ID 3, cannot be read" in str(causes[13])
-    assert "a is in millis there, and in micros in the reader's schema" in str(causes[14])
+    assert "a is timestamp-millis there, and timestamp-micros in the" in str(causes[14])
     assert server.asked == ["/schemas/ids/2", "/schemas/ids/3", "/schemas/ids/4"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
 from dedup.kafka.source.avro_bounds import AvroBounds
-from dedup.kafka.source.avro_types import AvroSchema, Fields, other_unit, without_logical_types
+from dedup.kafka.source.avro_types import AvroSchema, Parsed, other_time, parsed
 from dedup.kafka.source.parsed import CAUSE, FIELDS
 from dedup.kafka.source.registry import Registry, WriterSchema
 
@@ -54,7 +53,6 @@ class AvroDecoder:
     registry: Registry | None = None
     writer: str | None = None
     _schema: AvroSchema | None = field(default=None, init=False, repr=False)
-    _reader: Any = field(default=None, init=False, repr=False)
     _plain: Decode | None = field(default=None, init=False, repr=False)
     _writers: dict[int, Decode | str] = field(default_factory=dict, init=False, repr=False)
     _unknown: dict[int, float] = field(default_factory=dict, init=False, repr=False)
@@ -80,12 +78,14 @@ class AvroDecoder:
         ConfigError
             Saying what is wrong with them.
         """
-        _ = self.schema
         try:
             self._start()
+        except ConfigError:
+            raise
         except Exception as error:  # fastavro has many
             raise ConfigError(
-                f"The Avro schema cannot be used: {_line(error)}. Correct the schema."
+                f"The Avro schema cannot be used: {type(error).__name__}: {_line(error)}. Correct "
+                "the schema."
             ) from None
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,22 +110,21 @@ class AvroDecoder:
             )
 
     def _start(self) -> None:
-        if self._reader is not None:
-            return
-        self._reader = reader = _fast(self.text, self.references)
-        self._plain = self._decode_by(_fast(self.writer) if self.writer else reader)
+        if self._plain is None:
+            self._plain = self._decode_by(parsed(self.writer) if self.writer else None)
 
     def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         records: list[Any] = []
         causes: list[str | None] = []
-        convert = Fields(self.schema.converts)
+        convert = self.schema.convert
         for value in values:
             record, cause = None, None
             if value is not None:
                 decode, cause = self._decoder(value)
                 if decode is not None:
                     try:
-                        record = convert(decode(value))
+                        found = decode(value)
+                        record = convert(found) if convert else found
                     except Exception as error:  # whatever foreign bytes provoke
                         cause = f"It is not Avro of this schema: {_line(error)}."
             records.append(record)
@@ -180,34 +179,26 @@ class AvroDecoder:
         if given.kind != "AVRO":
             return f"Its schema, with ID {schema_id}, is not Avro but {given.kind}."
         try:
-            return self._decode_by(_fast(given.text, given.references), skip=_HEADER_BYTES)
+            return self._decode_by(parsed(given.text, given.references), skip=_HEADER_BYTES)
         except Exception as error:  # fastavro has many
             return f"Its schema, with ID {schema_id}, cannot be read: {_line(error)}."
 
-    def _decode_by(self, given: tuple[Any, dict[str, Any]], skip: int = 0) -> Decode:
-        (writer, names), bounds = given, AvroBounds(*given)
-        reader = None if given is self._reader else self._reader[0]
-        if reader and (problem := other_unit(writer, reader, (names, self._reader[1]))):
+    def _decode_by(self, given: Parsed | None, skip: int = 0) -> Decode:
+        reader, names = self.schema.parsed
+        writer, theirs = given or self.schema.parsed
+        bounds = AvroBounds(writer, theirs)
+        if problem := other_time(writer, reader, (theirs, names)):
             raise ValueError(problem)
 
         def decode(value: bytes) -> dict[str, Any]:
             bounds.check(value, skip)
             stream = io.BytesIO(value)
             stream.seek(skip)
-            record: Any = fastavro.schemaless_reader(stream, writer, reader)
+            record: Any = fastavro.schemaless_reader(stream, writer, reader if given else None)
             fields: dict[str, Any] = record
             return fields
 
         return decode
-
-
-def _fast(text: str, references: Iterable[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """Return a schema as fastavro takes it, and the types that it names."""
-    named: dict[str, Any] = {}
-    for reference in references:
-        fastavro.parse_schema(without_logical_types(json.loads(reference)), named_schemas=named)
-    schema = without_logical_types(json.loads(text))
-    return fastavro.parse_schema(schema, named_schemas=named), named
 
 
 def _line(error: Exception) -> str:
