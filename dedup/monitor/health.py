@@ -21,7 +21,7 @@ from dedup.monitor.trend import growth
 WINDOW, WINDOW_MS = 10, 60_000
 #: Micro-batches that are enough for a window of a minute, kept by who feeds `judge`.
 HISTORY = 100
-#: With fewer than these nothing is said of a lag; a trend takes seven that rise.
+#: With fewer than these nothing is said of a lag; growth takes nine (`dedup.monitor.trend`).
 LEAST_EVIDENCE = 5
 #: A larger share of the records is told, if it is not a handful: `dedup run` warns of as much.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5

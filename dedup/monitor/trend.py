@@ -1,27 +1,32 @@
-"""Whether a lag grows: a trend that chance does not explain, and that still goes on.
+"""Whether a lag grows.
 
-A lag jumps about as micro-batches do. What counts is its order over all that is known (Mann 1945,
-Kendall 1975: the test for a trend that needs no distribution), how large it is against the time it
-took and against how far the lag ranges, and whether it goes on in the newest window.
+A lag jumps about as micro-batches do. It grows if both its least and its greatest value rise from
+each third of the known micro-batches to the next, and from the first to the last third of the
+newest window, each time by more than a twentieth of the time in between.
+
+So a lag that comes and goes does not grow, because its least value stays, and neither does one that
+jumps once, whether or not it comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
-from math import sqrt
-from statistics import median
+from typing import NamedTuple
 
-#: Standard deviations of the order's test; chance alone gets that far once in 700 looks.
-LEAST_SIGMA = 3.0
+#: With fewer micro-batches than these, chance alone makes the thirds rise too often.
+LEAST_COUNT = 9
 #: Milliseconds a lag must grow per millisecond: less is a drift that no horizon feels.
 LEAST_SLOPE = 0.05
-#: And this share of its whole range: a lag that comes and goes ranges further.
-LEAST_SHARE = 0.5
+
+
+class _Third(NamedTuple):
+    begin_ms: int
+    least_ms: int
+    greatest_ms: int
 
 
 def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tuple[int, int] | None:
-    """Return by how much a lag grew, and in what time; None where it does not.
+    """Return by how much a lag grew, and in what time, or None if it did not grow.
 
     Parameters
     ----------
@@ -35,28 +40,24 @@ def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tupl
     Returns
     -------
     tuple of (int, int) or None
-        Milliseconds of lag, and of time, between the first and the last third.
+        Milliseconds by which the least lag grew, and of time, from the first to the last third.
     """
-    rise = _rise(times_ms, lags_ms)
-    now = _rise(times_ms[-newest:], lags_ms[-newest:])
-    if rise is None or now is None or rise[0] < LEAST_SHARE * (max(lags_ms) - min(lags_ms)):
+    if len(times_ms) < LEAST_COUNT:
         return None
-    return rise if sigmas(lags_ms) >= LEAST_SIGMA else None
+    first, second, last = _thirds(times_ms, lags_ms)
+    before, _, now = _thirds(times_ms[-newest:], lags_ms[-newest:])
+    if _rises(first, second) and _rises(second, last) and _rises(before, now):
+        return last.least_ms - first.least_ms, last.begin_ms - first.begin_ms
+    return None
 
 
-def sigmas(values: Sequence[int]) -> float:
-    """Return how far the order of values is from chance, towards a rise: Mann's and Kendall's z."""
-    count = len(values)
-    score = sum((b > a) - (b < a) for a, b in combinations(values, 2))
-    spread = sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return (score - 1) / spread if score > 0 else 0.0
-
-
-def _rise(times_ms: Sequence[int], lags_ms: Sequence[int]) -> tuple[int, int] | None:
-    """Return how lag and time rose from the first to the last third; None below `LEAST_SLOPE`."""
+def _thirds(times_ms: Sequence[int], lags_ms: Sequence[int]) -> list[_Third]:
     third = len(times_ms) // 3
-    if not third:
-        return None
-    took_ms = median(times_ms[-third:]) - median(times_ms[:third])
-    more_ms = median(lags_ms[-third:]) - median(lags_ms[:third])
-    return (round(more_ms), round(took_ms)) if more_ms > LEAST_SLOPE * took_ms else None
+    parts = (slice(0, third), slice(third, 2 * third), slice(2 * third, None))
+    return [_Third(times_ms[p][0], min(lags_ms[p]), max(lags_ms[p])) for p in parts]
+
+
+def _rises(one: _Third, other: _Third) -> bool:
+    least_ms = LEAST_SLOPE * (other.begin_ms - one.begin_ms)
+    rise_ms = min(other.least_ms - one.least_ms, other.greatest_ms - one.greatest_ms)
+    return rise_ms > least_ms
