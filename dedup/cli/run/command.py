@@ -33,7 +33,7 @@ class RunFlags(TalkingFlags):
     output: Annotated[Path, option("DIR", "Folder of the unique rows.")]
     format: Annotated[shared.Format, _INPUT] = None
     schema: Annotated[
-        str | None, option("DDL", "Columns: 'id STRING, amount INT'. May change later."), _INPUT
+        str | None, option("DDL", "Columns: 'id STRING, amount INT'. May add some later."), _INPUT
     ] = None
     infer: Annotated[shared.Infer, _INPUT] = False
     read_option: Annotated[shared.ReadOption, _INPUT] = None

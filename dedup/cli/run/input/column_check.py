@@ -187,7 +187,7 @@ class ColumnCheck:
                 return merged
         first, *others = [one.columns for one in unlike if one.columns is not None]
         for columns in others:
-            joint = joined(first, columns, widen=True)
+            joint = joined(first, columns)
             assert isinstance(joint, T.StructType)
             first = joint
         return first

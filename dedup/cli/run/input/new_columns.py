@@ -9,7 +9,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.column_check import ColumnCheck, Unlike
 from dedup.cli.run.input.input_files import Stamp
-from dedup.cli.run.input.schema_change import Change, changes, joined, refuse_key, type_text
+from dedup.cli.run.input.schema_change import Change, changes, joined, type_text
 from dedup.cli.run.input.source import InputColumns
 from dedup.cli.run.job import Job
 from dedup.cli.run.run_options import COLUMNAR
@@ -86,21 +86,20 @@ def _decided(
 def _with_all(
     check: ColumnCheck, job: Job, columns: InputColumns, unlike: Sequence[Unlike]
 ) -> InputColumns:
-    """Add what the files have, and widen what they need wider."""
-    are_typed = job.files.file_format in COLUMNAR
-    wide = joined(columns.schema, check.columns_of(unlike), widen=are_typed)
-    assert isinstance(wide, T.StructType)
-    if are_typed:
+    """Add what the files have."""
+    joint = joined(columns.schema, check.columns_of(unlike))
+    assert isinstance(joint, T.StructType)
+    if job.files.file_format in COLUMNAR:
         # Two files may disagree about what is new to both.
         _refuse_what_cannot_be_read(
             [
-                replace(one, changes=tuple(changes(wide, one.columns)))
+                replace(one, changes=tuple(changes(joint, one.columns)))
                 for one in unlike
                 if one.columns is not None
             ],
             job,
         )
-    return InputColumns(wide, wide)
+    return InputColumns(joint, joint)
 
 
 def _one_header(
@@ -134,20 +133,12 @@ def _refuse_what_cannot_be_read(unlike: Sequence[Unlike], job: Job) -> None:
                 "taken.",
                 remedy="new-columns",
             )
-        for change in one.of_kind("wider", "other"):
-            if change.kind == "wider":
-                refuse_key(change, job.options)
-                if job.options.new_columns == "add":
-                    continue
-            way = (
-                "Give --new-columns add or --schema to widen the column, or"
-                if change.kind == "wider"
-                else "Write the file with the type of the output, or"
-            )
+        for change in one.of_kind("other"):
             raise ConfigError(
                 f"{one.path}: the column {change.column!r} is {type_text(change.now)} there, and "
-                f"{type_text(change.was)} in the output, which cannot hold it. {way} move the file "
-                "elsewhere. Nothing of it was taken.",
+                f"{type_text(change.was)} in the output, which cannot hold it. Nothing of it was "
+                "taken. Write the file with the type of the output. Or give a new --output, and "
+                "--schema with a type that holds both.",
                 remedy="new-columns",
             )
 

@@ -25,13 +25,13 @@ class Change:
         Name; ``a.b`` is a field of a struct, ``a[].b`` of the structs in an array.
     kind : str
         What was found is ``added``, or ``removed``, or ``respelled``: known in other case; its type
-        is ``wider``, ``narrower``, or another (``other``).
+        is ``narrower``, so that the known one holds its values, or another (``other``).
     was, now : DataType or None
         None where there is no such column.
     """
 
     column: str
-    kind: Literal["added", "removed", "respelled", "wider", "narrower", "other"]
+    kind: Literal["added", "removed", "respelled", "narrower", "other"]
     was: T.DataType | None
     now: T.DataType | None
 
@@ -77,35 +77,27 @@ def changes(
         yield from changes(known.keyType, found.keyType, column + ".key", exact=exact)
         yield from changes(known.valueType, found.valueType, column + ".value", exact=exact)
     elif known != found:
-        wider, narrower = widens(known, found), widens(found, known)
-        yield Change(
-            column, "wider" if wider else "narrower" if narrower else "other", known, found
-        )
+        yield Change(column, "narrower" if widens(found, known) else "other", known, found)
 
 
-def joined(known: T.DataType, found: T.DataType, *, widen: bool) -> T.DataType:
-    """The known columns, on request as wide as both need them, then those that were found."""
+def joined(known: T.DataType, found: T.DataType) -> T.DataType:
+    """The known columns in their types, then those that were found."""
     if isinstance(known, T.StructType) and isinstance(found, T.StructType):
         theirs = {field.name.lower(): field for field in found.fields}
         fields = []
         for field in known.fields:
             other = theirs.pop(field.name.lower(), None)
-            kind = (
-                field.dataType
-                if other is None
-                else joined(field.dataType, other.dataType, widen=widen)
-            )
+            kind = field.dataType if other is None else joined(field.dataType, other.dataType)
             fields.append(T.StructField(field.name, kind, field.nullable, field.metadata))
         fields += [T.StructField(field.name, field.dataType) for field in theirs.values()]
         return T.StructType(fields)
     if isinstance(known, T.ArrayType) and isinstance(found, T.ArrayType):
-        element = joined(known.elementType, found.elementType, widen=widen)
-        return T.ArrayType(element, known.containsNull)
+        return T.ArrayType(joined(known.elementType, found.elementType), known.containsNull)
     if isinstance(known, T.MapType) and isinstance(found, T.MapType):
         # New fields in the keys of a map would make other keys of them.
-        values = joined(known.valueType, found.valueType, widen=widen)
+        values = joined(known.valueType, found.valueType)
         return T.MapType(known.keyType, values, known.valueContainsNull)
-    return found if widen and widens(known, found) else known
+    return known
 
 
 def widens(narrow: T.DataType, wide: T.DataType) -> bool:
@@ -131,32 +123,9 @@ def check_new_schema(known: T.StructType, given: T.StructType, options: RunOptio
         if change.kind in ("narrower", "other"):
             raise ConfigError(
                 f"--schema makes the column {change.column!r} {type_text(change.now)}, and in "
-                f"--output {options.output} it is {type_text(change.was)}. Columns may be added, "
-                "left out, or widened (INT to BIGINT, FLOAT to DOUBLE, DECIMAL to a larger one). "
-                "Keep the type, or give a new --output.",
-                remedy="changed-settings",
-            )
-        if change.kind == "wider":
-            refuse_key(change, options)
-
-
-def refuse_key(change: Change, options: RunOptions) -> None:
-    """Refuse another type for a column that the memory is kept by.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option and both types.
-    """
-    keys = [("--id", name) for name in options.id]
-    if options.timestamp is not None:
-        keys.append(("--timestamp", options.timestamp))
-    for flag, name in keys:
-        if change.column.lower() == name.lower():
-            raise ConfigError(
-                f"The column {change.column!r} would become {type_text(change.now)}, but {flag} "
-                f"names it, and what is remembered has its type, {type_text(change.was)}. Keep "
-                "that, or give a new --output.",
+                f"--output {options.output} it is {type_text(change.was)}. An output keeps the "
+                "types of its columns: they may only be added or left out. Keep the type, or give "
+                "a new --output.",
                 remedy="changed-settings",
             )
 
