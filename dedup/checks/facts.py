@@ -135,7 +135,7 @@ class Facts:
     catalog_local : str or None
         The catalog's path where it is a local one.
     does_not_last : str or None
-        Why the ID or the timestamp is another one at a replay, where the plan shows it.
+        Why the expression of an option gives another value at a replay.
     concerns : tuple of (str, str, str), or None
         What is wrong by the log's last micro-batches: ``LATE`` and the like, why, and the topic
         of REMEDIES.md.

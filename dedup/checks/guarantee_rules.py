@@ -158,7 +158,7 @@ def recent_batches(facts: Facts) -> Assessments:
 
 
 def lasting_id(facts: Facts) -> Assessment | None:
-    """An ID of chance or of the clock is another one when Spark reads a record again."""
+    """An ID that is random or of the clock is another one when Spark reads a record again."""
     if facts.does_not_last is None:
         return None
     option = facts.does_not_last.partition("=")[0]

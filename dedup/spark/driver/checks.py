@@ -22,6 +22,7 @@ from dedup.catalog.root import Root
 from dedup.core.option_rules import shuffle_partitions
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
+from dedup.spark.driver.planned import makes_random_columns
 
 #: Settings under which Spark itself stops keeping state right, and what they must be.
 _REQUIRED = {
@@ -223,6 +224,15 @@ def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
             f"This query already has a {operator} or another applyInPandasWithState; Spark runs "
             "one of them per query. Give one composite ID, or write the first result to a table "
             "or topic and read it with a second query."
+        )
+    if makes_random_columns(df):
+        warnings.warn(
+            f"A step before {operator} makes a column that Spark calls nondeterministic, such as "
+            "uuid() or input_file_name(). If the ID or the timestamp is made of a random function "
+            "or of the current time, copies will not be recognised: columns made before the "
+            "operator are not traced (dedup remedies unstable-id).",
+            DedupWarning,
+            stacklevel=4,
         )
 
 

@@ -14,7 +14,6 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
 from dedup.record_id.recipe import IdRecipe
-from dedup.spark.driver.chance import WHY_NOT
 from dedup.spark.driver.expression import Expression, column_text, mentioned
 from dedup.spark.driver.planned import check_row_by_row, steps
 from dedup.spark.driver.read_expression import read_expression
@@ -83,8 +82,6 @@ class Columns:
         if isinstance(given, str):
             name = self._plain(given)
             if name is not None:
-                reference = self._reference(name)
-                self._check_lasting(F.col(column_text([name])), Expression(reference), option)
                 return self._column(name, name)
             if "." not in given:
                 raise ConfigError(missing_column(given, self.df.columns, option))
@@ -125,7 +122,6 @@ class Columns:
                 "first. For the other way round negate it, such as -F.col('n')."
             )
         check_row_by_row(selected, self.steps, expression, option)
-        self._check_lasting(given, expression, option)
         for name in self.df.columns:
             # An alias makes no other value.
             if expression.text == self._reference(name):
@@ -140,27 +136,16 @@ class Columns:
         values = F.struct(*recipe.chosen(self.df))
         selected = self.df.select(values)
         expression = read_expression(values, self.df, case_sensitive=self.case_sensitive)
-        check_row_by_row(selected, self.steps, expression, "id")
         # The struct stands for the recipe, whose texts know no settings.
         expression.text = expression.text.replace("struct", recipe.name, 1)
         expression.functions.discard("struct")
-        self._check_lasting(values, expression, "id")
+        check_row_by_row(selected, self.steps, expression, "id")
         (only,) = self.df.select(made).schema.fields
         definition = self._definition(expression, only.dataType)
         is_constant = not definition.inputs
         return Resolved(
             self.add(made), only.name, only.dataType, definition, is_constant=is_constant
         )
-
-    def _check_lasting(self, given: Column, expression: Expression, option: str) -> None:
-        """Refuse what is another ID or time when a stream is read again.
-
-        A batch is left alone: an ID that was drawn for it may be right there, behind a join.
-        """
-        if self.df.isStreaming and option in WHY_NOT:
-            why = WHY_NOT[option](self.df, given, expression)
-            if why is not None:
-                raise ConfigError(f"{option}={why}", remedy="unstable-id")
 
     def _column(self, name: str, shown: str) -> Resolved:
         kind = self.df.schema[name].dataType

@@ -49,6 +49,10 @@ _PLAIN = frozenset(
         "timestamp_millis", "timestamp_micros", "timestamp_seconds",
     }
 )  # fmt: skip
+#: Functions of SQL that return the current time, and need no parentheses.
+CLOCK_KEYWORDS = frozenset(
+    {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
+)
 #: One name for what the two kinds of sessions call differently.
 _SAME_FUNCTION = {"==": "=", "!": "not"}
 _SAME_TYPE = {
@@ -72,7 +76,7 @@ class Expression:
     is_order : bool
         It is a sort order, not a value.
     unstable : set of str
-        Python functions that their author calls nondeterministic; on Spark Connect alone.
+        Python functions that their author calls nondeterministic.
     casts : set of str
         Types that it casts to.
     sql : list of str
@@ -168,6 +172,8 @@ class Words:
                 return self.column([name])
         self.out.sql.append(text)
         self.out.functions.update(re.findall(r"(\w+)\s*\(", text.lower()))
+        words = set(re.findall(r"\w+", text.lower()))
+        self.out.functions |= (words & CLOCK_KEYWORDS) - self._known
         return f"sql({text})"
 
     def variable(self, name: str) -> str:

@@ -59,6 +59,8 @@ def _catalyst(words: Words, expression: Any) -> str:
     if kind in ("GetStructField", "GetArrayStructFields"):
         return words.call("get", [*children, literal(_field_name(expression, kind))])
     if kind == "PythonUDF":
+        if not expression.udfDeterministic():
+            words.out.unstable.add(expression.name())
         return words.call(f"python {expression.name()}", children)
     if kind == "NamedArgumentExpression":
         return f"{expression.key()} => {children[0]}"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from dedup.causes import spark_cause
 from dedup.errors import ConfigError
-from dedup.spark.driver.expression import Expression, class_name, each
+from dedup.spark.driver.expression import CLOCK_KEYWORDS, Expression, class_name, each
 
 #: What a step that an expression brings along does to the rows, where Spark's name says little.
 _STEPS = {
@@ -23,20 +23,23 @@ _STEPS = {
     "Aggregate": "makes one value of many rows",
     "Window": "takes its value from other rows",
 }
-#: Functions that give another value when Spark computes a row again; for Spark Connect, where the
-#: plan does not tell.
-_UNSTABLE = frozenset(
+#: Functions that may return another value when Spark computes a record again. Spark calls
+#: `aes_encrypt` deterministic, but without a vector of the user's it draws a random one.
+_RANDOM = frozenset(
     {
         "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
         "monotonically_increasing_id", "spark_partition_id", "reflect", "try_reflect",
-        "java_method",
-        "input_file_block_start", "input_file_block_length",
+        "java_method", "aes_encrypt", "input_file_block_start", "input_file_block_length",
     }
 )  # fmt: skip
-#: May draw a vector of its own for each call, and Spark calls it deterministic.
-_SALTED = frozenset({"aes_encrypt"})
+_CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
+#: Options that identify a record, so that they must not depend on when it is read. A timestamp may:
+#: Spark logs the current time with the micro-batch.
+_IDENTITY = ("id", "producer", "partition", "epoch", "sequence")
 #: Spark calls it nondeterministic, but a record that is read again is read from the same file.
 _STABLE_ALL_THE_SAME = "input_file_name"
+#: Steps that make no column.
+_ONLY_LOOK = ("Filter", "CollectMetrics")
 #: A tilde marks the steps of a stream.
 _STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== |\Z)", re.S)
@@ -91,7 +94,8 @@ def check_row_by_row(
     Raises
     ------
     ConfigError
-        For generators, aggregates, window functions and nondeterministic functions.
+        For generators, aggregates, window functions and random functions; on a stream also for
+        an identity that is made of the current time.
     """
     added = steps(selected) - before
     del added["Project"]
@@ -103,53 +107,58 @@ def check_row_by_row(
             "column before the operator (events.withColumn(...), select or join), and name that "
             "column."
         )
-    unstable = sorted(_unstable(selected, expression))
-    if unstable:
-        raise ConfigError(
-            f"{option}={expression.text!r} is not the same when Spark computes a record again "
-            f"({', '.join(unstable)}), so that a task that is retried would judge other records. "
-            "Use what the record itself carries."
-        )
+    why = _why_unstable(selected, expression, option)
+    if why is not None:
+        instead = "Use what the record itself carries"
+        if option == "id":
+            instead += (
+                ", or an ID of dedup.record_id: from_columns(...), from_kafka(), from_file(). "
+                'Records that have none may go on: null_ids="emit"'
+            )
+        raise ConfigError(f"{option}={expression.text!r} {why} {instead}.", remedy="unstable-id")
 
 
-def _unstable(selected: DataFrame, expression: Expression) -> set[str]:
+def _why_unstable(selected: DataFrame, expression: Expression, option: str) -> str | None:
+    """Return why a record's value may be another one when it is read again, or None."""
+    random = expression.unstable | (expression.functions & _RANDOM)
     classic = getattr(selected, "_jdf", None)
-    salted = expression.functions & _SALTED
-    if classic is None:
-        return expression.unstable | (expression.functions & _UNSTABLE) | salted
-    made = classic.queryExecution().analyzed().expressions().apply(0)
-    return set(_all_chance(made, every=bool(salted)))
+    if not random and classic is not None and _STABLE_ALL_THE_SAME not in expression.functions:
+        made = classic.queryExecution().analyzed().expressions().apply(0)
+        if not made.deterministic():
+            random = {"Spark calls it nondeterministic"}
+    if random:
+        return (
+            f"is not the same when Spark computes a record again ({', '.join(sorted(random))}), "
+            "so that a task that is retried would judge other records."
+        )
+    clocks = expression.functions & _CLOCKS
+    if "unix_timestamp()" in expression.text:
+        clocks |= {"unix_timestamp"}
+    if clocks and option in _IDENTITY and selected.isStreaming:
+        return (
+            f"is made of the current time ({', '.join(sorted(clocks))}), which gives a record "
+            "another value when it comes again, so that it would be no duplicate."
+        )
+    return None
 
 
-def _all_chance(expression: Any, *, every: bool) -> Iterator[str]:
-    if every or not expression.deterministic():
-        yield from chance_of(expression)
-        for child in each(expression.children()):
-            yield from _all_chance(child, every=every)
+def makes_random_columns(df: DataFrame) -> bool:
+    """Whether Spark calls a column nondeterministic that a step of the plan makes.
+
+    False on Spark Connect, where the plan is out of sight.
+    """
+    classic = getattr(df, "_jdf", None)
+    return classic is not None and _is_random(classic.queryExecution().analyzed())
 
 
-def chance_of(expression: Any) -> Iterator[str]:
-    """Name of the function, if it is what makes an expression nondeterministic."""
-    if class_name(expression) == "AesEncrypt" and _is_salted(expression):
-        yield "aes_encrypt"
-        return
-    if expression.deterministic() or not all(
-        c.deterministic() for c in each(expression.children())
-    ):
-        return
-    kind = class_name(expression)
-    name = str(expression.name() if kind == "PythonUDF" else expression.prettyName())
-    # A Python table function is called nondeterministic unless its author says otherwise.
-    if name != _STABLE_ALL_THE_SAME and kind != "PythonUDTF":
-        yield name
-
-
-def _is_salted(encryption: Any) -> bool:
-    """Whether it draws its vector: it is given none, and its mode needs one."""
-    mode, _, vector, _ = list(each(encryption.children()))[2:6]
-    if mode.foldable() and str(mode.eval(None)).upper() == "ECB":
+def _is_random(plan: Any) -> bool:
+    if plan.deterministic():
         return False
-    return bool(vector.foldable()) and not vector.eval(None)
+    if class_name(plan) not in _ONLY_LOOK and not all(
+        expression.deterministic() for expression in each(plan.expressions())
+    ):
+        return True
+    return any(_is_random(child) for child in each(plan.children()))
 
 
 def _names(plan: Any) -> Iterator[str]:
