@@ -6,7 +6,7 @@ broken values are read as others. It adds a third to the time in which a value i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 #: Takes a value, where an item begins, and how many records it lies in; returns where it ends.
@@ -55,7 +55,13 @@ class AvroBounds:
 
     def _step(self, schema: Any) -> Step:
         if isinstance(schema, list):
-            return _union([self._step(branch) for branch in schema])
+            branches = [self._step(branch) for branch in schema]
+
+            def union(value: bytes, at: int, depth: int) -> int:
+                index, at = _below(len(branches), value, at)
+                return branches[index](value, at, depth)
+
+            return union
         if isinstance(schema, str):
             known = _PLAIN.get(schema) or self._steps.get(schema)
             return known or self._step(self._named[schema])
@@ -63,13 +69,14 @@ class AvroBounds:
         if kind in ("record", "error"):
             return self._record(schema)
         if kind == "enum":
-            return _enum(len(schema["symbols"]))
+            symbols = len(schema["symbols"])
+            return lambda value, at, depth: _below(symbols, value, at)[1]
         if kind in ("array", "map"):
             return self._blocks(self._step(schema["items" if kind == "array" else "values"]), kind)
         precision = schema.get("precision")
         if schema.get("logicalType") == "decimal" and isinstance(precision, int):
             return _decimal(precision, size)
-        return _fixed(size) if kind == "fixed" else self._step(kind)
+        return _fixed(size) if kind == "fixed" else _PLAIN[kind]
 
     def _record(self, schema: Mapping[str, Any]) -> Step:
         fields: list[Step] = []
@@ -170,24 +177,10 @@ def _below(count: int, value: bytes, at: int) -> tuple[int, int]:
     return index, at
 
 
-def _enum(symbols: int) -> Step:
-    return lambda value, at, depth: _below(symbols, value, at)[1]
-
-
 def _boolean(value: bytes, at: int, depth: int) -> int:
     if value[at] > 1:
         raise ValueError(f"a boolean is {value[at]}")
     return at + 1
-
-
-def _union(branches: Sequence[Step]) -> Step:
-    count = len(branches)
-
-    def union(value: bytes, at: int, depth: int) -> int:
-        index, at = _below(count, value, at)
-        return branches[index](value, at, depth)
-
-    return union
 
 
 _PLAIN: Mapping[str, Step] = {
