@@ -36,8 +36,11 @@ def exact_texts(rows: DataFrame, file_format: str, split_by: str | None) -> Data
     kinds = [field.dataType for field in rows.schema.fields]
     columns = [_valid(column, kind) for column, kind in zip(names, kinds, strict=True)]
     in_files = [place for place, name in enumerate(rows.columns) if name != split_by]
-    if file_format == "csv" and len(in_files) == 1 and kinds[in_files[0]] == T.StringType():
-        columns[in_files[0]] = F.coalesce(columns[in_files[0]], F.lit(""))
+    if file_format == "csv" and len(in_files) == 1:
+        (only,) = in_files
+        is_text = kinds[only] == T.StringType()
+        text = columns[only] if is_text else F.to_csv(F.struct(columns[only]))
+        columns[only] = F.coalesce(text, F.lit(""))
     return rows.select(*(c.alias(name) for c, name in zip(columns, rows.columns, strict=True)))
 
 
@@ -71,7 +74,14 @@ def _valid(column: Column, kind: DataType) -> Column:
 
     if isinstance(kind, T.StringType):
         return F.validate_utf8(column)
-    if isinstance(kind, (T.ArrayType, T.MapType, T.StructType)) and "string" in kind.simpleString():
-        # The cast keeps the bytes of all texts within, and puts ASCII between them.
-        return F.when(F.validate_utf8(column.cast("string")).isNotNull(), column)
+    if "string" not in kind.simpleString():
+        return column
+    if isinstance(kind, T.ArrayType):
+        return F.transform(column, lambda one: _valid(one, kind.elementType))
+    if isinstance(kind, T.MapType):
+        keys = F.transform_keys(column, lambda key, _: _valid(key, kind.keyType))
+        return F.transform_values(keys, lambda _, value: _valid(value, kind.valueType))
+    if isinstance(kind, T.StructType):
+        inner = (_valid(column[field.name], field.dataType).alias(field.name) for field in kind)
+        return F.when(column.isNotNull(), F.struct(*inner))
     return column

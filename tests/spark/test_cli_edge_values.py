@@ -49,21 +49,37 @@ def test_csv(job: Job) -> None:
 
 def test_no_value_in_a_csv_file_of_one_column(job: Job) -> None:
     """An empty line, which Spark would write, is left out by writers and readers."""
-    pq.write_table(pa.table({"id": ["a", None]}), job.files.folder / "1.parquet")
-    job(output_format="csv")
-    lines = [line for path in job.output.glob("batch=*/*.csv")
-             for line in path.read_text().splitlines()]  # fmt: skip
-    assert sorted(line for line in lines if line != "id") == ['""', "a"]
+    for ids, text in ((pa.array(["a", None]), "a"), (pa.array([None, 1]), "1")):
+        pq.write_table(pa.table({"id": ids}), job.files.folder / "1.parquet")
+        job(output_format="csv", output=job.output / text)
+        lines = [line for path in (job.output / text).glob("batch=*/*.csv")
+                 for line in path.read_text().splitlines()]  # fmt: skip
+        assert sorted(line for line in lines if line != "id") == ['""', text]
 
 
 BROKEN = pa.Array.from_buffers(pa.string(), 2, pa.array([b"caf\xe9", b"caf\xe8"]).buffers())
+BYTES = pa.StructArray.from_arrays(
+    [pa.array(["a", None]), pa.array([[b"\xff"], None], pa.list_(pa.binary()))], names=["s", "b.c"]
+)
+
+
+def test_bytes_beside_texts_are_no_texts(job: Job) -> None:
+    rows = pa.record_batch({"n": pa.array([0, 1], pa.int32()), "x": BYTES})
+    run(job, rows, output_format="json")
+    assert differences(from_json(job.output, rows.schema), rows) == []
+
+
 IN_LISTS = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BROKEN)
+IN_ALL = pa.StructArray.from_arrays(
+    [pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BROKEN, pa.array([1, 2]))],
+    names=["m"],
+)
 
 
 @pytest.mark.parametrize(
     ("output_format", "texts"),
-    [("json", BROKEN), ("json", IN_LISTS), ("csv", BROKEN)],
-    ids=["json", "json in lists", "csv"],
+    [("json", BROKEN), ("json", IN_LISTS), ("json", IN_ALL), ("csv", BROKEN)],
+    ids=["json", "json in lists", "json in all", "csv"],
 )
 def test_texts_that_are_not_utf8_are_refused(job: Job, output_format: str, texts: pa.Array) -> None:
     """Spark's writers would put the same character for both."""
