@@ -27,7 +27,7 @@ HOW_CORES = (
     "--conf spark.executor.cores=N."
 )
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 _MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 

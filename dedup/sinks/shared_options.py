@@ -96,28 +96,6 @@ def batch_number(option: str, options: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-_SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def file_size(option: str, text: str) -> int:
-    """Return the bytes of a text such as ``128MB``, as Spark reads it.
-
-    Raises
-    ------
-    ConfigError
-        If it is none, or out of range.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    nbytes = int(found[1]) * _UNITS[found[2].lower()] if found else 0
-    if not 1 << 10 <= nbytes <= 4 << 30:
-        raise ConfigError(
-            f"{option}={text!r} must be 1KB to 4GB, such as 128MB (of 1024 * 1024 bytes "
-            "each), or a number of bytes."
-        )
-    return nbytes
-
-
 def flag(option: str, options: Mapping[str, str]) -> bool:
     """Return whether an option is set."""
     text = options.get(option, "false").lower()

@@ -562,6 +562,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "header": "true"}, "Option header is for file.format csv"),
         ({"path": "/o", "target.file.size": "1TB"}, "must be 1KB to 4GB"),
         ({"path": "/o", "target.file.size": "lots"}, "must be 1KB to 4GB"),
+        ({"path": "/o", "target.file.size": "9" * 400}, "must be 1KB to 4GB"),
         ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
         ({"path": "/o", "partition.by": "a, b,a"}, "partition.by names 'a' more than once"),

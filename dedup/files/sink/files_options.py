@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from dedup.catalog.uri import scheme_of, without_credentials
+from dedup.checks.facts import size_bytes
 from dedup.errors import ConfigError
 from dedup.files.sink.output_root import parsed_s3
 from dedup.sinks.shared_options import (
     batch_number,
     check_name,
-    file_size,
     flag,
     folder,
     known_options,
@@ -141,8 +141,14 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
 def _target_bytes(text: str | None, is_on_s3: bool) -> int | None:
     if text is None:
         return _LARGEST_ON_S3_BYTES if is_on_s3 else None
+    nbytes = size_bytes(text) or 0
     # A copy within S3 takes no object of more than 5 GiB.
-    return file_size("Option target.file.size", text)
+    if not 1 << 10 <= nbytes <= 4 << 30:
+        raise ConfigError(
+            f"Option target.file.size={text!r} must be 1KB to 4GB, such as 128MB (of 1024 * 1024 "
+            "bytes each), or a number of bytes."
+        )
+    return nbytes
 
 
 def _check_apart(options: FilesOptions, checkpoint: str) -> None:
