@@ -138,13 +138,9 @@ def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") 
             by_name = {name: f for f in fields for name in f.get("aliases", ())}
             by_name |= {f["name"]: f for f in fields}
             pairs = [
-                (
-                    f"{path}.{by_name[f['name']]['name']}".lstrip("."),
-                    f["type"],
-                    by_name[f["name"]]["type"],
-                )
+                (f"{path}.{mine['name']}".lstrip("."), f["type"], mine["type"])
                 for f in one.get("fields", ())
-                if f["name"] in by_name
+                if (mine := by_name.get(f["name"]))
             ]
             inner = {"items", "values"} & one.keys() & other.keys()
             pairs += [(f"{path}.{key}", one[key], other[key]) for key in inner]
@@ -211,18 +207,15 @@ def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, 
 
 
 def _many(kind: str, inside: AvroColumn) -> AvroColumn:
-    convert = inside.convert or (lambda one: one)
+    convert = inside.convert
+
+    def each(value: Any) -> Any:
+        return value if value is None or convert is None else convert(value)
+
     if kind == "map":
-        return AvroColumn(
-            pa.map_(pa.string(), inside.type),
-            lambda many: [(k, None if v is None else convert(v)) for k, v in many.items()],
-        )
-    made = (
-        None
-        if inside.convert is None
-        else lambda many: [None if one is None else convert(one) for one in many]
-    )
-    return AvroColumn(pa.list_(inside.type), made)
+        entries = pa.map_(pa.string(), inside.type)
+        return AvroColumn(entries, lambda many: [(k, each(v)) for k, v in many.items()])
+    return AvroColumn(pa.list_(inside.type), convert and (lambda many: [each(v) for v in many]))
 
 
 def _record(
