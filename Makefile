@@ -71,7 +71,7 @@ test: java $(VENV)/.ready-test ## run the tests (half an hour on two cores); CI_
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
 	operator_restart operator_checks sequence_operator golden) tests/spark/test_cli_run.py::test_formats \
 	$(patsubst %,tests/spark/test_%.py,files record_id values cli_order) \
-	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_orc files_write catalog_root \
+	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_write catalog_root \
 	catalog_store segment_store)
 
 .PHONY: test-older
@@ -104,8 +104,6 @@ bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's buil
 	@$(PY) -m benchmarks.runs
 	@$(PY) -m benchmarks.runs --rows 100000 --shape kafka
 	@$(PY) -m benchmarks.runs --rows 100000 --shape wide
-	@$(PY) -m benchmarks.runs --rows 300000 --files 10 --format orc --name runs-orc
-	@$(PY) -m benchmarks.runs --rows 100000 --shape wide --files 20 --format orc --name runs-wide-orc
 	@$(PY) -m benchmarks.small
 	@$(PY) -m benchmarks.sweeps duplicates
 	@$(PY) -m benchmarks.starts

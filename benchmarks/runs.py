@@ -1,4 +1,4 @@
-"""Whole runs over a folder of Parquet or ORC files, each a process of its own with its start.
+"""Whole runs over a folder of Parquet files, each a process of its own with its start.
 
 python -m benchmarks.runs --shape wide --files 10
 
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
-import pyarrow.orc as orc
-import pyarrow.parquet as pq
 
 from benchmarks import flink
 from benchmarks.events import SCHEMAS, Events
@@ -33,8 +31,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each contender's runs, in turn."""
     events = Events(rows=arguments.rows, shape=arguments.shape)
     unique, all_rows = events.unique(arguments.files), events.rows * arguments.files
-    readers = [n for n in PROGRAMS if arguments.format == "parquet" or n.startswith(OURS)]
-    wanted = {name: PROGRAMS[name] for name in arguments.only or readers}
+    wanted = {name: PROGRAMS[name] for name in arguments.only or PROGRAMS}
     if FLINK in wanted:
         fetch_flink()
     if any(program.prepared for program in wanted.values()):
@@ -91,19 +88,8 @@ def collect(source: Path, events: Events, arguments: argparse.Namespace) -> None
     source.mkdir()
     for number in range(arguments.files):
         for path in events.write(data, number, files=1):
-            if arguments.format == "orc":
-                path = as_orc(path)
             (source / path.name).symlink_to(path)
             path.read_bytes()
-
-
-def as_orc(path: Path) -> Path:
-    """The same rows as ORC, compressed as Spark does it, made once."""
-    made = path.with_suffix(".orc")
-    if not made.exists():
-        orc.write_table(pq.read_table(path), path.with_suffix(".tmp"), compression="zstd")
-        path.with_suffix(".tmp").rename(made)
-    return made
 
 
 def timed(program: Program, job: Job, patience_s: float) -> tuple[float, str]:
@@ -158,8 +144,6 @@ def main() -> None:
     options.add_argument("--cores", type=int, default=2)
     options.add_argument("--memory", default="2g", help="of a JVM's heap")
     options.add_argument("--shape", choices=SCHEMAS, default="narrow")
-    formats = ("parquet", "orc")
-    options.add_argument("--format", choices=formats, default=formats[0], help="orc: ours alone")
     options.add_argument("--only", nargs="*", choices=PROGRAMS)
     options.add_argument("--name", help="of the result; by default runs and the shape")
     options.add_argument(

@@ -39,6 +39,11 @@ def local_path(uri: str) -> str:
     return "/" + unquote(uri.removeprefix("file:")).lstrip("/")
 
 
+def literal(name: str) -> str:
+    """Return a name or path as a glob that matches nothing else."""
+    return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)
+
+
 def check_known(where: str) -> None:
     """Refuse a URI of which no file system is known, saying what to write in its place.
 

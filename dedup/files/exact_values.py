@@ -62,11 +62,11 @@ def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         both = pa.StructArray.from_arrays(entries, fields=[wanted.key_field, wanted.item_field])
         return _of_children(column, wanted, both)
     if is_.is_timestamp(column.type) and column.type.unit == "ns":
-        check_whole(column)
+        _check_whole(column)
     return column.cast(wanted)
 
 
-def check_whole(column: pa.Array) -> None:
+def _check_whole(column: pa.Array) -> None:
     """Refuse nanoseconds that are no whole microseconds, which Spark would cut.
 
     Raises
@@ -78,7 +78,7 @@ def check_whole(column: pa.Array) -> None:
     at = pc.index(pc.equal(pc.multiply(pc.divide(nanos, 1000), 1000), nanos), value=False).as_py()
     if at >= 0:
         text = column[at : at + 1].cast(pa.timestamp("ns")).cast(pa.string())[0]
-        raise _has_nanoseconds(text)
+        raise NotExact(has_nanoseconds(text))
 
 
 def instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
@@ -100,7 +100,7 @@ def instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
     if len(odd):
         at = int(odd[0])
         text = nanos[at : at + 1].cast(pa.timestamp("ns")).cast(pa.string())[0]
-        raise _has_nanoseconds(text)
+        raise NotExact(has_nanoseconds(text))
     us = np.where(wrapped, us - _WRAPPED_US, us)
     return pa.array(us, pa.timestamp("us"), mask=micros.is_null().to_numpy(zero_copy_only=False))
 
@@ -119,8 +119,9 @@ def leaves(column: pa.Array) -> Iterator[pa.Array]:
         yield column
 
 
-def _has_nanoseconds(text: object) -> NotExact:
-    return NotExact(f"has nanoseconds ({text}), and a timestamp of Spark ends at microseconds")
+def has_nanoseconds(text: object) -> str:
+    """Say that a time has nanoseconds."""
+    return f"has nanoseconds ({text}), and a timestamp of Spark ends at microseconds"
 
 
 def _of_children(column: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.root import Root
-from dedup.catalog.uri import check_local, local_path
+from dedup.catalog.uri import check_local, literal, local_path
 from dedup.core.admission import names_that_go_on
 from dedup.core.option_rules import choice
 from dedup.errors import ConfigError
-from dedup.files.file_formats import NAMES
 from dedup.files.folder_columns import folder_names
+from dedup.files.orc_times import check_nanoseconds
 from dedup.files.query import ParquetFolder, SourceFiles, query
 from dedup.files.stand_ins import spark_columns
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
@@ -48,9 +48,9 @@ def dedup_parquet(
 
     It is yet to be started: give it ``option("checkpointLocation", ...)``, a trigger and a name,
     and call ``start()``. Each micro-batch appears as the folder ``batch=<number>`` of the output,
-    whole, once, or not at all. Where pyarrow reads and writes the files with Spark's meaning, the
+    whole, once, or not at all. Where pyarrow reads and writes Parquet with Spark's meaning, the
     query's own tasks do so, and no row goes through the JVM; else Spark does, and a warning of the
-    logger ``dedup`` says why.
+    logger ``dedup`` says why. Spark reads ORC.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def dedup_parquet(
         If the catalog cannot be written.
     """
     _check_classic(spark)
-    choice("source_format", source_format, tuple(NAMES))
+    choice("source_format", source_format, ("parquet", "orc"))
     places = {"source": source, "output": output}
     if duplicates is not None:
         places["duplicates"] = duplicates
@@ -104,9 +104,13 @@ def dedup_parquet(
     given = dict(options or {})
     place = str(folders["source"])
     reader = spark.read.format(source_format).options(**given)
-    # The columns do not matter: the files are listed, not read.
-    there = spark.read.format(source_format).options(**given).schema(schema or "_ INT").load(place)
-    paths = tuple(Path(local_path(uri)) for uri in there.inputFiles())
+
+    def listed() -> list[str]:
+        # The columns do not matter: the files are listed, not read.
+        files = spark.read.format(source_format).options(**given).schema(schema or "_ INT")
+        return [local_path(uri) for uri in files.load(place).inputFiles()]
+
+    paths = tuple(map(Path, listed()))
     if schema is None:
         schema = spark_columns(reader, place, paths, folders["source"])
     stream = spark.readStream.format(source_format).schema(schema)
@@ -116,12 +120,13 @@ def dedup_parquet(
         rows,
         operator,
         SourceFiles(
-            file_format=source_format,
             place=place,
             options=given,
             folders=frozenset(name.lower() for name in names),
             paths=paths,
-        ),
+        )
+        if source_format == "parquet"
+        else f"the input is {source_format}",
         ParquetFolder(
             staging=folders["output"] / STAGING,
             split_by=VERDICT if duplicates is not None else None,
@@ -129,12 +134,21 @@ def dedup_parquet(
     )
     for told in made.left_to_spark():
         logger.warning(told)
+    checked = set[str]()
+
+    def check_times(_: int) -> None:
+        """Check the files of a micro-batch, and all others that are new."""
+        new = set(listed()) - checked
+        check_nanoseconds(spark, [literal(path) for path in new], rows.schema)
+        checked.update(new)
+
     chosen = operator.options
     sink = StagedFiles(
         output=folders["output"],
         writer=made.writer or SparkRows("parquet"),
         duplicates=folders.get("duplicates"),
         verdict=VERDICT,
+        before_publishing=check_times if source_format == "orc" else None,
         goes_on=names_that_go_on(
             late=chosen.late,
             null_ids=chosen.null_ids,

@@ -12,15 +12,17 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup.files.exact_values import instants_of_int96, leaves, named
+from dedup.files.exact_values import instants_of_int96, leaves, named, plain
 from dedup.files.gathered import Gathered
-from dedup.files.input_file import BATCH_BYTES, BATCH_ROWS, Part, alike, positions, repeated_name
 
+#: Rows of a batch, and about as many bytes of it.
+BATCH_ROWS = 65_536
+BATCH_BYTES = 16 << 20
 #: Rows that are read at a time, as Spark does it (``spark.sql.parquet.columnarReaderBatchSize``).
 _READ_ROWS = 4096
 _READ_BYTES = 2 << 20
@@ -38,8 +40,25 @@ _OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
                  (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
 
 
+class Part(NamedTuple):
+    """A row group.
+
+    Parameters
+    ----------
+    begin : int
+        Its first byte in the file, by which it belongs to one split.
+    rows : int
+    """
+
+    begin: int
+    rows: int
+
+
 class ParquetInput:
-    """A Parquet file, as `dedup.files.input_file.InputFile` has it; its parts are row groups."""
+    """A Parquet file that is open, ready to be compared and read.
+
+    What cannot be read raises OSError or pyarrow.ArrowException.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -71,17 +90,33 @@ class ParquetInput:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The row groups."""
+        """The row groups, in the order of the file."""
         metadata = self._file.metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         return [Part(_begin(group), group.num_rows) for group in groups]
 
     def misfit(self, columns: pa.Schema) -> str | None:
-        """Say what only Spark reads as it means it; None where pyarrow may read the columns."""
-        return repeated_name(self.schema, columns) or _misfit(self._file, columns)
+        """Say what only Spark reads as it means it; None for a file that pyarrow may read.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            Columns to read, as `dedup.files.types.arrow_schema` makes them. The file may lack some.
+        """
+        for name in columns.names:
+            count = len(positions(self.schema, name))
+            if count > 1:
+                return f"it has {count} columns named {name!r}, in other case"
+        return _misfit(self._file, columns)
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
-        """Say what Spark itself would not read, or would change; errors as `InputFile` says."""
+        """Say what of these columns Spark itself would not read.
+
+        Raises
+        ------
+        NotExact
+            For a value that it would cut.
+        """
         int96 = set()
         for name, kind, leaf in _leaves(self._file, columns):
             told = json.loads(leaf.logical_type.to_json())
@@ -133,6 +168,11 @@ class ParquetInput:
             if gathered.add(batch):
                 yield from _joined(gathered.take())
         yield from _joined(gathered.take())
+
+
+def positions(schema: pa.Schema, name: str) -> list[int]:
+    """Return where columns of that name are, in any case of letters, as Spark looks them up."""
+    return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
@@ -205,7 +245,7 @@ def _misfit(file: pq.ParquetFile, columns: pa.Schema) -> str | None:
             own = own.with_type(pa.timestamp("us", "UTC"))
         elif name in stored_as_int96:
             return f"its column {name!r} holds INT96 inside"
-        if not alike(own, kind, partial(_likeness, holds_uuids=name in uuids)):
+        if not _alike(own.type, kind, holds_uuids=name in uuids):
             return f"its column {name!r} is {own.type}, where {kind} is expected"
     return _other_calendar(file) if has_times else None
 
@@ -217,9 +257,24 @@ def _beginnings(path: str) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def _likeness(column: pa.Field, wanted: pa.DataType, *, holds_uuids: bool) -> bool:
-    """Whether a cast of a column that is not nested gives the values that Spark reads."""
-    is_, found = pa.types, column.type
+def _alike(found: pa.DataType, wanted: pa.DataType, *, holds_uuids: bool) -> bool:
+    """Whether a cast gives the values that Spark reads, in nested columns too."""
+    is_, found = pa.types, plain(found)
+    inner = partial(_alike, holds_uuids=holds_uuids)
+    if is_.is_list(wanted):
+        return bool(is_.is_list(found)) and inner(found.value_type, wanted.value_type)
+    if is_.is_map(wanted):
+        return (
+            bool(is_.is_map(found))
+            and inner(found.key_type, wanted.key_type)
+            and inner(found.item_type, wanted.item_type)
+        )
+    if is_.is_struct(wanted):
+        if not is_.is_struct(found) or found.num_fields != wanted.num_fields:
+            return False
+        return all(
+            a.name == b.name and inner(a.type, b.type) for a, b in zip(found, wanted, strict=True)
+        )
     if is_.is_dictionary(found):  # as Arrow's writers note for themselves
         found = found.value_type
         return is_.is_string(wanted) and bool(is_.is_string(found) or is_.is_large_string(found))

@@ -16,8 +16,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
 from dedup.files.exact_values import NotExact
-from dedup.files.file_formats import opened
 from dedup.files.output_files import with_spark_metadata
+from dedup.files.parquet_input import ParquetInput
 from dedup.files.scan import Scan
 from dedup.files.slice_files import FileShape
 from dedup.files.spark_settings import check_reading, codec_to_write
@@ -34,8 +34,7 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from dedup.spark.driver.build import MapPass
 
-#: A part of a large file that one task reads at a time: as large as the row groups, or
-#: stripes, of most writers.
+#: A part of a large file that one task reads at a time: as large as the row groups of most writers.
 SPLIT_BYTES = 128 << 20
 #: Options of Spark's reader that say which files there are, and not what is in them.
 _LISTING = frozenset(
@@ -56,12 +55,10 @@ _LISTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """The input of a stream.
+    """The input of a stream, in Parquet.
 
     Parameters
     ----------
-    file_format : str
-        ``parquet`` or ``orc``.
     place : str
         Folder, file or glob, as Spark's reader takes it.
     options : Mapping[str, str]
@@ -74,7 +71,6 @@ class SourceFiles:
         Why Spark is to read them, even if tasks can.
     """
 
-    file_format: str
     place: str
     options: Mapping[str, str] = field(default_factory=dict)
     folders: frozenset[str] = frozenset()
@@ -192,7 +188,7 @@ def _scanned(
     if source.by_spark is not None:
         raise LeftToSpark(source.by_spark)
     spark = rows.sparkSession
-    check_reading(spark, source.file_format, rows.schema)
+    check_reading(spark)
     for name in source.options:
         if name.lower() not in _LISTING:
             raise LeftToSpark(f"the option {name} is one of Spark's own reader")
@@ -209,13 +205,7 @@ def _scanned(
     if clash:
         raise LeftToSpark(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
     _check_files(source, pa.schema([f for f in columns if f.name not in folders]))
-    scan = Scan(
-        file_format=source.file_format,
-        columns=columns,
-        names=tuple(names),
-        folders=folders,
-        now_column=plan.now_column,
-    )
+    scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
     return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
 
 
@@ -263,7 +253,7 @@ def _check_files(source: SourceFiles, columns: pa.Schema) -> None:
 
     def look(path: Path) -> str | None:
         try:
-            with opened(source.file_format, str(path)) as file:
+            with ParquetInput(str(path)) as file:
                 return file.misfit(columns)
         except pa.ArrowNotImplementedError as error:
             return f"pyarrow does not read such files: {str(error).rstrip('.')}"
@@ -285,7 +275,7 @@ def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> N
 
     def look(path: Path) -> str | None:
         try:
-            with opened(source.file_format, str(path)) as file:
+            with ParquetInput(str(path)) as file:
                 return file.unread_by_spark(pa.schema(known))
         except NotExact as error:
             return str(error)

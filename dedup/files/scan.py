@@ -1,8 +1,8 @@
 """Files to packed blobs in one pass: the rows never meet the JVM.
 
 What Spark hands to this pass is a list of **splits**: a file as Spark's source found it, and which
-stretch of it to read. The row groups, or stripes, that begin in a stretch belong to it, so that a
-large file is read by several tasks without a look at its footer on the driver.
+stretch of it to read. The row groups that begin in a stretch belong to it, so that a large file is
+read by several tasks without a look at its footer on the driver.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pyarrow as pa
 from dedup import faults
 from dedup.errors import DataError
 from dedup.files.exact_values import NotExact, converted, named
-from dedup.files.file_formats import NAMES, opened
-from dedup.files.input_file import Part, positions
+from dedup.files.parquet_input import ParquetInput, Part, positions
 from dedup.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
@@ -31,8 +30,6 @@ class Scan:
 
     Parameters
     ----------
-    file_format : str
-        As Spark calls it.
     columns : pyarrow.Schema
         The user's columns, from files and folders.
     names : tuple of str
@@ -43,7 +40,6 @@ class Scan:
         What the plan calls the time of the micro-batch.
     """
 
-    file_format: str
     columns: pa.Schema
     names: tuple[str, ...]
     folders: frozenset[str]
@@ -72,10 +68,7 @@ class Scan:
 
     def _rows(self, split: Split, folders: dict[str, Any]) -> Iterator[list[pa.Array]]:
         faults.point("scan.begin")
-        with (
-            _as_listed(split, NAMES[self.file_format]),
-            opened(self.file_format, str(split.path)) as file,
-        ):
+        with _as_listed(split), ParquetInput(str(split.path)) as file:
             in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
             wrong = file.misfit(in_file)
             if wrong is not None:
@@ -144,7 +137,7 @@ class Split:
 
 
 @contextmanager
-def _as_listed(split: Split, format_name: str) -> Iterator[None]:
+def _as_listed(split: Split) -> Iterator[None]:
     """Refuse a file that is not as it was listed, before and after it is read, and name it."""
     _check(split)
     try:
@@ -152,7 +145,7 @@ def _as_listed(split: Split, format_name: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         _check(split)
         why = str(error).rstrip(".")
-        raise unreadable(split.path, why, file_format=format_name) from error
+        raise unreadable(split.path, why, file_format="Parquet") from error
     except NotExact as error:
         raise DataError(f"{split.path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
     _check(split)

@@ -79,7 +79,7 @@ def run_by_id(
         operator,
         "not asked for"
         if config.get("by_spark")
-        else files.SourceFiles(file_format="parquet", place=str(folder / "input"), options=given),
+        else files.SourceFiles(place=str(folder / "input"), options=given),
         "not asked for"
         if config.get("by_spark")
         else files.ParquetFolder(

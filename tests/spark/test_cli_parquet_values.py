@@ -13,9 +13,9 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
-from dedup.cli.run.work import plan
 from dedup.errors import DataError
 from dedup.files import dedup_parquet
 from tests.support.cli_job import Job
@@ -158,17 +158,73 @@ def test_a_codec_that_spark_lacks_is_named(job: Job) -> None:
     assert "empty file" not in failure.message
 
 
-def test_times_of_orc_that_spark_cuts_or_does_not_read(job: Job) -> None:
-    path = job.files.folder / "1.orc"
-    for nanos in (MAY + 1, -1_000_001):
-        orc.write_table(pa.table({"id": ["a"], "t": pa.array([nanos], NANOS)}), path)
-        for by in ("auto", "spark"):
-            message = job.fails(parquet=by).message
-            assert message.startswith(f"{path}: its column 't' has nanoseconds (")
-    orc.write_table(pa.table({"id": ["a"], "t": pa.array([-1_000_000], NANOS)}), path)
+NESTED = {
+    "t": (pa.array([MAY + 1], NANOS), "t"),
+    "other name": (pa.array([MAY + 1], NANOS), "a.b c"),
+    "list": (pa.array([[MAY, None, MAY + 1]], pa.list_(NANOS)), "l"),
+    "keys": (pa.array([[(MAY + 1, 1)]], pa.map_(NANOS, pa.int32())), "m"),
+    "inside": (
+        pa.array([[("k", {"s": None, "timestamp": MAY + 1})]],
+                 pa.map_(pa.string(), pa.struct([("s", NANOS), ("timestamp", NANOS)]))), "m",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nanoseconds_of_orc_stop_the_run(job: Job, name: str) -> None:
+    values, column = NESTED[name]
+    rows = pa.table({"id": ["a", "b"], "u": ["x"] * 2, column: pa.concat_arrays([values, values])})
+    path = job.files.folder / "a {b}%20.orc"
+    orc.write_table(rows, path)
     failure = job.fails()
     assert failure.message.startswith(
-        f"{path}: its column 't' has times before 1970 that Spark does not read. Nothing"
+        f"{path}: its column {column!r} has nanoseconds (2024-05-01 00:00:00.000000001), and a "
+        "timestamp of Spark ends at microseconds. Nothing of its micro-batch was taken."
     )
-    told = plan(job.made(), spark=job.spark)["read_by"]
-    assert "its column 't' holds times outside 1970 to 2261" in told
+    assert "empty file" not in failure.message
+    assert job.visible() == []
+
+
+def test_times_of_orc_that_are_whole_microseconds_are_read(job: Job) -> None:
+    """Also the last ones of Spark, and beside texts that look like times."""
+    text = "2024-05-01 00:00:00.000000001"
+    job.spark.sql(
+        f"""SELECT 'a' AS id, named_struct('x', '{text}', 't', timestamp'9999-12-31 23:59:59.1') s,
+        map('{text}', timestamp'0001-01-01 00:00:00.000001') m, timestamp'1969-12-31 23:59:58.1' t
+        """
+    ).coalesce(1).write.orc(str(job.files.folder / "day=1"))
+    job(duplicates=job.duplicates)
+    (wanted,) = job.spark.read.orc(str(job.files.folder)).select(F.to_json(F.struct("*"))).collect()
+    rows = job.spark.read.parquet(str(job.output)).drop("batch")
+    assert rows.select(F.to_json(F.struct("*"))).collect() == [wanted]
+    assert "9999-12-31T23:59:59.1" in wanted[0]
+
+
+def test_times_of_orc_that_spark_does_not_read(job: Job) -> None:
+    """ORC's C++ writer, Arrow's, stores fractions before 1970 as negative numbers."""
+    path = job.files.folder / "2.orc"
+    (job.files.folder / "1.orc").touch()
+    for nanos in (-1, -1_000_000):
+        old, whole = pa.array([nanos, None], NANOS), pa.array([-1_000_000_000, 1000], NANOS)
+        orc.write_table(pa.table({"id": ["a", "b"], "whole": whole, "t": old}), path)
+        assert job.fails().message.startswith(
+            f"{path}: its column 't' has times before 1970 that Spark does not read. Nothing"
+        )
+
+
+def test_nanoseconds_of_orc_stop_a_query_from_python(job: Job, tmp_path: Path) -> None:
+    """Also in a file that comes later."""
+    job.files.table("1.orc", table(MAY).select(["id", "t"]))
+    operator = dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog"))
+    writer = dedup_parquet(
+        job.spark, job.files.folder, operator, output=job.output, source_format="orc"
+    )
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        path = job.files.table("2.orc", table(MAY, MAY + 1).select(["id", "t"]))
+        with pytest.raises(Exception, match=rf"{path}: its column 't' has nanoseconds"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [row["id"] for row in output(job)] == ["k0"]

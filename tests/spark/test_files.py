@@ -22,7 +22,7 @@ from pyspark.sql import functions as fn
 from dedup.cli.failures import FAILED
 from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
-from dedup.files.file_formats import NAMES, opened
+from dedup.files.parquet_input import ParquetInput
 from dedup.files.types import arrow_schema
 from tests.support.cli_job import FileDrop, Job
 
@@ -33,22 +33,15 @@ large decimal(38,10), list array<int>, lists array<array<string>>,
 inner struct<a: int, `b.c`: struct<c: string, t: timestamp_ntz>>, map map<string, array<bigint>>,
 objects array<struct<x: int, y: binary>>, `dotted.name` string, `Case` int
 """
-#: Times in which Parquet is read alike, and those of ORC.
-OF_PARQUET = (
+MOMENTS = (
     datetime(1, 1, 1),
     datetime(9999, 12, 31, 23, 59, 59, 999999),
     datetime(1582, 10, 4, 12),
     datetime(1969, 12, 31, 23, 59, 59, 999999),
 )
-OF_ORC = (
-    datetime(1970, 1, 1, 0, 0, 0, 1000),
-    datetime(2261, 12, 31, 23, 59, 59, 999999),
-    datetime(2015, 1, 1),
-    datetime(2014, 12, 31, 23, 59, 59, 999999),
-)
 
 
-def some_rows(moments: tuple[datetime, ...] = OF_PARQUET) -> list[tuple[Any, ...]]:
+def some_rows() -> list[tuple[Any, ...]]:
     def row(name: str, at: datetime, sign: int) -> tuple[Any, ...]:
         return (
             name, sign > 0, 127 * sign, -(2**15) + (sign > 0), 2**31 - 1, sign * (2**63 - 1),
@@ -61,17 +54,17 @@ def some_rows(moments: tuple[datetime, ...] = OF_PARQUET) -> list[tuple[Any, ...
 
     nothing = (None,) * 22
     return [
-        row("a", moments[0], 1),
-        row("b", moments[1], -1),
-        row("c", moments[2], 1),
-        row("d", moments[3], 1),
+        row("a", MOMENTS[0], 1),
+        row("b", MOMENTS[1], -1),
+        row("c", MOMENTS[2], 1),
+        row("d", MOMENTS[3], 1),
         ("e", *nothing),
         ("f", *nothing),
-        row("a", moments[0], 1),
+        row("a", MOMENTS[0], 1),
     ]
 
 
-def written_by_spark(frame: DataFrame, files: FileDrop, file_format: str = "orc") -> None:
+def written_by_spark(frame: DataFrame, files: FileDrop, file_format: str) -> None:
     folder = files.folder.parent / f"made-{files.count}"
     frame.coalesce(1).write.format(file_format).save(str(folder))
     for path in folder.glob(f"*.{file_format}"):
@@ -100,43 +93,12 @@ def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     }
 
 
-def of_arrow(*, instants: bool) -> pa.Table:
-    """ORC's types as other writers than Spark use them."""
-    at = [1_700_000_000_123_456_000, 1_001_000, 9_214_646_399_999_999_000, None, None, 5_000_000]
-    ns = pa.array(at, pa.timestamp("ns"))
-    decimals = [Decimal(n) if n else None for n in range(6)]
-    return pa.table(
-        {
-            "id": ["a", "b", "c", "d", "e", None],
-            "ts": ns.cast(pa.timestamp("ns", "UTC")) if instants else ns,
-            "local": ns,
-            "day": pa.array([0, -141_427, 2_000_000, None, 1, 2], pa.date32()),
-            "large": pa.array(decimals, pa.decimal128(38, 10)),
-            "text": pa.array(["é", "", None, "x", "y", "z"], pa.large_string()),
-            "bytes": pa.array([b"", b"\0", None, b"x", b"y", b"z"], pa.large_binary()),
-            "i8": pa.array([1, -128, None, 127, 0, 0], pa.int8()),
-            "times": pa.array([[{"t": n}] for n in at], pa.list_(pa.struct({"t": ns.type}))),
-            "keys": pa.array([[("k", n)] for n in at], pa.map_(pa.string(), ns.type)),
-            "fixed": pa.array([b"ab"] * 6, pa.binary(2)),
-        }
-    )
-
-
-@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS", "ORC of Spark", "ORC of Arrow"])
+@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
 def test_every_type_comes_out_as_spark_would_have_written_it(
     job: Job, tmp_path: Path, stored: str
 ) -> None:
-    if stored == "ORC of Spark":
-        frame = job.spark.createDataFrame(some_rows(OF_ORC), COLUMNS)
-        written_by_spark(frame, job.files)
-    elif stored == "ORC of Arrow":
-        # Older ones know no times with a zone.
-        instants = tuple(map(int, job.spark.version.split(".")[:2])) >= (4, 3)
-        job.files.table("1.orc", of_arrow(instants=instants))
-    else:
-        job.spark.conf.set("spark.sql.parquet.outputTimestampType", stored)
-        frame = job.spark.createDataFrame(some_rows(), COLUMNS)
-        written_by_spark(frame, job.files, "parquet")
+    job.spark.conf.set("spark.sql.parquet.outputTimestampType", stored)
+    written_by_spark(job.spark.createDataFrame(some_rows(), COLUMNS), job.files, "parquet")
     job.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     found = {}
     for by in ("auto", "spark"):
@@ -151,23 +113,17 @@ def test_every_type_comes_out_as_spark_would_have_written_it(
     assert found["auto"] == found["spark"]
 
 
-@pytest.mark.parametrize("ending", ["parquet", "orc"])
-def test_columns_are_found_as_spark_finds_them(job: Job, ending: str) -> None:
+def test_columns_are_found_as_spark_finds_them(job: Job) -> None:
     """In any case and order, absent ones as nulls, others passed over; folders are columns."""
-    ts = pa.array([1000], pa.timestamp("ms", "Europe/Berlin" if ending == "parquet" else None))
+    ts = pa.array([1000], pa.timestamp("ms", "Europe/Berlin"))
     job.files.folder.joinpath("day=01").mkdir()
     job.files.folder.joinpath("day=__HIVE_DEFAULT_PARTITION__").mkdir()
     first = {"id": ["a"], "n": pa.array([1], pa.int32()), "ts": ts, "text": ["x"]}
-    job.files.table(f"day=01/1.{ending}", pa.table(first))
+    job.files.table("day=01/1.parquet", pa.table(first))
     second = {"TEXT": pa.array(["y"], pa.large_string()), "other": [1], "ID": ["b"]}
-    job.files.table(f"day=__HIVE_DEFAULT_PARTITION__/2.{ending}", pa.table(second))
-    text = pa.array(["z"])
-    third = {
-        "ts": ts,
-        "id": ["c"],
-        "text": text.dictionary_encode() if ending == "parquet" else text,
-    }
-    job.files.table(f"day=01/3.{ending}", pa.table(third))
+    job.files.table("day=__HIVE_DEFAULT_PARTITION__/2.parquet", pa.table(second))
+    third = {"ts": ts, "id": ["c"], "text": pa.array(["z"]).dictionary_encode()}
+    job.files.table("day=01/3.parquet", pa.table(third))
     options: dict[str, Any] = {"new_columns": "ignore"}
     options["schema"] = "id STRING, n INT, ts TIMESTAMP, text STRING, day STRING"
     told = plan(job.made(**options), spark=job.spark)
@@ -235,37 +191,6 @@ def read_by(job: Job, **options: Any) -> str:
     return told
 
 
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ("date'1582-10-04'", "its column 'x' holds dates of before 1582"),
-        ("timestamp'1969-12-31 23:59:59'", "its column 'x' holds times outside 1970 to 2261"),
-        ("array(timestamp'2262-01-02')", "its column 'x' holds times outside 1970 to 2261"),
-    ],
-)
-def test_orc_of_other_times_is_left_to_spark(job: Job, value: str, why: str) -> None:
-    written_by_spark(job.spark.sql(f"SELECT 'a' AS id, {value} AS x"), job.files)
-    (path,) = job.files.folder.glob("*.orc")
-    why_spark = read_by(job)
-    assert why_spark.startswith(f"Spark, because {path}: {why}")
-    job()
-    assert job.rows("parquet") == job.rows("orc", job.files.folder)
-    assert read_by(job, schema="id STRING", output=job.output / "other", new_columns="ignore") == (
-        "dedup"
-    )
-
-
-def test_orc_names_that_java_reads_otherwise_are_left_to_spark(job: Job) -> None:
-    written_by_spark(job.spark.sql("SELECT 'a' AS id, 1 AS `x``y`"), job.files)
-    (path,) = job.files.folder.glob("*.orc")
-    assert read_by(job) == (
-        f"Spark, because {path}: a name in it has a backtick, from which on Java's reader may drop "
-        "the rest"
-    )
-    job()
-    assert job.rows("parquet") == job.rows("orc", job.files.folder) == [("a", 1)]
-
-
 def written_by_java(job: Job, name: str, columns: str, fill: Callable[[Any], int]) -> None:
     """Write what Spark does not; `fill` is given the vectors, and returns the number of rows."""
     assert job.spark._jvm is not None
@@ -284,73 +209,23 @@ def written_by_java(job: Job, name: str, columns: str, fill: Callable[[Any], int
 def test_orc_rows_without_a_column_are_none_to_spark(job: Job) -> None:
     job.files.table("1.orc", pa.table({"id": ["a"]}))
     written_by_java(job, "2.orc", "struct<>", lambda _: 3)
-    assert read_by(job, schema="id STRING") == "dedup"
-    for by in ("auto", "spark"):
-        output = job.output / by
-        job(output=output, parquet=by, schema="id STRING", files_per_trigger=2)
-        assert job.rows("parquet", output) == [("a",)]
-
-
-def test_orc_with_null_as_a_key_is_left_to_spark(job: Job) -> None:
-    """It would end the process that reads it."""
-
-    def fill(columns: Any) -> int:
-        ids, maps = columns
-        ids.setVal(0, bytearray(b"a"))
-        get_field(maps, "lengths")[0] = 2
-        set_field(maps, "childCount", 2)
-        keys = get_field(maps, "keys")
-        set_field(keys, "noNulls", False)
-        get_field(keys, "isNull")[1] = True
-        return 1
-
-    written_by_java(job, "1.orc", "struct<id:string,m:map<bigint,bigint>>", fill)
-    path = job.files.folder / "1.orc"
-    assert read_by(job) == (
-        f"Spark, because {path}: its column 'm' holds maps with null as a key, or nothing tells "
-        "that there are none"
-    )
-    job(schema="id STRING", new_columns="ignore")
+    assert read_by(job) == "Spark, because the input is orc"
+    job(files_per_trigger=2)
     assert job.rows("parquet") == [("a",)]
 
 
-def test_orc_of_another_zone_is_left_to_spark(job: Job) -> None:
-    """Spark reads times of day in the zone of its JVM, wherever they were written."""
-    assert job.spark._jvm is not None
-    zones = job.spark._jvm.java.util.TimeZone
-    own = zones.getDefault()
-    frame = job.spark.sql("SELECT 'a' AS id, timestamp'2024-05-01 12:00:00' AS t")
-    try:
-        zones.setDefault(zones.getTimeZone("UTC"))
-        written_by_spark(frame, job.files)
-        assert read_by(job) == "dedup"
-        zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
-        assert read_by(job) == (
-            "Spark, because the JVM's time zone is Asia/Tokyo, in which it reads the times of ORC"
-        )
-        assert read_by(job, schema="id STRING", new_columns="ignore") == "dedup"
-        written_by_spark(frame, job.files)
-        zones.setDefault(zones.getTimeZone("UTC"))
-        assert read_by(job).endswith(": its times were written in the time zone Asia/Tokyo")
-    finally:
-        zones.setDefault(own)
-
-
 @pytest.mark.parametrize(
-    ("ending", "setting", "value"),
+    ("setting", "value"),
     [
-        ("parquet", "spark.sql.parquet.binaryAsString", "true"),
-        ("parquet", "spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
-        ("parquet", "spark.sql.caseSensitive", "true"),
-        ("orc", "spark.sql.caseSensitive", "true"),
-        ("orc", "spark.sql.orc.impl", "hive"),
-        ("orc", "orc.force.positional.evolution", "true"),
+        ("spark.sql.parquet.binaryAsString", "true"),
+        ("spark.sql.parquet.int96RebaseModeInRead", "EXCEPTION"),
+        ("spark.sql.caseSensitive", "true"),
     ],
 )
 def test_a_setting_of_sparks_reader_leaves_the_files_to_it(
-    job: Job, ending: str, setting: str, value: str
+    job: Job, setting: str, value: str
 ) -> None:
-    job.files.table(f"1.{ending}", pa.table({"id": ["a"]}))
+    job.files.table("1.parquet", pa.table({"id": ["a"]}))
     job.spark.conf.set(setting, value)
     told = plan(job.made(), spark=job.spark)
     assert told["read_by"] == f"Spark, because {setting} is {value}"
@@ -375,20 +250,16 @@ def test_bad_rows_are_set_aside_beside_rows_that_tasks_write(job: Job, tmp_path:
     assert "b,1,1" in row
 
 
-@pytest.mark.parametrize("ending", ["parquet", "orc"])
 def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
-    job: Job, monkeypatch: pytest.MonkeyPatch, ending: str
+    job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dedup.files import query
 
     monkeypatch.setattr(query, "SPLIT_BYTES", 4 << 10)
     table = pa.table({"id": [f"k{i % 3000}" for i in range(4000)], "n": list(range(4000))})
-    path = job.files.folder / f"1.{ending}"
-    if ending == "parquet":
-        pq.write_table(table, path, row_group_size=100)
-    else:
-        orc.write_table(table, str(path), stripe_size=1 << 10, batch_size=100)
-    with opened(ending, str(path)) as file:
+    path = job.files.folder / "1.parquet"
+    pq.write_table(table, path, row_group_size=100)
+    with ParquetInput(str(path)) as file:
         assert len(file.parts) > 6
     assert path.stat().st_size > 6 * (4 << 10)
     figures = job().figures
@@ -416,7 +287,7 @@ def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
     path.write_bytes(data)
     failure = job.fails()
     assert failure.exit_code == FAILED
-    assert f"{path} cannot be read as {NAMES[ending]}" in failure.message
+    assert f"{path} cannot be read" in failure.message
     assert "Here the option is" not in failure.message
     assert job.rows("parquet") == [("a",)]
     path.write_bytes(b"")
@@ -426,11 +297,8 @@ def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
     assert job.rows("parquet") == [("a",), ("b",)]
 
 
-@pytest.mark.parametrize(
-    ("ending", "by"),
-    [("parquet", "auto"), ("orc", "auto"), pytest.param("orc", "spark", marks=pytest.mark.slow)],
-)
-def test_files_without_rows(job: Job, ending: str, by: str) -> None:
+@pytest.mark.parametrize("ending", ["parquet", "orc"])
+def test_files_without_rows(job: Job, ending: str) -> None:
     kind = pa.timestamp("us", "UTC" if ending == "parquet" else None)
     table = pa.table({"id": ["a"], "t": pa.array([1 << 40], kind)})
     schema = "id STRING, t TIMESTAMP"
@@ -438,8 +306,7 @@ def test_files_without_rows(job: Job, ending: str, by: str) -> None:
     job.files.table(f"2.{ending}", table.slice(0, 0))
     written_by_spark(job.spark.sql("SELECT 'b' AS id WHERE false"), job.files, ending)
     job.files.table(f"3.{ending}", table)
-    assert read_by(job, schema=schema) == "dedup"
-    job(parquet=by, schema=schema, files_per_trigger=2)
+    job(schema=schema, files_per_trigger=2)
     assert [row[0] for row in job.rows("parquet")] == ["a"]
 
 

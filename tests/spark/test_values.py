@@ -16,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.cli.run.input.csv_values import as_text, with_types
 from dedup.files.exact_values import converted
-from dedup.files.file_formats import opened
+from dedup.files.orc_times import check_nanoseconds
+from dedup.files.parquet_input import ParquetInput
 from dedup.files.stand_ins import spark_columns
 from dedup.files.types import arrow_schema
 from dedup.spark.driver.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
@@ -38,24 +39,26 @@ def read_json(spark: SparkSession, row: Row) -> list[str | None]:
     return [one.value for one in found.select(value.alias("value")).collect()]
 
 
-def read_file(spark: SparkSession, file_format: str, path: Path) -> str | None:
+def value_of(frame: DataFrame) -> str:
+    (value,) = frame.select(F.col("v").cast("string")).collect()
+    return str(value[0])
+
+
+def read_parquet_file(spark: SparkSession, path: Path) -> str | None:
     """The value of a file's only row as text, null if the file is rejected."""
     try:
-        schema = spark_columns(spark.read.format(file_format), str(path), [path])
-        with opened(file_format, str(path)) as file:
+        schema = spark_columns(spark.read.format("parquet"), str(path), [path])
+        with ParquetInput(str(path)) as file:
             columns = arrow_schema(schema, "UTC")
             if file.misfit(columns) is None:
                 (batch,) = file.batches(0, [0])
                 rows = [converted(batch.column(0), columns.field(0).type)]
-                frame = spark.createDataFrame(pa.table(rows, schema=columns), schema)
-            elif file.unread_by_spark(columns) is None:
-                frame = spark.read.format(file_format).load(str(path))
-            else:
+                return value_of(spark.createDataFrame(pa.table(rows, schema=columns), schema))
+            if file.unread_by_spark(columns) is not None:
                 return None
-        (value,) = frame.select(F.col("v").cast("string")).collect()
+        return value_of(spark.read.parquet(str(path)))
     except Exception:
         return None
-    return str(value[0])
 
 
 def read_parquet(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
@@ -65,7 +68,7 @@ def read_parquet(spark: SparkSession, row: Row, path: Path) -> Iterator[str | No
             f"set timezone = 'UTC'; copy (select '{quoted}'::{row.kind} v) to '{path}' "
             "(format parquet)"
         )
-        yield read_file(spark, "parquet", path)
+        yield read_parquet_file(spark, path)
 
 
 OF_ORC = {
@@ -77,7 +80,14 @@ OF_ORC = {
 def read_orc(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
     for text in [*(text for text, _ in row.kept), *row.rejected]:
         orc.write_table(pa.table({"v": pa.array([text]).cast(OF_ORC[row.kind])}), str(path))
-        yield read_file(spark, "orc", path)
+        try:
+            rows = spark.read.orc(str(path))
+            value = value_of(rows)
+            check_nanoseconds(spark, [str(path)], rows.schema)
+        except Exception:
+            yield None
+        else:
+            yield value
 
 
 #: How a format of whole files reads the examples of a row.

@@ -20,9 +20,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
 from dedup.files.exact_values import NotExact, converted
-from dedup.files.file_formats import opened
 from dedup.files.folder_columns import folder_names
-from dedup.files.input_file import BATCH_ROWS, Part
+from dedup.files.parquet_input import BATCH_ROWS, ParquetInput, Part
 from dedup.files.scan import Scan, Split
 from dedup.files.types import LeftToSpark, arrow_schema
 
@@ -47,12 +46,7 @@ def rows(scan: Scan, *splits: dict[str, Any]) -> list[pa.RecordBatch]:
 
 
 def scan_of(schema: pa.Schema, **changes: Any) -> Scan:
-    made = {
-        "file_format": "parquet",
-        "columns": schema,
-        "names": tuple(schema.names),
-        "folders": frozenset(),
-    }
+    made = {"columns": schema, "names": tuple(schema.names), "folders": frozenset()}
     return Scan(**made | {"now_column": None} | changes)  # type: ignore[arg-type]
 
 
@@ -170,7 +164,7 @@ def test_a_file_that_only_spark_reads_and_that_nobody_compared(path: Path) -> No
 
 def fault(path: Path, table: pa.Table, columns: pa.Schema | None = None, **how: Any) -> str | None:
     pq.write_table(table, path, **how)
-    with opened("parquet", str(path)) as file:
+    with ParquetInput(str(path)) as file:
         return file.misfit(columns or table.schema)
 
 
@@ -269,7 +263,7 @@ def test_uuids_are_text_in_lower_case(path: Path) -> None:
     shown = [f"('{value}'::uuid)" if value else "(null)" for value in values]
     duckdb.sql(f"copy (select u, [u, null] l from (values {', '.join(shown)}) t(u)) to '{path}'")
     columns = pa.schema([("u", pa.string()), ("l", pa.list_(pa.string()))])
-    with opened("parquet", str(path)) as file:
+    with ParquetInput(str(path)) as file:
         assert file.misfit(columns) is None
     (batch,) = rows(scan_of(columns), split(path))
     batch.validate(full=True)
@@ -328,13 +322,13 @@ def test_nanoseconds_of_int96_are_told(path: Path, nanos: int) -> None:
         DataError, match=r"its column 'x' has nanoseconds \(1.*Write the file again"
     ):
         rows(scan_of(columns), split(path))
-    with opened("parquet", str(path)) as file, pytest.raises(NotExact, match="column 'x' has nano"):
+    with ParquetInput(str(path)) as file, pytest.raises(NotExact, match="column 'x' has nano"):
         file.unread_by_spark(columns)
 
 
 def unread(path: Path, table: pa.Table, columns: pa.Schema, **how: Any) -> str | None:
     pq.write_table(table, path, **how)
-    with opened("parquet", str(path)) as file:
+    with ParquetInput(str(path)) as file:
         return file.unread_by_spark(columns)
 
 
@@ -347,7 +341,7 @@ def test_what_spark_itself_does_not_read(path: Path) -> None:
     assert unread(path, times, pa.schema([("y", pa.int64())])) is None
     told = "its column 'x' holds UUIDs, which Spark does not read"
     duckdb.sql(f"copy (select uuid() x) to '{path}'")
-    with opened("parquet", str(path)) as file:
+    with ParquetInput(str(path)) as file:
         assert file.unread_by_spark(text) == told
         assert file.unread_by_spark(pa.schema([("x", pa.binary())])) is None
     told = "its column 'x' holds half floats, which Spark does not read"

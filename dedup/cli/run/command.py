@@ -151,8 +151,7 @@ class RunFlags(TalkingFlags):
         str,
         option(
             "auto|spark",
-            "Who reads Parquet and ORC and writes Parquet: dedup where it may, which is faster, or "
-            "Spark.",
+            "Who reads and writes Parquet: dedup where it may, which is faster, or Spark.",
         ),
         _SPARK,
     ] = "auto"

@@ -274,7 +274,6 @@ def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolde
     options, files = job.options, job.files
     by_spark = "--parquet spark is given" if options.parquet == "spark" else None
     source = SourceFiles(
-        file_format=files.file_format,
         place=files.place,
         options=stream_options(options, files),
         folders=files.folder_columns if files.partitioned else frozenset(),
@@ -286,7 +285,7 @@ def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolde
         split_by=VERDICT if options.duplicates is not None else None,
     )
     return (
-        source if files.file_format in COLUMNAR else f"the input is {files.file_format}",
+        source if files.file_format == "parquet" else f"the input is {files.file_format}",
         by_spark
         or (
             sink if options.output_format == "parquet" else f"the output is {options.output_format}"

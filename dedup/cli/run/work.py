@@ -22,7 +22,7 @@ from dedup.cli.run.input.rewritten import FilesAsRead, warning
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job, check_names, check_output_format, resolve, schema_of, transform
 from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished_batch
-from dedup.cli.run.run_options import COLUMNAR, RunOptions
+from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
 from dedup.core.duration import size
@@ -151,7 +151,7 @@ def _queries(
         part = replace(job, files=replace(job.files, listed=listed))
         with _warnings_as_notes(once):
             query = transform(spark, part, columns, [*begun, *map(str, listed)])
-        if job.files.file_format in COLUMNAR and job.options.parquet == "auto":
+        if job.files.file_format == "parquet" and job.options.parquet == "auto":
             for text in query.left_to_spark():
                 once(text)
         yield query
@@ -227,7 +227,7 @@ def _session(
     if spark is not None:
         return nullcontext(spark)
     options = job.options
-    by_tasks = job.files.file_format in COLUMNAR and options.output_format == "parquet"
+    by_tasks = job.files.file_format == options.output_format == "parquet"
     own = options.parquet == "auto" and by_tasks and not options.timestamp_format
     return spark_session(
         master=options.master,

@@ -12,17 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from dedup.catalog.uri import literal
 from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.input_files import InputFiles, folded, is_true, literal
+from dedup.cli.run.input.input_files import InputFiles, folded, is_true
 from dedup.cli.run.input.json_input import FILE, TEXT, named_column
 from dedup.cli.run.input.source import InputColumns, read_files, read_settings
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
-from dedup.files.orc_input import columns_before_1970
+from dedup.files.orc_times import columns_before_1970
 from dedup.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.driver.file_log import FileLog
 from dedup.spark.driver.strict_json import CAUSE
@@ -179,12 +182,13 @@ def explained(
         return DataError(ours.message, remedy="bad-records")
     if files.file_format == "orc" and "nanos > 999999999" in text:
         for path in paths:
-            for column in columns_before_1970(path):
-                return DataError(
-                    f"{path}: its column {column!r} has times before 1970 that Spark does not "
-                    f"read. {WRITE_AGAIN}",
-                    remedy="bad-records",
-                )
+            with suppress(OSError, pa.ArrowException):
+                for column in columns_before_1970(path):
+                    return DataError(
+                        f"{path}: its column {column!r} has times before 1970 that Spark does not "
+                        f"read. {WRITE_AGAIN}",
+                        remedy="bad-records",
+                    )
     file = unreadable_file(text)
     if file is not None:
         path, reason = file

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.catalog.uri import literal
 from dedup.cli.run.input import file_columns
 from dedup.cli.run.input.csv_records import CsvRecords
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.input_files import Stamp, folded, literal, stamp_of
+from dedup.cli.run.input.input_files import Stamp, folded, stamp_of
 from dedup.cli.run.input.long_records import refuse_long_records
 from dedup.cli.run.input.schema_change import Change, changes, joined
 from dedup.cli.run.input.source import CORRUPT, InputColumns, exact_columns

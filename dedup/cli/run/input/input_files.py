@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from dedup.catalog.uri import literal
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
 from dedup.files.folder_columns import folder_names
@@ -310,8 +311,3 @@ def folded(settings: Mapping[str, str]) -> dict[str, str]:
 def is_true(settings: Mapping[str, str], name: str) -> bool:
     """Whether an option of Spark's reader is on, by its name in lower case."""
     return settings.get(name, "").lower() == "true"
-
-
-def literal(name: str) -> str:
-    """Return a name or path as a glob that matches nothing else."""
-    return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)

@@ -1,18 +1,19 @@
-"""The rows that Spark returned of CSV files, compared with the records in them."""
+"""What Spark returned of a micro-batch's files, compared with what is in them."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dedup.catalog.uri import literal
 from dedup.cli.run.input.bad_rows import ALL, METRIC, files_of_batch
 from dedup.cli.run.input.column_check import ColumnCheck
-from dedup.cli.run.input.input_files import literal
 from dedup.cli.run.input.json_input import FILE
 from dedup.cli.run.input.source import InputColumns, read_files
 from dedup.cli.run.job import Job
 from dedup.cli.run.observed import observed_so_far
 from dedup.errors import DataError
+from dedup.files.orc_times import check_nanoseconds
 from dedup.sinks.batch_folders import published_batches
 from dedup.spark.driver.file_log import FileLog
 
@@ -28,18 +29,22 @@ def check_rows(
     log: FileLog,
     batch_id: int,
 ) -> None:
-    """Refuse a micro-batch of CSV files, before it is published, if its rows do not add up.
+    """Refuse a micro-batch, before it is published, if Spark lost rows of CSV or cut times of ORC.
 
     Raises
     ------
     DataError
-        For the first file whose rows are not as many as its records.
+        For the first file whose rows are not as many as its records, or whose times are cut.
     """
     from pyspark.sql import functions as fn
 
-    if job.files.file_format != "csv" or batch_id in published_batches(job.options.output):
+    file_format = job.files.file_format
+    if file_format not in ("csv", "orc") or batch_id in published_batches(job.options.output):
         return
     paths = files_of_batch(job.options, log, batch_id)
+    if file_format == "orc":
+        check_nanoseconds(spark, [literal(str(path)) for path in paths], columns.read)
+        return
     records = {str(path): check.records_of(path) for path in paths}
     total, returned = sum(records.values()), None
     with suppress(Exception):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import as_text, spelled_alike, with_types
-from dedup.cli.run.input.input_files import InputFiles, folded, is_true, literal
+from dedup.cli.run.input.input_files import InputFiles, folded, is_true
 from dedup.cli.run.input.json_input import read_json
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError, DataError
