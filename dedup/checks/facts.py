@@ -47,8 +47,6 @@ class Source:
         Of Kafka.
     partitions : int or None
         How many partitions of Kafka it reads.
-    batch_max : int or None
-        The largest recent micro-batch: Kafka in records, files in files.
     """
 
     kind: str
@@ -56,7 +54,6 @@ class Source:
     complete: bool = False
     topics: tuple[str, ...] = ()
     partitions: int | None = None
-    batch_max: int | None = None
 
     def option(self, name: str) -> str | None:
         """Return the option's text, None where it is not known to be given."""

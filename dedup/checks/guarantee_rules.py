@@ -6,7 +6,6 @@ from dedup.checks.facts import HOW_SETTINGS, Facts
 from dedup.checks.findings import Assessment, Assessments, Level, Takes, breaks, fine, unknown
 
 HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STORE = "spark.sql.streaming.stateStore.providerClass"
 #: Settings that the operator refuses to start under unless they are true, and why.
 _SAFETY = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from dedup.checks.facts import FOREVER_MS, HOW_CORES, HOW_OPTIONS, Facts, Source, whole_number
-from dedup.checks.findings import Assessment, Takes, breaks, costs, fine, unknown
+from dedup.checks.facts import FOREVER_MS, HOW_OPTIONS, Facts, Source
+from dedup.checks.findings import Assessment, Takes, breaks, fine, unknown
 from dedup.core.duration import counted, format_ms
 
 _HOUR_MS = 3_600_000
@@ -116,7 +116,7 @@ def source_clocks(facts: Facts) -> Assessment | None:
         return unknown(
             "Whether every partition of Kafka has a clock of its own (source_partition) "
             "is not known: without it, a partition that is behind by more than lateness is late. "
-            "Give --log, the folder of DedupListener(log=...)."
+            "Give --log, the folder of DedupListener(log=...), and --catalog ROOT."
         )
     if facts.by_source:
         return fine("source_partition is given: the watermark waits for the slowest partition.")
@@ -157,32 +157,6 @@ def kafka_data_loss(facts: Facts) -> Assessment | None:
     return unknown(
         "Whether failOnDataLoss is true, its default, is not known. Give it: "
         "--source-option failOnDataLoss=true."
-    )
-
-
-def kafka_partitions(facts: Facts) -> Iterator[Assessment]:
-    """Rows are packed where they are read: fewer partitions than cores leave cores idle."""
-    for source in facts.of_kind("kafka"):
-        yield _readers(source, facts.cores)
-
-
-def _readers(source: Source, cores: int | None) -> Assessment:
-    if source.partitions is None or cores is None:
-        missing, how = (
-            ("partitions of Kafka", "") if source.partitions is None else ("cores", f" {HOW_CORES}")
-        )
-        return unknown(
-            f"Whether {source.name} is read by all cores cannot be told: how many "
-            f"{missing} there are is not known.{how}"
-        )
-    tasks = max(source.partitions, whole_number(source.option("minPartitions")) or 0)
-    if tasks >= cores:
-        return fine(f"{source.name.capitalize()}: {tasks} tasks read for {cores} cores.")
-    assumed = "" if source.complete else " (minPartitions is taken not to be given)"
-    return costs(
-        f"{source.name.capitalize()}: {source.partitions} partitions are read, "
-        f"parsed and packed by {tasks} of {cores} cores{assumed}.",
-        f'.option("minPartitions", {cores})',
     )
 
 

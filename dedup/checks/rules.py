@@ -32,21 +32,15 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "sink-markers": sink_rules.sink_markers,
     "sink-timeout": sink_rules.sink_timeout,
     "shuffle-partitions": speed_rules.shuffle_partitions,
-    "shard-layout": speed_rules.shard_layout,
-    "trigger-limit": speed_rules.trigger_limit,
     "batch-memory": memory_rules.batch_memory,
     "pyspark-memory": memory_rules.pyspark_memory,
-    "kafka-partitions": kafka_rules.kafka_partitions,
-    "state-store": speed_rules.state_store,
-    "worker-reuse": speed_rules.worker_reuse,
-    "arrow-batch-bytes": speed_rules.arrow_batch_bytes,
 }
 
 #: Of these some speak of IDs, their catalog, or what was measured with it. Of a query of
 #: `dedup_by_sequence` there are others in their place.
 _OF_IDS = (
-    "catalog-place", "guarantee", "horizon-retention", "source-clocks", "shard-layout",
-    "batch-memory", "pyspark-memory",
+    "catalog-place", "guarantee", "horizon-retention", "source-clocks", "batch-memory",
+    "pyspark-memory",
 )  # fmt: skip
 SEQUENCE_RULES: dict[str, Callable[[Facts], Assessments]] = {
     **{name: rule for name, rule in RULES.items() if name not in _OF_IDS},

@@ -25,7 +25,7 @@ def test_retention_and_partitions_are_those_of_the_broker(
     make_topic(broker, "day", 3, retention_ms=_DAY_MS)
     make_topic(broker, "week", 3, retention_ms=7 * _DAY_MS)
     make_topic(broker, "ever", 3, retention_ms=-1)
-    make_topic(broker, "compacted", 3, retention_ms=1000, cleanup_policy="compact")
+    make_topic(broker, "compacted", 1, retention_ms=1000, cleanup_policy="compact")
 
     def findings(address: str = broker, **options: str) -> dict[str, Finding]:
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
@@ -35,25 +35,22 @@ def test_retention_and_partitions_are_those_of_the_broker(
         stream = reader.options(**options).load()
         return {finding.rule: finding for finding in check_query(stream, operator)}
 
-    def partitions(found: dict[str, Finding]) -> str:
-        return found["kafka-partitions"].evidence
-
     day, both = findings(subscribe="day"), findings(subscribe="day,week")
     assert day["horizon-retention"].level == "fine"
     assert "keeps topic day for 1 day" in day["horizon-retention"].evidence
-    assert "3 tasks read for 2 cores" in partitions(day)
+    assert day["source-clocks"].level == "breaks the guarantee"
     assert both["horizon-retention"].level == "breaks the guarantee"
     assert "for 7 days" in both["horizon-retention"].evidence
     assert both["horizon-retention"].change == 'horizon="7 days"'
-    assert "6 tasks read for 2 cores" in partitions(both)
     pattern = findings(subscribePattern="(day|wee).?")
     assert "keeps topics day, week for 7 days" in pattern["horizon-retention"].evidence
-    assert "6 tasks read for 2 cores" in partitions(pattern)
     for name in ("ever", "compacted"):
         found = findings(subscribe=name)["horizon-retention"]
         assert found.level == "breaks the guarantee"
         assert "for ever" in found.evidence
-    assert "1 partitions are read" in partitions(findings(assign='{"week": [0]}'))
+    # One partition has one clock.
+    for single in (findings(assign='{"week": [0]}'), findings(subscribe="compacted")):
+        assert "source-clocks" not in single
     # Not before: a busy broker may need longer.
     monkeypatch.setattr(kafka_topics, "TIMEOUT_MS", 1000)
     for untold in (
@@ -62,7 +59,6 @@ def test_retention_and_partitions_are_those_of_the_broker(
         findings("127.0.0.1:9", subscribe="day"),
     ):
         assert untold["horizon-retention"].level == "cannot be told"
-        assert untold["kafka-partitions"].level == "cannot be told"
 
 
 def test_two_clusters_with_a_topic_of_one_name_need_a_column_that_tells_them_apart(

@@ -10,7 +10,6 @@ import pytest
 
 from dedup.checks.facts import (
     FOREVER_MS,
-    OTHER,
     Facts,
     ProducerFacts,
     Source,
@@ -19,19 +18,17 @@ from dedup.checks.facts import (
     whole_number,
 )
 from dedup.checks.findings import Finding, Level, Takes
-from dedup.checks.guarantee_rules import HDFS_STORE, ROCKSDB_STORE
 from dedup.checks.rules import RULES, SEQUENCE_RULES, advise
 
 BREAKS, COSTS, UNKNOWN, FINE = Level.BREAKS, Level.COSTS, Level.UNKNOWN, Level.FINE
 HOUR_MS, DAY_MS, MIB = 3_600_000, 86_400_000, 1 << 20
 STATE = "spark.sql.streaming.stateStore."
+ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PROVIDER, FORMAT = STATE + "providerClass", STATE + "checkpointFormatVersion"
-CHANGELOG = STATE + "rocksdb.changelogCheckpointing.enabled"
 STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 CHECKED = "spark.sql.streaming.unsupportedOperationCheck"
 VALIDATION = STATE + "commitValidation.enabled"
 PARTITIONS = "spark.sql.shuffle.partitions"
-ARROW = "spark.sql.execution.arrow.maxBytesPerBatch"
 OVERHEAD, CORES = "spark.executor.memoryOverhead", "spark.executor.cores"
 PYSPARK = "spark.executor.pyspark.memory"
 YARN, LOCAL = {"spark.master": "yarn"}, {"spark.master": "local[2]"}
@@ -236,35 +233,6 @@ CASES = {
         Case(settings(cores=2, state_partitions=2, pinned={}, settings={PARTITIONS: "16"}), FINE,
              f"{PARTITIONS}=16 changes nothing"),
     ],
-    "shard-layout": [
-        Case({"state_partitions": 4}, UNKNOWN, "--catalog"),
-        Case({"shards": 4}, None),
-        Case({"shards": 4, "state_partitions": 4}, FINE, "1 on each"),
-        Case({"shards": 8, "state_partitions": 4}, FINE, "2 on each"),
-        Case({"shards": 6, "state_partitions": 4}, COSTS, "some tasks have 2", "shards=8",
-             Takes.BEGINNING),
-        Case({"shards": 2, "state_partitions": 4}, COSTS, "2 tasks", f"{PARTITIONS}=2",
-             Takes.BEGINNING),
-    ],
-    "trigger-limit": [
-        Case({}, UNKNOWN, "sources"),
-        Case({"sources": (Source(kind="rate"),)}, None),
-        Case({"sources": (Source(kind=OTHER),)}, UNKNOWN, "neither Kafka nor files"),
-        Case({"sources": (kafka(batch_max=1234),)}, UNKNOWN, "1,234 records"),
-        Case({"sources": (kafka(options={"maxoffsetspertrigger": "5"}),)}, FINE,
-             "maxOffsetsPerTrigger is 5"),
-        Case({"sources": (kafka(complete=True, batch_max=123_456),)}, COSTS, "1,024 MiB",
-             '.option("maxOffsetsPerTrigger", 250000)'),
-        Case({"sources": (kafka(complete=True),), "cores": 8, "max_shard_batch_bytes": 64 * MIB},
-             COSTS, "64 MiB", '.option("maxOffsetsPerTrigger", 4000000)'),
-        Case({"sources": (Source(kind="file", complete=True),)}, COSTS, "",
-             '.option("maxFilesPerTrigger", 10)'),
-        Case({"sources": (Source(kind="file", complete=True, batch_max=7),)}, COSTS, "7 files",
-             '.option("maxFilesPerTrigger", 14)'),
-        Case({"sources": (Source(kind="file", complete=True, batch_max=1),)}, COSTS, "had 1 file.",
-             '.option("maxFilesPerTrigger", 2)'),
-        Case({"sources": (Source(kind="file", options={"maxbytespertrigger": "1g"}),)}, FINE),
-    ],
     "batch-memory": [
         Case({}, UNKNOWN, OVERHEAD),
         Case({"settings": LOCAL, "cores": 2}, UNKNOWN, "spark.driver.memory"),
@@ -295,40 +263,6 @@ CASES = {
              f"{PYSPARK}=1152m\nmax_shard_batch_bytes={128 * MIB}"),
         Case(settings(settings={PYSPARK: "8g", CORES: "4"}), COSTS, "more than 426 MiB",
              f"max_shard_batch_bytes={426 * MIB}"),
-    ],
-    "kafka-partitions": [
-        Case({"sources": (Source(kind="file"),), "cores": 8}, None),
-        Case({"sources": (KAFKA,)}, UNKNOWN, "cores there are is not known"),
-        Case({"sources": (kafka(partitions=None),), "cores": 8}, UNKNOWN,
-             "partitions of Kafka there are"),
-        Case({"sources": (KAFKA,), "cores": 6}, FINE, "6 tasks"),
-        Case({"sources": (KAFKA,), "cores": 8}, COSTS, "6 of 8 cores",
-             '.option("minPartitions", 8)'),
-        Case({"sources": (kafka(options={"minpartitions": "8"}),), "cores": 8}, FINE, "8 tasks"),
-    ],
-    "state-store": [
-        Case({}, UNKNOWN, PROVIDER),
-        Case(settings(), FINE, "HDFS-backed"),
-        Case(producers() | settings(), FINE, "of all its producers"),
-        Case({"pinned": {PROVIDER: HDFS_STORE}}, FINE, "HDFS-backed"),
-        Case({"pinned": {PROVIDER: ROCKSDB_STORE}}, UNKNOWN, CHANGELOG),
-        Case(settings(settings={PROVIDER: ROCKSDB_STORE}), COSTS, "without a changelog",
-             f"{CHANGELOG}=true"),
-        Case(settings(settings={PROVIDER: ROCKSDB_STORE, CHANGELOG: "true"}), FINE),
-        Case(settings(settings={PROVIDER: "com.acme.Store"}), UNKNOWN, "com.acme.Store"),
-    ],
-    "worker-reuse": [
-        Case({}, UNKNOWN, "spark.python.worker.reuse"),
-        Case(settings(), FINE),
-        Case(settings(settings={"spark.python.worker.reuse": "false"}), COSTS, "pandas",
-             "spark.python.worker.reuse=true"),
-    ],
-    "arrow-batch-bytes": [
-        Case({}, UNKNOWN, ARROW),
-        Case(settings(), COSTS, "5 to 45 %", f"{ARROW}=2147483647"),
-        Case(settings(settings={ARROW: "67108864b"}), COSTS, "67108864", f"{ARROW}=2147483647"),
-        Case(settings(settings={ARROW: "2147483647"}), FINE),
-        Case(settings(settings={ARROW: "2147483647b"}), FINE),
     ],
 }  # fmt: skip
 
@@ -433,14 +367,6 @@ def test_one_report_advises_one_share(settings: dict[str, str], share: int) -> N
     for change in changes:
         assert change is not None
         assert change.splitlines()[-1] == f"max_shard_batch_bytes={share}"
-
-
-def test_several_sources_are_judged_each() -> None:
-    facts = Facts(sources=(kafka(complete=True), Source(kind="file", complete=True)))
-    assert [finding.change for finding in rule("trigger-limit", facts)] == [
-        '.option("maxOffsetsPerTrigger", 1000000)',
-        '.option("maxFilesPerTrigger", 10)',
-    ]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class CheckFlags(Flags):
         str | None, option("FILE", "All of them, as spark-defaults.conf; the rest is default.")
     ] = None
     source_option: Annotated[
-        list[str] | None, option("KEY=VALUE", "Option of the source: maxOffsetsPerTrigger=...")
+        list[str] | None, option("KEY=VALUE", "Option of the source: failOnDataLoss=...")
     ] = None
     sink_option: Annotated[
         list[str] | None, option("KEY=VALUE", "Option of the Kafka sink: topic=...")

@@ -62,7 +62,6 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
                 remedy="output-folder",
             ) from None
         catalog = catalog or own
-        options = {"maxFilesPerTrigger": "what --files-per-trigger says", **options}
     log = read_checkpoint(checkpoint)
     name = None
     if given.log is not None:
@@ -77,8 +76,7 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     facts = _of_checkpoint(facts, log, options)
     if catalog is not None:
         facts = _of_catalog(facts, catalog, log, checkpoint)
-    # `dedup run` has no flag for it.
-    findings = [f for f in advise(facts) if output is None or f.rule != "arrow-batch-bytes"]
+    findings = advise(facts)
     broken = any(finding.level is Level.BREAKS for finding in findings)
     body = {
         "query_id": log.query_id,

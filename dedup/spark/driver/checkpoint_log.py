@@ -13,10 +13,9 @@ state/O/_metadata/...    version; JSON: the operator's name and its number of pa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -26,7 +25,6 @@ import pyarrow.fs as pafs
 from dedup.checks.facts import OTHER, Source
 from dedup.core.parse import name
 from dedup.errors import ConfigError, StateError
-from dedup.spark.driver.file_log import files_taken
 
 T = TypeVar("T")
 
@@ -107,16 +105,16 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
     if not batches:
         return CheckpointLog(query_id=query_id)
     newest = _parsed(folder, f"offsets/{batches[-1]}", _offsets)
-    log = {batches[-1]: newest.sources}
-    for number in batches[:-1]:
-        with suppress(*_UNREADABLE):  # it only tells sizes
-            log[number] = _offsets(folder.read(f"offsets/{number}") or "").sources
+    entries = [newest.sources]
+    for number in reversed(batches[:-1]):
+        with suppress(*_UNREADABLE):  # the newest entry is what counts
+            entries.append(_offsets(folder.read(f"offsets/{number}") or "").sources)
     return CheckpointLog(
         query_id=query_id,
         batch_id=batches[-1],
         committed=bool(folder.numbers("commits")),
         pinned=newest.conf,
-        sources=tuple(_sources(folder, log, batches[-1])),
+        sources=tuple(map(_source, _last_offsets(entries))),
         state_partitions=_state_partitions(folder, where),
         checkpoint_format=_checkpoint_format(folder),
         kafka_sinks=tuple(sorted(folder.names(SINKS))),
@@ -179,13 +177,11 @@ class _Folder:
     fs: pafs.FileSystem
     path: str
     where: str
-    local: Path | None = None
 
     @classmethod
     def at(cls, where: str) -> _Folder:
         if "://" not in where:
-            local = Path(where).expanduser().absolute()
-            return cls(pafs.LocalFileSystem(), str(local), where, local)
+            return cls(pafs.LocalFileSystem(), str(Path(where).expanduser().absolute()), where)
         try:
             fs, path = pafs.FileSystem.from_uri(where)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -254,40 +250,21 @@ def _offsets(text: str) -> _Offsets:
     return _Offsets(conf, named)
 
 
-def _sources(folder: _Folder, log: dict[int, dict[str, str]], last: int) -> Iterator[Source]:
-    for number, (key, text) in enumerate(log[last].items()):
-        # A source that has no offset yet is known by an earlier entry, if at all.
-        offsets = [entry[key] for _, entry in sorted(log.items()) if entry.get(key, "-") != "-"]
-        value = _json(offsets[-1] if offsets else text)
-        topics = _kafka(value)
-        if topics is not None:
-            yield Source(
-                kind="kafka",
-                topics=tuple(topics),
-                partitions=sum(len(partitions) for partitions in topics.values()),
-                batch_max=_largest(log, key),
-            )
-        elif isinstance(value, dict) and value.keys() == {"logOffset"}:
-            counts = files_taken(folder.local) if folder.local and number == 0 else {}
-            yield Source(kind="file", batch_max=max(counts.values(), default=None))
-        else:
-            yield Source(kind=OTHER)
+def _last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield the last offset of each source of the first entry; later ones are older."""
+    for key, text in entries[0].items():
+        yield next((entry[key] for entry in entries if entry.get(key, "-") != "-"), text)
 
 
-def _largest(log: dict[int, dict[str, str]], key: str) -> int | None:
-    """Return the records of the largest micro-batch of Kafka: from one offset to the next."""
-    sizes = []
-    for (n, before), (m, after) in pairwise(sorted(log.items())):
-        start, end = (_kafka(_json(entry.get(key, "-"))) for entry in (before, after))
-        if m == n + 1 and start is not None and end is not None:
-            sizes.append(
-                sum(
-                    max(0, offset - start.get(topic, {}).get(partition, offset))
-                    for topic, partitions in end.items()
-                    for partition, offset in partitions.items()
-                )
-            )
-    return max(sizes, default=None)
+def _source(offset: str) -> Source:
+    value = _json(offset)
+    topics = _kafka(value)
+    if topics is not None:
+        partitions = sum(map(len, topics.values()))
+        return Source(kind="kafka", topics=tuple(topics), partitions=partitions)
+    if isinstance(value, dict) and value.keys() == {"logOffset"}:
+        return Source(kind="file")
+    return Source(kind=OTHER)
 
 
 def _kafka(value: Any) -> dict[str, dict[str, int]] | None:

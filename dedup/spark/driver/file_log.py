@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,11 +150,6 @@ def _renamed_line(line: str, old: Path, new: Path) -> str:
         [_JAVA.sub(lambda one: f"%{ord(one[0]):02X}", str(new)), *rest]
     )
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-
-
-def files_taken(checkpoint: Path) -> dict[int, int]:
-    """Count the files of each of the source's batches that were planned."""
-    return dict(Counter(taken.batch for taken in FileLog(checkpoint).taken.values()))
 
 
 def log_offset(checkpoint: Path, batch_id: int) -> int:
