@@ -9,39 +9,20 @@ import numpy as np
 
 from dedup.tune.candidates import LEAST_BYTES, Choice, named, written
 from dedup.tune.chart_labels import label_layers
-from dedup.tune.curves import Point
-from dedup.tune.demand import Demand, Sizing
+from dedup.tune.demand import Sizing
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_HOUR_MS = 3_600_000
 #: Moments of the fill that are drawn.
 _MOMENTS = 120
-#: More shards than this are drawn as the worst of equal groups.
-_SHARDS = 64
 _DASHED = {"strokeDash": [5, 4]}
 #: The kinds of choices, those that matter most first.
 _KINDS = ["recommended", "as it is", "another choice", "dominated"]
 
 
-def charts(demand: Demand, choice: Choice, points: Sequence[Point]) -> dict[str, Spec]:
-    """Return each chart by the name of its place in the page.
-
-    Parameters
-    ----------
-    demand : Demand
-    choice : Choice
-    points : sequence of Point
-        Measured false-positive rates.
-    """
-    found = {
-        "fpr": _fpr(points),
-        "cost": _cost(choice),
-        "fill": _fill(choice),
-        "shards": _shards(demand),
-    }
-    if demand.repeats is not None and len(demand.repeats.apart_ms):
-        found["repeats"] = _repeats(demand, demand.repeats.apart_ms)
+def charts(choice: Choice) -> dict[str, Spec]:
+    """Return each chart by the name of its place in the page."""
+    found = {"cost": _cost(choice), "fill": _fill(choice)}
     return {name: {"$schema": _SCHEMA, "width": "container", **s} for name, s in found.items()}
 
 
@@ -63,53 +44,6 @@ def _layer(mark: str, encoding: Spec, values: Sequence[Spec] | None = None, **op
     data = {} if values is None else {"data": {"values": values}}
     encoded = {"encoding": encoding} if encoding else {}
     return {**data, "mark": {"type": mark, **options}, **encoded}
-
-
-def _fpr(points: Sequence[Point]) -> Spec:
-    """Rate against fill: lines are predicted, points with their intervals measured."""
-    rows = [
-        {
-            "fill": point.fill,
-            "target": f"{point.target_fpr:g}",
-            "predicted": point.predicted_fpr,
-            "measured": point.false_positives / point.asked,
-            "low": point.interval[0],
-            "high": point.interval[1],
-        }
-        for point in points
-    ]
-    scale = {"type": "log", "domain": [1e-5, 1], "clamp": True}
-    # A logarithm has no place for none.
-    positive = {"transform": [{"filter": "datum.measured > 0"}]}
-    tooltip = _tooltip(
-        ("target", "", "sized for"),
-        ("fill",),
-        ("predicted", ".4%"),
-        ("measured", ".4%"),
-        ("low", ".4%", "95 % from"),
-        ("high", ".4%", "to"),
-    )
-    predicted = _number("predicted", "false-positive rate", "~%", scale=scale)
-    interval = {"y": _number("low", scale=scale), "y2": {"field": "high"}}
-    measured = {"y": _number("measured", scale=scale), "tooltip": tooltip}
-    full = {"x": {"field": "fill"}, "color": {"value": "gray"}}
-    return {
-        "height": 300,
-        "data": {"values": rows},
-        "encoding": {
-            "x": _number("fill", "IDs held / IDs sized for"),
-            "color": {
-                "field": "target", "type": "nominal", "title": "sized for", "sort": None,
-                "legend": {"symbolOpacity": 1},
-            },
-        },
-        "layer": [
-            _layer("line", {"y": predicted}),
-            positive | _layer("rule", interval, strokeWidth=3, opacity=0.5),
-            positive | _layer("point", measured, filled=True, size=45),
-            _layer("rule", full, [{"fill": 1}], **_DASHED),
-        ],
-    }  # fmt: skip
 
 
 def _cost(choice: Choice) -> Spec:
@@ -221,52 +155,3 @@ def _fill(choice: Choice) -> Spec:
             ),
         },
     }  # fmt: skip
-
-
-def _shards(demand: Demand) -> Spec:
-    """Live IDs of each shard against the mean."""
-    fill = np.array(demand.fill_of_shards(), dtype=np.float64)
-    mean = float(fill.mean())
-    groups = np.array_split(np.arange(len(fill)), min(len(fill), _SHARDS))
-    rows = [
-        {
-            "shard": str(g[0]) if len(g) == 1 else f"worst of {g[0]}-{g[-1]}",
-            "ids": float(fill[g].max()),
-            "of_mean": float(fill[g].max() / mean) if mean else 1.0,
-        }
-        for g in groups
-    ]
-    bars = {
-        "x": {
-            "field": "shard", "type": "nominal", "sort": None, "title": "shard",
-            "axis": {"labelAngle": 0, "labelOverlap": True},
-        },
-        "y": _number("ids", "live IDs", "~s"),
-        "tooltip": _tooltip(
-            ("shard",), ("ids", ",.0f"), ("of_mean", ".3f", "of the mean")
-        ),
-    }  # fmt: skip
-    line = _layer("rule", {"y": _number("mean")}, [{"mean": mean}], **_DASHED)
-    return {"height": 200, "layer": [_layer("bar", bars, rows), line]}
-
-
-def _repeats(demand: Demand, apart_ms: np.ndarray) -> Spec:
-    """Which share of the repeats comes within how long of the first copy."""
-    at = np.unique(np.linspace(0, len(apart_ms) - 1, 200, dtype=int))
-    rows = [
-        {"hours": float(apart_ms[i]) / _HOUR_MS, "share": (int(i) + 1) / len(apart_ms)} for i in at
-    ]
-    x = _number("hours", "hours behind the first copy")
-    curve = {
-        "x": x,
-        "y": _number("share", "share of the repeats", "~%"),
-        "tooltip": _tooltip(("hours", ".2f"), ("share", ".2%")),
-    }
-    horizon = [{"hours": demand.horizon_ms / _HOUR_MS, "text": "horizon"}]
-    return {
-        "height": 220,
-        "layer": [
-            _layer("line", curve, rows, interpolate="step-after"),
-            _layer("rule", {"x": x}, horizon, **_DASHED),
-        ],
-    }

@@ -17,6 +17,7 @@ from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.errors import FilterDamaged
 
 #: Of a segment file beside the key of each ID: its time, and what blocks and RocksDB add; measured.
 SST_BYTES_BESIDE_KEY = 4.4
@@ -62,10 +63,23 @@ class CountingStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Return the entries as a new segment."""
+        """Return the entries as a new segment.
+
+        Raises
+        ------
+        FilterDamaged
+            If its filter does not know one of them.
+        """
         entries = Entries.joined(pieces)
         spread = spread_hashes(entries.hashes, plan.hash_ranges)
         built = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
+        forgotten = int((~built.may_contain(spread)).sum())
+        if forgotten:
+            raise FilterDamaged(
+                f"A filter of this installation ({kernel.PATH} kernel) did not know {forgotten:,} "
+                "IDs that were added to it: duplicates would pass. Run no query with it, and "
+                "report this as a defect of dedup."
+            )
         name = f"{self.names:08d}"
         self.names += 1
         sst_bytes = round(len(entries.keys.data) + SST_BYTES_BESIDE_KEY * len(entries))

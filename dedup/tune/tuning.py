@@ -8,23 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dedup.checks.findings import Finding
-from dedup.errors import FilterDamaged
 from dedup.kernel import PATH
 from dedup.machine import machine_cores
 from dedup.tune import report, words
 from dedup.tune.advice import WorkerMemory, advise
 from dedup.tune.asked import TuneOptions, demand_of
-from dedup.tune.candidates import FPRS, Choice, explore
+from dedup.tune.candidates import Choice, explore
 from dedup.tune.charts import charts
 from dedup.tune.costs import Costs, measure
-from dedup.tune.curves import Point, fill_points
 from dedup.tune.demand import Demand, check
 from dedup.tune.footprint import worker_bytes
 
 #: Told how far the work is, from 0 to 1, and what is being done.
 Progress = Callable[[float, str], None]
-#: How far the work is after filters by fill, costs of this machine, memory; the rest are trials.
-_CURVES, _COSTS, _MEMORY = 0.05, 0.2, 0.3
+#: How far the work is after costs of this machine and memory; the rest are trials.
+_COSTS, _MEMORY = 0.15, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,6 @@ class Tuning:
         What was tried: `choice.recommended` is best, `choice.today` is what the query has.
     costs : Costs
         Of this machine.
-    points : tuple of Point
-        Rates of filters by fill.
     findings : tuple of Finding
         What to change, and why.
     """
@@ -48,13 +44,12 @@ class Tuning:
     demand: Demand
     choice: Choice
     costs: Costs
-    points: tuple[Point, ...]
     findings: tuple[Finding, ...]
 
     @property
     def false_negatives(self) -> int:
         """Known IDs that a filter did not know, and wrong verdicts: always 0."""
-        return self.choice.false_negatives + sum(point.forgotten for point in self.points)
+        return self.choice.false_negatives
 
     def to_json(self) -> dict[str, Any]:
         """What `dedup tune --json` prints."""
@@ -101,7 +96,7 @@ class Tuning:
             rows=[(words.kind(choice, c), words.cells(c)) for c in choice.candidates],
             findings=self.findings,
             legend=words.legend(),
-            charts=charts(demand, choice, self.points),
+            charts=charts(choice),
             foot=self.measured,
         )
 
@@ -142,12 +137,7 @@ def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> 
     progress(0.0, "reading")
     demand = check(demand_of(options))
     keys = demand.keys_of()
-    progress(0.0, "filters by fill")
-    points = tuple(fill_points(FPRS, keys))
-    _check_filters(points)
-    costs = measure(
-        keys, lambda done: progress(_CURVES + done * (_COSTS - _CURVES), "costs of this machine")
-    )
+    costs = measure(keys, lambda done: progress(done * _COSTS, "costs of this machine"))
     progress(_COSTS, "memory of a worker")
     rows = round(demand.rows_per_shard)
     memory = WorkerMemory(rows, worker_bytes(rows, demand.key_bytes))
@@ -155,17 +145,7 @@ def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> 
         demand, costs, lambda done, what: progress(_MEMORY + done * (1 - _MEMORY), what)
     )
     progress(1.0, "done")
-    return Tuning(demand, choice, costs, points, tuple(advise(demand, choice, memory)))
-
-
-def _check_filters(points: tuple[Point, ...]) -> None:
-    forgotten = sum(point.forgotten for point in points)
-    if forgotten:
-        raise FilterDamaged(
-            f"The filters of this installation ({machine()}) did not know {forgotten:,} IDs that "
-            "were added to them: duplicates would pass. Run no query with it, and report this as a "
-            "defect of dedup."
-        )
+    return Tuning(demand, choice, costs, tuple(advise(demand, choice, memory)))
 
 
 def machine() -> str:

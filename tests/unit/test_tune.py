@@ -95,18 +95,21 @@ def test_the_screen_has_verdict_table_advice_and_what_it_rests_on(quick: None) -
     assert "costs of this machine" not in done.stdout
 
 
-def test_a_filter_that_forgets_makes_it_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_that_forgets_makes_it_exit_3(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = SplitBlockFilter.may_contain
 
     def forgetful(self: SplitBlockFilter, hashes: np.ndarray) -> np.ndarray:
         return honest(self, hashes) & (hashes % np.uint64(100) != 0)
 
+    monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
     monkeypatch.setattr(SplitBlockFilter, "may_contain", forgetful)
     done = tune(*SMALL, "--json")
     assert done.exit_code == 3
     body = json.loads(done.stdout)
     assert body["error"] == "FilterDamaged"
-    assert "IDs that were added to them: duplicates would pass" in body["message"]
+    assert "IDs that were added to it: duplicates would pass" in body["message"]
 
 
 def test_a_duplicate_that_passes_a_trial_makes_it_exit_3(

@@ -24,7 +24,6 @@ from dedup.tune import candidates, report, words
 from dedup.tune.advice import WorkerMemory, advise
 from dedup.tune.candidates import Candidate, Choice, best_of_each, choices, explore, named, try_out
 from dedup.tune.charts import charts
-from dedup.tune.curves import Point
 from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing
 from dedup.tune.trial import Trial
 from dedup.tune.tuning import Tuning
@@ -320,18 +319,13 @@ def test_memory_that_was_scaled_up_is_not_said_to_be_measured() -> None:
 # ---- words, table, report ------------------------------------------------------------------------
 
 
-def result(asked: Demand | None = None, *, forgotten: int = 0, **trial: Any) -> Tuning:
+def result(asked: Demand | None = None, **trial: Any) -> Tuning:
     today = candidate(BASE)
     better = candidate(replace(BASE, fpr=0.003), ms=640)
     better = replace(better, trial=replace(better.trial, **trial))
     chosen = choice(better, candidate(replace(BASE, buckets=4), ms=2000), today=today)
     asked = asked or demand(repeats=repeats([1, 2, 25]))
-    points = tuple(
-        Point(target_fpr=rate, fill=fill, predicted_fpr=rate * fill, spread=0.0, asked=1000,
-              false_positives=round(1000 * rate * fill), forgotten=forgotten)
-        for rate in (0.1, 0.001) for fill in (0.5, 1.0)
-    )  # fmt: skip
-    return Tuning(asked, chosen, COSTS, points, tuple(advise(asked, chosen, None)))
+    return Tuning(asked, chosen, COSTS, tuple(advise(asked, chosen, None)))
 
 
 def test_the_verdict_says_keep_or_change_what() -> None:
@@ -424,7 +418,7 @@ def test_the_report_needs_nothing_else() -> None:
     assert not re.findall(r"(?:src|href|url|@import)\s*[=(]", outside)
     assert "@@" not in outside
     assert text.count("</script>") == 2
-    assert set(json.loads(specs.group(1))) == {"fpr", "cost", "fill", "shards", "repeats"}
+    assert set(json.loads(specs.group(1))) == {"cost", "fill"}
     for place in json.loads(specs.group(1)):
         assert f'id="{place}"' in outside
     for finding in result().findings:
@@ -459,7 +453,7 @@ def test_the_report_fits_a_telephone(tmp_path: Path) -> None:
     title = re.search("<title>(.*?)</title>", shown.stdout)
     assert title is not None
     drawn, width, beyond, wide = map(int, title[1].split())
-    assert (drawn, beyond, wide) == (5, 0, 0)
+    assert (drawn, beyond, wide) == (2, 0, 0)
     assert width <= 420
 
 
@@ -472,8 +466,8 @@ def test_what_users_named_is_escaped() -> None:
 
 def test_every_chart_is_one_that_vega_lite_draws() -> None:
     found = result()
-    drawn = charts(found.demand, found.choice, found.points)
-    assert set(drawn) == {"fpr", "cost", "fill", "shards", "repeats"}
+    drawn = charts(found.choice)
+    assert set(drawn) == {"cost", "fill"}
     for name, spec in drawn.items():
         svg = vl_convert.vegalite_to_svg({**spec, "width": 400})
         assert svg.startswith("<svg"), name
@@ -485,15 +479,11 @@ def test_the_recommended_choice_lies_on_top_of_those_that_come_to_the_same() -> 
     today, same = candidate(BASE), candidate(replace(BASE, fpr=0.03))
     worse, small = candidate(replace(BASE, fpr=0.3), ms=9000), candidate(BASE, gib=1e-4)
     chosen = Choice((today, same, worse), today)
-    points, curve = (
-        charts(demand(), chosen, ())["cost"]["layer"][n]["data"]["values"] for n in (1, 0)
-    )
+    points, curve = (charts(chosen)["cost"]["layer"][n]["data"]["values"] for n in (1, 0))
     assert [row["kind"] for row in points] == ["dominated", "another choice", "recommended"]
     assert curve[0]["ms"] == pytest.approx(today.ms_per_million)
     # Below a mebibyte bytes do not count, and the line of equal cost is level.
-    level = charts(demand(), Choice((small, today), small), ())["cost"]["layer"][0]["data"][
-        "values"
-    ]
+    level = charts(Choice((small, today), small))["cost"]["layer"][0]["data"]["values"]
     assert level[0]["ms"] == pytest.approx(small.ms_per_million) == pytest.approx(level[1]["ms"])
 
 
@@ -522,7 +512,7 @@ def test_the_points_of_time_against_bytes_carry_labels() -> None:
 
 def labelled(chosen: Choice) -> list[str]:
     """Texts at the points, those that were placed first in front."""
-    layers = charts(demand(), chosen, ())["cost"]["layer"]
+    layers = charts(chosen)["cost"]["layer"]
     texts = [layer for layer in layers if layer["mark"]["type"] == "text"]
     return [row["label"] for layer in texts for row in layer["data"]["values"]]
 
@@ -532,19 +522,6 @@ def test_bytes_of_a_load_of_a_few_ids_are_not_worth_a_change() -> None:
     small = candidate(replace(BASE, buckets=16), gib=2e-6)
     assert best_of_each([today, small], BASE) == BASE
     assert best_of_each([candidate(BASE, gib=3), replace(small, segment_bytes=2**31)], BASE) != BASE
-
-
-def test_a_chart_without_false_positives_and_without_a_sample_is_drawn_as_well() -> None:
-    asked = demand(repeats=None, shards=200)
-    empty = candidate(BASE)
-    empty = replace(empty, trial=Trial(scale=1.0, asked=10))
-    none = [Point(target_fpr=0.1, fill=1.0, predicted_fpr=0.0, spread=0.0, asked=10,
-                  false_positives=0, forgotten=0)]  # fmt: skip
-    drawn = charts(asked, Choice((empty,), empty), none)
-    assert "repeats" not in drawn
-    assert len(drawn["shards"]["layer"][0]["data"]["values"]) == 64
-    for spec in drawn.values():
-        assert vl_convert.vegalite_to_svg({**spec, "width": 400}).startswith("<svg")
 
 
 def test_a_report_without_the_extra_says_which_one(monkeypatch: pytest.MonkeyPatch) -> None:

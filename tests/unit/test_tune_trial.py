@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +12,12 @@ from hypothesis import strategies as st
 
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.sizing import interval
+from dedup.core.tail import Tail
+from dedup.errors import FilterDamaged
+from dedup.tune import drive
 from dedup.tune import trial as trials
 from dedup.tune.candidates import try_out
 from dedup.tune.costs import measure
-from dedup.tune.curves import FILLS, fill_points
 from dedup.tune.demand import Demand, Sizing
 from dedup.tune.drive import synthetic_keys
 from dedup.tune.trial import Trial, run, scaled
@@ -138,11 +143,21 @@ def test_a_filter_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         return honest(self, hashes) & (hashes % np.uint64(50) != 0)
 
     monkeypatch.setattr(SplitBlockFilter, "may_contain", forgetful)
+    with pytest.raises(FilterDamaged, match="IDs that were added to it"):
+        tried(demand(), Sizing(state_budget_bytes=1 << 15))
+
+
+def test_a_tail_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = drive.process
+
+    def forgetful(state: Any, *arguments: Any) -> Any:
+        return honest(replace(state, tail=Tail.empty()), *arguments)
+
+    monkeypatch.setattr(drive, "process", forgetful)
     found = tried(demand(), Sizing(state_budget_bytes=1 << 15))
     assert found.forgotten > 0
     assert found.passed_again > 0
     assert found.false_negatives == found.forgotten + found.passed_again
-    assert sum(point.forgotten for point in fill_points((0.01,), synthetic_keys())) > 0
 
 
 def test_an_id_that_is_wrongly_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,18 +190,6 @@ def test_made_keys_are_as_long_as_asked_and_all_different(key_bytes: int) -> Non
     keys = synthetic_keys(key_bytes)(np.array([0, 1, 2, 255, 1 << 20, trials.UNKNOWN, 1 << 41]))
     assert set(keys.lengths.tolist()) == {max(9, key_bytes)}
     assert len({keys[i] for i in range(7)}) == 7
-
-
-def test_a_filter_fills_as_predicted() -> None:
-    points = fill_points((0.1, 0.01), synthetic_keys())
-    assert [point.fill for point in points] == list(FILLS) * 2
-    for point in points:
-        low, high = interval(point.false_positives, point.asked, z=4, spread=point.spread)
-        assert low <= point.predicted_fpr <= high
-        assert point.forgotten == 0
-    at_target = [p for p in points if p.fill == 1.0]
-    for point in at_target:
-        assert point.predicted_fpr == pytest.approx(point.target_fpr, rel=0.02)
 
 
 def test_units_are_measured_on_a_real_catalog() -> None:
