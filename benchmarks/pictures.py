@@ -110,7 +110,7 @@ def photograph(page: Path) -> None:
         print(f"{REPORT.relative_to(ROOT)}: left as it is, for want of Chromium")
         return
     subprocess.run(
-        [chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,2080",
+        [chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1680",
          "--virtual-time-budget=8000", f"--screenshot={REPORT}", page.as_uri()],
         check=True, capture_output=True,
     )  # fmt: skip
