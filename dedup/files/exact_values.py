@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
-#: Where a UUID has digits.
-_PLACES = [at for at in range(36) if at not in (8, 13, 18, 23)]
 #: Arrow reads negative nanoseconds of INT96 as unsigned ones: 2**64 too many, in microseconds.
 _WRAPPED_US, _WRAPPED_REST = divmod(1 << 64, 1000)
 
@@ -20,22 +17,46 @@ class NotExact(Exception):
     """Says which value Spark's type cannot hold."""
 
 
-@contextmanager
-def named(column: str) -> Iterator[None]:
-    """Name the column of such a value."""
-    try:
-        yield
-    except NotExact as error:
-        raise NotExact(f"its column {column!r} {error}") from None
+def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
+    """Return the type that Spark's column has for what a file holds.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+    stored : collection of str
+        Parquet's own names of the types that the file has within the column.
+    """
+    is_, inner = pa.types, partial(spark_type, stored=stored)
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if is_.is_list(kind) or (is_.is_large_list(kind) and "INT96" not in stored):
+        return pa.list_(inner(kind.value_type))
+    if is_.is_map(kind):
+        return pa.map_(inner(kind.key_type), inner(kind.item_type))
+    if is_.is_struct(kind):
+        return pa.struct([(field.name, inner(field.type)) for field in kind])
+    if is_.is_dictionary(kind):
+        return inner(kind.value_type)
+    if is_.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz or "INT96" in stored else None)
+    if is_.is_float16(kind):
+        return pa.float32()
+    if "INTERVAL" in stored and kind == pa.binary(12):
+        return pa.month_day_nano_interval()  # which Spark refuses, and pyarrow does not write
+    if (kind == pa.binary(16) and "UUID" in stored) or is_.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind) else kind
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which Arrow stores one that is only named, such as its UUIDs."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = None) -> pa.Array:
     """Return a column as the type that Spark gives it; times without a zone are instants.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+    wanted : pyarrow.DataType
+    nanos : pyarrow.Array, optional
+        The same column with each INT96 in it read as nanoseconds, and not as microseconds.
 
     Raises
     ------
@@ -45,23 +66,33 @@ def converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     is_ = pa.types
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    if column.type == wanted:
+    if is_.is_large_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    if column.type == wanted and nanos is None:
         return column
     if is_.is_fixed_size_binary(column.type) and is_.is_string(wanted):
         return _uuid_texts(column)
     if is_.is_struct(wanted):
-        fields = [converted(column.field(i), wanted.field(i).type) for i in range(len(wanted))]
+        fields = [
+            converted(
+                column.field(i), wanted.field(i).type, None if nanos is None else nanos.field(i)
+            )
+            for i in range(len(wanted))
+        ]
         return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=column.is_null())
     if is_.is_list(wanted):
-        return _of_children(column, wanted, converted(column.values, wanted.value_type))
+        inner = converted(column.values, wanted.value_type, None if nanos is None else nanos.values)
+        return _of_children(column, wanted, inner)
     if is_.is_map(wanted):
         entries = [
-            converted(column.keys, wanted.key_type),
-            converted(column.items, wanted.item_type),
+            converted(column.keys, wanted.key_type, None if nanos is None else nanos.keys),
+            converted(column.items, wanted.item_type, None if nanos is None else nanos.items),
         ]
         both = pa.StructArray.from_arrays(entries, fields=[wanted.key_field, wanted.item_field])
         return _of_children(column, wanted, both)
-    if is_.is_timestamp(column.type) and column.type.unit == "ns":
+    if nanos is not None and nanos.type != column.type:
+        column = _instants_of_int96(column, nanos)
+    elif is_.is_timestamp(column.type) and column.type.unit == "ns":
         _check_whole(column)
     return column.cast(wanted)
 
@@ -81,7 +112,7 @@ def _check_whole(column: pa.Array) -> None:
         raise NotExact(has_nanoseconds(text))
 
 
-def instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
+def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
     """Return the times of INT96, read as microseconds and, modulo 2**64, as nanoseconds.
 
     Releases of Arrow wrote times before 1970 with a negative number of nanoseconds.
@@ -134,9 +165,9 @@ def _uuid_texts(column: pa.Array) -> pa.Array:
     """Return UUIDs as text in lower case."""
     if not len(column):
         return pa.array([], pa.string())
-    data = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * 16 :][: len(column) * 16]
-    text = np.full((len(column), 36), ord("-"), np.uint8)
-    text[:, _PLACES] = _DIGITS[np.stack([data >> 4, data & 15], axis=1)].reshape(-1, 32)
-    offsets = np.arange(0, text.size + 1, 36, dtype=np.int32)
-    texts = pa.StringArray.from_buffers(len(column), pa.py_buffer(offsets), pa.py_buffer(text))
+    data = memoryview(column.buffers()[1])[column.offset * 16 :][: len(column) * 16]
+    digits = data.hex().encode()
+    offsets = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
+    texts = pa.StringArray.from_buffers(len(column), pa.py_buffer(offsets), pa.py_buffer(digits))
+    texts = pc.replace_substring_regex(texts, r"(.{8})(.{4})(.{4})(.{4})", r"\1-\2-\3-\4-")
     return pc.if_else(column.is_valid(), texts, None)

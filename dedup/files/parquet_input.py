@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import islice, repeat
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup.files.exact_values import instants_of_int96, leaves, named, plain
+from dedup.files.exact_values import NotExact, converted, spark_type
 from dedup.files.gathered import Gathered
 
 #: Rows of a batch, and about as many bytes of it.
@@ -95,6 +96,19 @@ class ParquetInput:
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         return [Part(_begin(group), group.num_rows) for group in groups]
 
+    @cached_property
+    def _columns(self) -> list[tuple[pa.Field, list[pq.ColumnSchema], set[str]]]:
+        """The columns, what each takes in the file, and Parquet's own names of the types there."""
+        leaves = map(self._file.schema.column, range(len(self._file.schema)))
+        split = ((column, list(islice(leaves, _width(column.type)))) for column in self.schema)
+        return [(column, own, {kind for c in own for kind in _names(c)}) for column, own in split]
+
+    @property
+    def spark_schema(self) -> pa.Schema:
+        """All columns, with the types that Spark's columns have for them."""
+        columns = ((column, spark_type(column.type, stored)) for column, _, stored in self._columns)
+        return pa.schema([column.with_type(kind).remove_metadata() for column, kind in columns])
+
     def misfit(self, columns: pa.Schema) -> str | None:
         """Say what only Spark reads as it means it; None for a file that pyarrow may read.
 
@@ -107,7 +121,21 @@ class ParquetInput:
             count = len(positions(self.schema, name))
             if count > 1:
                 return f"it has {count} columns named {name!r}, in other case"
-        return _misfit(self._file, columns)
+        has_times = False
+        for column, leaves, stored in self._columns:
+            for place in positions(columns, column.name):
+                wanted = columns.field(place).type
+                if any(c.max_repetition_level != len(_LAYOUT.findall(c.path)) for c in leaves):
+                    layout = "a list or map in another layout than today's"
+                    return f"its column {column.name!r} is {layout}"
+                # UUIDs may be asked for as they are stored.
+                kinds = (spark_type(column.type, names) for names in (stored, stored - {"UUID"}))
+                if spark_type(wanted, ()) not in kinds:
+                    return (
+                        f"its column {column.name!r} is {column.type}, where {wanted} is expected"
+                    )
+                has_times |= not stored.isdisjoint(("INT96", "DATE", "TIMESTAMP"))
+        return _other_calendar(self._file) if has_times else None
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
         """Say what of these columns Spark itself would not read.
@@ -117,57 +145,73 @@ class ParquetInput:
         NotExact
             For a value that it would cut.
         """
-        int96 = set()
-        for name, kind, leaf in _leaves(self._file, columns):
-            told = json.loads(leaf.logical_type.to_json())
-            what = _NOT_SPARKS.get(told["Type"]) or _NOT_SPARKS.get(told.get("timeUnit", ""))
-            # Asked for as they are stored, Spark reads them.
-            if what is not None and kind not in (pa.int64(), pa.binary()):
-                return f"its column {name!r} holds {what}, which Spark does not read"
-            if leaf.physical_type == "INT96":
-                int96.add(name)
+        int96 = []
+        for column, leaves, stored in self._columns:
+            for place in positions(columns, column.name):
+                told = [json.loads(leaf.logical_type.to_json()) for leaf in leaves]
+                kinds = {name for one in told for name in (one["Type"], one.get("timeUnit"))}
+                # Asked for as they are stored, Spark reads them.
+                if columns.field(place).type in (pa.int64(), pa.binary()):
+                    kinds.clear()
+                for kind in kinds & _NOT_SPARKS.keys():
+                    what = _NOT_SPARKS[kind]
+                    return f"its column {column.name!r} holds {what}, which Spark does not read"
+                if "INT96" in stored:
+                    int96.append(column.with_type(spark_type(column.type, stored)))
         groups = range(self._file.num_row_groups)
         for group in map(self._file.metadata.row_group, groups):
             codecs = {group.column(at).compression for at in range(group.num_columns)}
             for codec in codecs & _NO_CODECS:
                 return f"it is compressed by {codec.capitalize()}, for which Spark has no codec"
         if int96 and _VERSION not in (self._file.metadata.metadata or {}):
-            nanos = self._opened("ns")
             for part in groups:
-                for name in int96:
-                    read = (_read(file, part, [name]) for file in (self._file, nanos))
-                    for us, ns in zip(*(leaves(_one(t.column(0))) for t in read), strict=True):
-                        _instants(name, us, ns)
+                for _ in self.batches(part, pa.schema(int96)):
+                    pass
         return None
 
-    def batches(self, part: int, places: list[int]) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of a row group, a bounded number of bytes at a time."""
-        names = [self.schema.names[place] for place in places]
-        # A dot in a name would be taken for a field of a struct.
-        every = len(names) == len(self.schema) or any("." in name for name in names)
-        about = self._file.metadata.row_group(part)
-        row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
+    def batches(self, part: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield columns of a row group as these types, a bounded number of bytes at a time.
+
+        Parameters
+        ----------
+        part : int
+        columns : pyarrow.Schema
+            Columns that the file has.
+
+        Raises
+        ------
+        NotExact
+            For a value that its type cannot hold.
+        """
+        names = [self.schema.names[positions(self.schema, name)[0]] for name in columns.names]
+        int96 = [c.name for c, _, stored in self._columns if c.name in names and "INT96" in stored]
+        nanos = self._read(self._opened("ns"), part, int96) if int96 else repeat(None)
         gathered = Gathered(BATCH_ROWS - _READ_ROWS + 1, BATCH_BYTES)
-        int96 = [c.path for c in _columns(self._file) if c.physical_type == "INT96"]
-        int96 = [name for name in names if name in int96]
-        nanos, at = _read(self._opened("ns"), part, int96) if int96 else None, 0
-        # What is large in memory may be small in the file, and stand in a few rows.
-        for batch in self._file.iter_batches(
-            max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
-            row_groups=[part],
-            columns=None if every else names,
-            use_threads=False,
-        ):
-            batch = batch.select(places) if every else batch.select(names)
-            for name in int96:
-                assert nanos is not None
-                ns = _one(nanos.column(name).slice(at, len(batch)))
-                times = _instants(name, batch.column(name), ns)
-                batch = batch.set_column(names.index(name), name, times)
-            at += len(batch)
+        for rows, twins in zip(self._read(self._file, part, names), nanos, strict=False):
+            made = []
+            for name, column in zip(names, columns, strict=True):
+                twin = twins.column(name) if name in int96 else None
+                try:
+                    made.append(converted(rows.column(name), column.type, twin))
+                except NotExact as error:
+                    raise NotExact(f"its column {column.name!r} {error}") from None
+            batch = pa.RecordBatch.from_arrays(made, names=columns.names) if made else rows
             if gathered.add(batch):
                 yield from _joined(gathered.take())
         yield from _joined(gathered.take())
+
+    def _read(self, file: pq.ParquetFile, part: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        about = file.metadata.row_group(part)
+        row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
+        # What is large in memory may be small in the file, and stand in a few rows.
+        for batch in file.iter_batches(
+            max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
+            row_groups=[part],
+            # A dot in a name would be taken for a field of a struct.
+            columns=None if any("." in name for name in names) else names,
+            use_threads=False,
+        ):
+            yield batch.select(names)
 
 
 def positions(schema: pa.Schema, name: str) -> list[int]:
@@ -175,38 +219,15 @@ def positions(schema: pa.Schema, name: str) -> list[int]:
     return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
 
 
-def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
-    return map(file.schema.column, range(len(file.schema)))
+def _names(leaf: pq.ColumnSchema) -> tuple[str, ...]:
+    # An interval has its name among the converted types alone.
+    return leaf.logical_type.type, leaf.converted_type, leaf.physical_type
 
 
-def _read(file: pq.ParquetFile, part: int, names: list[str]) -> pa.Table:
-    dotted = any("." in name for name in names)
-    return file.read_row_group(part, None if dotted else names, use_threads=False).select(names)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-
-
-def _instants(name: str, micros: pa.Array, nanos: pa.Array) -> pa.Array:
-    with named(name):
-        return instants_of_int96(micros, nanos)
-
-
-def _leaves(
-    file: pq.ParquetFile, columns: pa.Schema
-) -> Iterator[tuple[str, pa.DataType, pq.ColumnSchema]]:
-    """Yield the leaves of the columns, with name and type of the column that each is in."""
-    found = file.schema_arrow
-    wanted = {
-        found.names[where]: field.type
-        for field in columns
-        for where in positions(found, field.name)
-    }
-    for leaf in _columns(file):
-        name = next((n for n in _beginnings(leaf.path) if n in found.names), "")
-        if name in wanted:
-            yield name, wanted[name], leaf
+def _width(kind: pa.DataType) -> int:
+    """Return how many columns of Parquet a type takes."""
+    inner = getattr(kind, "storage_type", kind)
+    return sum(_width(inner.field(at).type) for at in range(inner.num_fields)) or 1
 
 
 def _begin(group: pq.RowGroupMetaData) -> int:
@@ -223,71 +244,6 @@ def _begin(group: pq.RowGroupMetaData) -> int:
 def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if batches:
         yield pa.concat_batches(batches) if len(batches) > 1 else batches[0]
-
-
-def _misfit(file: pq.ParquetFile, columns: pa.Schema) -> str | None:
-    found = file.schema_arrow
-    wanted: dict[str, pa.DataType] = {}
-    uuids, stored_as_int96, has_times = set(), set(), False
-    for name, kind, leaf in _leaves(file, columns):
-        wanted[name] = kind
-        if leaf.max_repetition_level != len(_LAYOUT.findall(leaf.path)):
-            return f"its column {name!r} is a list or map in another layout than today's"
-        if leaf.physical_type == "INT96":
-            stored_as_int96.add(name)
-        told = json.loads(leaf.logical_type.to_json())
-        if told["Type"] == "UUID":
-            uuids.add(name)
-        has_times |= leaf.physical_type == "INT96" or told["Type"] in ("Date", "Timestamp")
-    for name, kind in wanted.items():
-        own = found.field(name)
-        if name in stored_as_int96 and own.type == pa.timestamp("us"):
-            own = own.with_type(pa.timestamp("us", "UTC"))
-        elif name in stored_as_int96:
-            return f"its column {name!r} holds INT96 inside"
-        if not _alike(own.type, kind, holds_uuids=name in uuids):
-            return f"its column {name!r} is {own.type}, where {kind} is expected"
-    return _other_calendar(file) if has_times else None
-
-
-def _beginnings(path: str) -> Iterator[str]:
-    """The path of a leaf and those of what it lies in, the longest first."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-
-
-def _alike(found: pa.DataType, wanted: pa.DataType, *, holds_uuids: bool) -> bool:
-    """Whether a cast gives the values that Spark reads, in nested columns too."""
-    is_, found = pa.types, plain(found)
-    inner = partial(_alike, holds_uuids=holds_uuids)
-    if is_.is_list(wanted):
-        return bool(is_.is_list(found)) and inner(found.value_type, wanted.value_type)
-    if is_.is_map(wanted):
-        return (
-            bool(is_.is_map(found))
-            and inner(found.key_type, wanted.key_type)
-            and inner(found.item_type, wanted.item_type)
-        )
-    if is_.is_struct(wanted):
-        if not is_.is_struct(found) or found.num_fields != wanted.num_fields:
-            return False
-        return all(
-            a.name == b.name and inner(a.type, b.type) for a, b in zip(found, wanted, strict=True)
-        )
-    if is_.is_dictionary(found):  # as Arrow's writers note for themselves
-        found = found.value_type
-        return is_.is_string(wanted) and bool(is_.is_string(found) or is_.is_large_string(found))
-    if is_.is_string(wanted):
-        is_uuid = holds_uuids and found == pa.binary(16)
-        return bool(is_.is_string(found) or is_.is_large_string(found) or is_uuid)
-    if is_.is_binary(wanted):
-        return bool(
-            is_.is_binary(found) or is_.is_large_binary(found) or is_.is_fixed_size_binary(found)
-        )
-    if is_.is_timestamp(wanted):
-        return bool(is_.is_timestamp(found)) and (found.tz is None) == (wanted.tz is None)
-    return bool(found == wanted) or (is_.is_float16(found) and is_.is_float32(wanted))
 
 
 def _other_calendar(file: pq.ParquetFile) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -204,7 +204,10 @@ def _scanned(
     clash = source.folders & {name.lower() for name in _LISTED}
     if clash:
         raise LeftToSpark(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
-    _check_files(source, pa.schema([f for f in columns if f.name not in folders]))
+    in_files = pa.schema([f for f in columns if f.name not in folders])
+    wrong = _fault(source, lambda file: file.misfit(in_files), "pyarrow does not read such files")
+    if wrong is not None:
+        raise LeftToSpark(wrong)
     scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
     return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
 
@@ -248,44 +251,40 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
     )
 
 
-def _check_files(source: SourceFiles, columns: pa.Schema) -> None:
-    """Compare files with the columns; what cannot be read at all is told by the task that does."""
+def _fault(
+    source: SourceFiles, look: Callable[[ParquetInput], str | None], unsupported: str | None
+) -> str | None:
+    """Say what is wrong with the first file in which a look finds something.
 
-    def look(path: Path) -> str | None:
+    A file that cannot be read at all is named by the task that reads it. `unsupported` is what is
+    wrong with a file that pyarrow does not know how to read.
+    """
+
+    def wrong(path: Path) -> str | None:
         try:
             with ParquetInput(str(path)) as file:
-                return file.misfit(columns)
+                return look(file)
+        except NotExact as error:
+            return str(error)
         except pa.ArrowNotImplementedError as error:
-            return f"pyarrow does not read such files: {str(error).rstrip('.')}"
+            return unsupported and f"{unsupported}: {str(error).rstrip('.')}"
         except (OSError, pa.ArrowException):
             return None
 
     with ThreadPoolExecutor() as pool:
-        for path, wrong in zip(source.paths, pool.map(look, source.paths), strict=False):
-            if wrong is not None:
-                raise LeftToSpark(f"{path}: {wrong}")
+        found = zip(source.paths, pool.map(wrong, source.paths), strict=True)
+        return next((f"{path}: {what}" for path, what in found if what is not None), None)
 
 
 def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:
     """Refuse files that Spark itself would not read, or of which it would cut values."""
-    known = []
+    known: list[pa.Field] = []
     for column in schema.fields:
         with suppress(LeftToSpark):
             known += arrow_schema(T.StructType([column]), "UTC")
-
-    def look(path: Path) -> str | None:
-        try:
-            with ParquetInput(str(path)) as file:
-                return file.unread_by_spark(pa.schema(known))
-        except NotExact as error:
-            return str(error)
-        except (OSError, pa.ArrowException):
-            return None
-
-    with ThreadPoolExecutor() as pool:
-        for path, wrong in zip(source.paths, pool.map(look, source.paths), strict=False):
-            if wrong is not None:
-                raise DataError(
-                    f"{path}: {wrong}. Spark has to read the files: {why}. {WRITE_AGAIN}",
-                    remedy="bad-records",
-                )
+    columns = pa.schema(known)
+    wrong = _fault(source, lambda file: file.unread_by_spark(columns), None)
+    if wrong is not None:
+        raise DataError(
+            f"{wrong}. Spark has to read the files: {why}. {WRITE_AGAIN}", remedy="bad-records"
+        )

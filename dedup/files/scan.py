@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dedup import faults
 from dedup.errors import DataError
-from dedup.files.exact_values import NotExact, converted, named
+from dedup.files.exact_values import NotExact
 from dedup.files.parquet_input import ParquetInput, Part, positions
 from dedup.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.executor.pack import pack
@@ -76,28 +76,21 @@ class Scan:
                     f"{split.path} came while the run went on, and is to be read by Spark itself: "
                     f"{wrong}. Nothing of it was taken. Run again."
                 )
-            places = [self._place(file.schema, column) for column in self.columns]
-            wanted = sorted({place for place in places if place is not None})
+            there = pa.schema([c for c in in_file if positions(file.schema, c.name)])
             for part in split.parts(file.parts):
                 rows = file.parts[part].rows
-                for batch in file.batches(part, wanted):
+                for batch in file.batches(part, there):
                     rows -= batch.num_rows
                     yield [
                         pa.repeat(pa.scalar(folders[column.name], column.type), batch.num_rows)
                         if column.name in self.folders
+                        else batch.column(column.name)
+                        if column.name in there.names
                         else pa.nulls(batch.num_rows, column.type)
-                        if place is None
-                        else _converted(batch.column(wanted.index(place)), column)
-                        for column, place in zip(self.columns, places, strict=True)
+                        for column in self.columns
                     ]
                 if rows:
                     raise pa.ArrowInvalid(f"its rows and its footer differ by {abs(rows)}")
-
-    def _place(self, schema: pa.Schema, column: pa.Field) -> int | None:
-        """Position of a column among those of the file; None where the file lacks it."""
-        if column.name in self.folders:
-            return None
-        return next(iter(positions(schema, column.name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +159,3 @@ def _check(split: Split) -> None:
             "micro-batch was taken. Let whoever writes it finish, and run again.",
             remedy="unfinished-files",
         )
-
-
-def _converted(values: pa.Array, column: pa.Field) -> pa.Array:
-    with named(column.name):
-        return converted(values, column.type)

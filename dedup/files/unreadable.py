@@ -6,8 +6,9 @@ from dedup.errors import DataError
 
 #: For a file that is healthy.
 WRITE_AGAIN = (
-    "Nothing of its micro-batch was taken. Write the file again under its name: the column as "
-    "text, or times in microseconds if the digits behind them do not matter. Then run again."
+    "Nothing of its micro-batch was taken. Write the file again under its name: times in "
+    "microseconds if the digits behind them do not matter, UUIDs as text, or with another "
+    "compression. Then run again."
 )
 
 

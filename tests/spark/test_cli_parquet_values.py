@@ -91,7 +91,7 @@ def test_nanoseconds_that_are_none_stop_the_run(job: Job, tmp_path: Path) -> Non
     )
     assert "empty file" not in failure.message
     assert job.visible() == []
-    # INT96 inside leaves the file to Spark, which would cut the digits.
+    # Both by our tasks and by Spark, which would cut the digits.
     for columns in (["id", "t"], ["id", "t", "deep"]):
         rows = table(MAY, MAY + 1).select(columns)
         pq.write_table(rows, path, use_deprecated_int96_timestamps=True)

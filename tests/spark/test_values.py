@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.cli.run.input.csv_values import as_text, with_types
-from dedup.files.exact_values import converted
 from dedup.files.orc_times import check_nanoseconds
 from dedup.files.parquet_input import ParquetInput
 from dedup.files.stand_ins import spark_columns
@@ -51,9 +50,8 @@ def read_parquet_file(spark: SparkSession, path: Path) -> str | None:
         with ParquetInput(str(path)) as file:
             columns = arrow_schema(schema, "UTC")
             if file.misfit(columns) is None:
-                (batch,) = file.batches(0, [0])
-                rows = [converted(batch.column(0), columns.field(0).type)]
-                return value_of(spark.createDataFrame(pa.table(rows, schema=columns), schema))
+                rows = pa.Table.from_batches(file.batches(0, columns))
+                return value_of(spark.createDataFrame(rows, schema))
             if file.unread_by_spark(columns) is not None:
                 return None
         return value_of(spark.read.parquet(str(path)))
