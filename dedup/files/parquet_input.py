@@ -8,6 +8,7 @@ alike is left to Spark (parquet-format, LogicalTypes.md; SPARK-31404 for the cal
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -30,6 +31,9 @@ _READ_BYTES = 2 << 20
 
 #: What a list or a map adds to the path of what is in it.
 _LAYOUT = re.compile(r"\.list\.element|\.key_value\.(?:key|value)")
+#: Bytes of the signature behind the footer if columns are encrypted. pyarrow would end the process
+#: at a look at what the footer says of them.
+_SIGNATURE = 28
 #: Logical types and units that Spark does not read.
 _NOT_SPARKS = {"UUID": "UUIDs", "Float16": "half floats", "nanoseconds": "nanoseconds"}
 #: Spark would need a library for them that it does not bring.
@@ -64,6 +68,12 @@ class ParquetInput:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = self._opened("us")
+        with open(path, "rb") as source:
+            source.seek(-8, os.SEEK_END)
+            footer_bytes = int.from_bytes(source.read(4), "little")
+        if footer_bytes == self._file.metadata.serialized_size + _SIGNATURE:
+            self._file.close()
+            raise pa.ArrowNotImplementedError("some of its columns are encrypted")
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import struct
 import uuid
@@ -13,6 +14,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -395,6 +397,32 @@ def test_int96_inside_is_read_as_outside(path: Path) -> None:
     written([5000, None, 1])
     with pytest.raises(DataError, match=r"its column 'X.y' has nanoseconds \(1970"):
         rows(scan_of(pa.schema([("X.y", wanted.type)])), split(path))
+
+
+class OpenKeys(encryption.KmsClient):  # type: ignore[misc]
+    """Wraps no keys."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+
+def test_encrypted_columns_under_a_plain_footer_are_left_to_spark(path: Path) -> None:
+    """A look at what the footer says of them would end the process."""
+    table = pa.table({"a": [1], "b": [2]})
+    how = encryption.EncryptionConfiguration(
+        footer_key="k", column_keys={"k": ["a"]}, plaintext_footer=True
+    )
+    keys = encryption.CryptoFactory(OpenKeys).file_encryption_properties(
+        encryption.KmsConnectionConfig(), how
+    )
+    pq.write_table(table, path, encryption_properties=keys)
+    with pytest.raises(pa.ArrowNotImplementedError, match="some of its columns are encrypted"):
+        ParquetInput(str(path))
+    with pytest.raises(DataError, match=r"cannot be read as Parquet: some .* are encrypted"):
+        rows(scan_of(table.schema), split(path))
 
 
 def test_two_columns_of_one_name(path: Path) -> None:
