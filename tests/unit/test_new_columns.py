@@ -111,6 +111,24 @@ def test_files_of_one_kind(tmp_path: Path, file_format: str) -> None:
     assert file_columns.kind(tmp_path / "0", file_format) is None
 
 
+def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
+    """Spark names neither the file nor the column."""
+    tables = [
+        pa.table({"t": pa.array([0], pa.timestamp("ns")), "s": [{"a": 1}], "n": [1]}),
+        pa.table({"t": pa.array([0], pa.timestamp("us")), "s": [{"b": 1}]}),
+        pa.table({"n": pa.array([1], pa.int32())}),
+    ]
+    paths = [tmp_path / str(number) for number in range(3)]
+    for path, rows in zip(paths, tables, strict=True):
+        pq.write_table(rows, path)
+    assert file_columns.unlike(paths[:2]) is None
+    (tmp_path / "no Parquet").write_bytes(b"x")
+    assert file_columns.unlike([tmp_path / "no Parquet", *paths]) == (
+        f"{paths[2]}: its column 'n' is int32, and int64 in {paths[0]}. --schema may give the "
+        "wider type for both"
+    )
+
+
 def test_changes() -> None:
     known = ddl(id=STRING, n=INT, d=T.DecimalType(4, 1), s=ddl(a=INT), l=T.ArrayType(ddl(b=LONG)))
     found = ddl(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ import pyarrow.parquet
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.run_options import COLUMNAR
+from dedup.files.parquet_input import ParquetInput
 
 #: Name to the names of the fields in it; arrays are passed through.
 Names: TypeAlias = dict[str, "Names"]
@@ -229,6 +231,21 @@ def fault(path: Path, file_format: str) -> str:
                 "written as text"
             )
     return NO_FAULT
+
+
+def unlike(paths: Sequence[Path]) -> str | None:
+    """Say which column has another type in one Parquet file than in another."""
+    first: dict[str, tuple[Path, pa.DataType]] = {}
+    for path in paths:
+        with suppress(OSError, pa.ArrowException), ParquetInput(str(path)) as file:
+            for column in file.spark_schema:
+                where, kind = first.setdefault(column.name, (path, column.type))
+                if kind != column.type and not pa.types.is_nested(kind):
+                    return (
+                        f"{path}: its column {column.name!r} is {column.type}, and {kind} in "
+                        f"{where}. --schema may give the wider type for both"
+                    )
+    return None
 
 
 def kind(path: Path, file_format: str) -> bytes | None:

@@ -242,10 +242,12 @@ def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[st
 
 
 def _fault(files: InputFiles) -> str | None:
-    from dedup.cli.run.input.file_columns import NO_FAULT, fault
+    from dedup.cli.run.input.file_columns import NO_FAULT, fault, unlike
 
-    faults = ((path, fault(path, files.file_format)) for path in files.paths)
-    return next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
+    paths = [path for path in files.paths if path.stat().st_size]
+    faults = ((path, fault(path, files.file_format)) for path in paths)
+    found = next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
+    return found or (unlike(paths) if files.file_format == "parquet" else None)
 
 
 def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
