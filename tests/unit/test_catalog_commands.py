@@ -22,6 +22,8 @@ from dedup.cli.catalog import work as catalog_work
 from dedup.cli.catalog.screen import inspection_lines
 from dedup.cli.explain.screen import sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
+from dedup.cli.run.output_folder import Record
+from dedup.cli.run.run_options import RunOptions
 from dedup.core.duration import iso
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
@@ -138,6 +140,29 @@ def test_explain_says_by_its_exit_code_that_an_id_is_not_remembered(
     monkeypatch.setattr(catalog_work, "snapshot", lambda *_: known(query))
     arguments = ["explain", query.root.url(), "never seen", "--checkpoint", "there"]
     assert CliRunner().invoke(app, arguments).exit_code == NOT_FOUND == 5
+
+
+def test_the_output_of_a_run_names_its_catalog_and_checkpoint(
+    query: QueryDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(catalog_work, "snapshot", lambda *given: asked.append(given))
+    (tmp_path / "in").mkdir()
+    options = RunOptions.make(
+        input=tmp_path / "in", output=tmp_path / "out", id=["id"], horizon="1 day",
+        catalog=query.root.url(),
+    )  # fmt: skip
+    options.output.mkdir()
+    Record(
+        options=options.fixed(), schema={}, pattern=None, partitioned=False, compressed=False,
+        shards=1, rules=options.rules(),
+    ).write(options.output)  # fmt: skip
+    found = CliRunner().invoke(app, ["explain", str(options.output), in_a_segment(query)])
+    assert ": remembered\n" in found.stdout
+    CliRunner().invoke(app, ["catalog", "verify", str(options.output), "--checkpoint", "given"])
+    assert [place for _, place in asked] == [str(options.checkpoint), "given"]
+    words = ["catalog", "accept-loss", str(options.output), "--segment", "x"]
+    assert "holds no catalog" not in CliRunner().invoke(app, words).stderr
 
 
 def test_an_inspection_fits_80_columns(tmp_path: Path) -> None:

@@ -61,8 +61,7 @@ class VacuumFlags(Flags):
         str, option("TIME", "Younger files may belong to a micro-batch under way.")
     ] = "24 hours"
     sole: Annotated[
-        bool,
-        switch("No other checkpoint of this query is in use: its other runs are over.", "--sole"),
+        bool, switch("You promise that no other checkpoint of this query will run again.", "--sole")
     ] = False
     dry_run: Annotated[bool, switch("Only say what would be deleted.", "--dry-run")] = False
 
@@ -75,7 +74,11 @@ class AdoptFlags(Flags):
     checkpoint: Annotated[str, option("DIR", "Where the new checkpoint is to be.")]
     query: shared.OnlyQuery = None
     sole: Annotated[
-        bool, switch("The sink holds all that is told of, though history branched.", "--sole")
+        bool,
+        switch(
+            "Several checkpoints used it; you promise that the sink has all that they wrote.",
+            "--sole",
+        ),
     ] = False
 
 
@@ -109,8 +112,10 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
     The query takes note at its next start; a segment that is whole stays in use.
     """
     from dedup import tools
+    from dedup.cli.run.output_folder import catalog_of
 
-    body = tools.accept_loss(flags.root, flags.segment, flags.query, flags.shard).to_json()
+    root, _ = catalog_of(flags.root)
+    body = tools.accept_loss(root, flags.segment, flags.query, flags.shard).to_json()
     return Done(OK, body, acceptance_lines(body))
 
 
@@ -120,10 +125,11 @@ def vacuum(flags: VacuumFlags) -> Done:
     from dedup import tools
     from dedup.catalog.repair.inspection import open_root
     from dedup.cli.catalog.work import snapshot
+    from dedup.cli.run.output_folder import catalog_of
 
     # A slip of the pen is told before Spark starts.
     duration_ms(flags.older_than, option="--older-than")
-    root = open_root(flags.root)
+    root = open_root(catalog_of(flags.root)[0])
     body = tools.vacuum(
         root,
         snapshot(root, flags.checkpoint),
@@ -143,8 +149,10 @@ def adopt(flags: AdoptFlags) -> Done:
     that none was saved.
     """
     from dedup import tools
+    from dedup.cli.run.output_folder import catalog_of
 
-    found = tools.adopt(flags.root, flags.checkpoint, flags.query, sole=flags.sole)
+    root, _ = catalog_of(flags.root)
+    found = tools.adopt(root, flags.checkpoint, flags.query, sole=flags.sole)
     body = found.to_json()
     return Done(OK if found.ids else NOT_FOUND, body, adoption_lines(body))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dedup.catalog.repair.contents import Snapshot
 from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
+from dedup.cli.run.output_folder import catalog_of
 from dedup.cli.session import reading_session
 from dedup.spark.driver.state_reader import checkpoint_place
 from dedup.tools import read_checkpoint
 
 
 def opened(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | None]:
-    """Return a catalog, and the memory of a query where its checkpoint is given."""
+    """Return a catalog, and what its query remembers, if a checkpoint or a run is given."""
+    where, checkpoint = catalog_of(where, checkpoint)
     root = open_root(where)
     return root, None if checkpoint is None else snapshot(root, checkpoint)
 

@@ -17,7 +17,7 @@ from dedup.cli.check.command import CheckFlags
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.flags import pairs
 from dedup.cli.properties import read_properties
-from dedup.cli.run.output_folder import RECORD, Record, log_of
+from dedup.cli.run.output_folder import RECORD, Record, log_of, record_of
 from dedup.cli.session import reading_session, stream_settings
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import choice, positive_ms, shuffle_partitions
@@ -50,7 +50,7 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     facts = _flags(given)
     options = _pairs(given.source_option, "--source-option")
     checkpoint, catalog = given.checkpoint, given.catalog
-    output = _output_folder(checkpoint)
+    output = record_of(checkpoint)
     if output is not None:
         where = Path(checkpoint) / RECORD
         try:
@@ -130,13 +130,6 @@ def _flags(given: CheckFlags) -> Facts:
 
 def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
     return {name: value.strip() for name, value in pairs(texts, flag).items()}
-
-
-def _output_folder(where: str) -> Record | None:
-    """What `dedup run` left in its output folder, None where it is none."""
-    if "://" in where or not (Path(where).expanduser() / RECORD).is_file():
-        return None
-    return Record.read(Path(where).expanduser())
 
 
 def of_run(facts: Facts, record: Record) -> Facts:

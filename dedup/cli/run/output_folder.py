@@ -38,6 +38,18 @@ def log_of(where: str) -> str:
     return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
+def record_of(where: str) -> Record | None:
+    """Return what `dedup run` left in its output, or None if the place is no such output."""
+    output = Path(where).expanduser()
+    return Record.read(output) if (output / RECORD).is_file() else None
+
+
+def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | None]:
+    """Return catalog and checkpoint of a run whose output is given, else what is given."""
+    own = record.options if (record := record_of(where)) else {}
+    return own.get("catalog", where), checkpoint or own.get("checkpoint")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """What a first run leaves for the ones after it, as ``OUTPUT/_dedup.json``.
