@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, getdoc
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
@@ -34,7 +34,7 @@ def switch(text: str, *names: str) -> Any:
 
 ID = option("COL", "ID column; repeat for several.", "--id")
 HORIZON = option("DURATION", "How long an ID is remembered: '7 days'.")
-Root = Annotated[str, argument("ROOT", "Path or URI of the catalog.")]
+Root = Annotated[str, argument("ROOT", "Path or URI of the catalog, or OUTPUT of `dedup run`.")]
 OnlyQuery = Annotated[str | None, option("ID", "Only this query.")]
 Lateness = Annotated[str | None, option("DURATION", "How far behind is still on time.")]
 Stable = Annotated[
@@ -113,7 +113,9 @@ def command(flags: type[_F], example: str) -> Callable[[Callable[[_F], Done]], C
         def run(**given: Any) -> None:
             finish(lambda: work(flags(**given)), as_json=given["as_json"])
 
-        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        paragraphs = (getdoc(work) or "").split("\n\n")  # rich keeps the breaks within them
+        run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+        run.__name__ = work.__name__
         run.example = example  # type: ignore[attr-defined]
         run.__signature__ = Signature(list(_parameters(flags)))  # type: ignore[attr-defined]
         return run

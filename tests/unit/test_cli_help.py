@@ -57,6 +57,12 @@ def test_a_help_screen(path: tuple[str, ...]) -> None:
             assert f" {parameter.metavar} " in usage[0]
 
 
+def test_paragraphs_are_wrapped_to_the_screen() -> None:
+    shown = RUNNER.invoke(app, ["explain", "--help"]).stdout
+    assert "cannot tell: without --checkpoint the newest" in " ".join(shown.split())
+    assert not re.search(r"without *\n", shown)
+
+
 def test_an_error_of_usage_shows_the_same_words() -> None:
     told = RUNNER.invoke(app, ["explain"])
     assert told.exit_code == 2
