@@ -137,3 +137,20 @@ def test_codes_mean_what_they_are() -> None:
     for name in ("_FENCED", "INVALID_PRODUCER_EPOCH", "UNKNOWN_PRODUCER_ID"):
         assert meant(name) is None
         assert is_fenced(KafkaError(getattr(KafkaError, name)))
+
+
+@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once"])
+def test_a_password_that_the_brokers_refuse_has_to_be_corrected(
+    topics: str, broker_process: Broker, tmp_path: Path, mode: str
+) -> None:
+    made = sink_options(
+        {"kafka.bootstrap.servers": broker_process.sasl_address, "markers": "any-markers",
+         "topic": "any", "mode": mode, "kafka.log_level": "0", "staging": str(tmp_path),
+         "kafka.max.block.ms": "3000", "kafka.delivery.timeout.ms": "3000"}
+        | ALICE | {"kafka.sasl.password": "of old"}
+    )  # fmt: skip
+    rows = pa.record_batch({"value": [b"v"]})
+    task = SinkTask(made, record_shape([("value", "binary")], made))
+    with pytest.raises(ConfigError, match="correct its credentials") as refused:
+        _publish(task, new_batch(QUERY, made.name, "run", 1), rows)
+    assert "tart the query again" not in str(refused.value)

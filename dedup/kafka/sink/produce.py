@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError
 from dedup.kafka.clients import confluent
-from dedup.kafka.sink.client_errors import described
+from dedup.kafka.sink.client_errors import described, final
 from dedup.kafka.sink.sink_options import BY_KEY, BY_TASK, SinkOptions, load_partitioner
 
 #: Lets the client choose: by the hash of the key, as Java does, or any where there is no key.
@@ -18,14 +18,21 @@ _ANY = -1
 _ASK_S = 10.0
 
 
-class _FirstFailure:
+class _Failure:
     """What a producer reports to, apart from the sender that holds the producer.
 
     Were it the sender itself, the two would hold each other, and the threads and connections of a
     producer that nobody uses any more would stay until the garbage collector comes by.
     """
 
+    #: Error and message of the first record of a transaction that the brokers did not take.
     found: tuple[Any, Any] | None = None
+    #: Why the brokers refuse the client, such as its password: its records only time out then.
+    refused: Any = None
+
+    def refuse(self, error: Any) -> None:
+        if final(error, "") is not None:
+            self.refused = error
 
     def __call__(self, error: Any, message: Any) -> None:
         if error is not None and self.found is None:
@@ -56,7 +63,7 @@ class Sender:
             else options.partitioner
         )
         self._partitions: dict[str, int] = {}
-        self._failure = _FirstFailure()
+        self.failure = _Failure()
         self._each: tuple[Any, ...] = ()
 
     @property
@@ -64,11 +71,6 @@ class Sender:
         """The record that was handed over last, for an error."""
         topic, value, key, *rest = self._each or ("none yet", None, None)
         return described(topic, value, key, rest[0] if rest else None)
-
-    @property
-    def failed(self) -> tuple[Any, Any] | None:
-        """Error and message of the first record of a transaction that the brokers did not take."""
-        return self._failure.found
 
     def producer_settings(self) -> dict[str, Any]:
         """Return what the producer must be made with: only failures are reported back."""
@@ -81,11 +83,12 @@ class Sender:
             "topic.metadata.propagation.max.ms": 5_000,
         }
         defaults = {name: value for name, value in own.items() if name not in given}
-        return defaults | {"delivery.report.only.error": True, "on_delivery": self._failure}
+        told = {"on_delivery": self.failure, "error_cb": self.failure.refuse}
+        return defaults | {"delivery.report.only.error": True} | told
 
     def begin(self) -> None:
         """Forget the failures of the transaction before."""
-        self._failure.found = None
+        self.failure.found = self.failure.refused = None
 
     def send(self, records: pa.RecordBatch, task: int) -> None:
         """Hand records over, in their order.

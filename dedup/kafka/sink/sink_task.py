@@ -89,8 +89,11 @@ class SinkTask:
         except confluent().KafkaException as error:
             raise _not_written(error.args[0], sender.in_hand) from None
         if self.options.mode == AT_LEAST_ONCE:
-            if sender.failed is not None:
-                reason, message = sender.failed
+            failure = sender.failure
+            if failure.refused is not None and (left or failure.found):
+                raise _not_written(failure.refused, sender.in_hand)
+            if failure.found is not None:
+                reason, message = failure.found
                 raise _not_written(reason, of_message(message))
             if left:
                 raise SinkError(

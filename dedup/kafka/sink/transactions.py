@@ -143,8 +143,9 @@ class KafkaSlot:
                 reason = error.args[0]
                 if not reason.retriable() or time.monotonic() > deadline:
                     tell(producer)
-                    why = silent or reason if reason.retriable() else reason
-                    raise of_initialising(why, self.id, self._options.clients) from None
+                    if reason.retriable():
+                        reason = sender.failure.refused or silent or reason
+                    raise of_initialising(reason, self.id, self._options.clients) from None
                 time.sleep(_RETRY_S)
         faults.point("kafka.init.after")
         self._mine = _held[self._key] = Held(producer, sender, None)
@@ -208,14 +209,14 @@ class KafkaSlot:
         deadline = time.monotonic() + self._timeout_s
         try:
             while left := held.producer.flush(1.0):
-                if held.sender.failed is not None or time.monotonic() > deadline:
+                if held.sender.failure.found is not None or time.monotonic() > deadline:
                     break
         except self._library.KafkaException as error:
             raise self._lost("send", error) from None
         except SystemError as error:
             raise self._fatal(error) from None
-        if held.sender.failed is not None:
-            refusal = of_record(*held.sender.failed)
+        if held.sender.failure.found is not None:
+            refusal = of_record(*held.sender.failure.found)
             if isinstance(refusal, Fenced):
                 self.drop()
             else:
