@@ -43,13 +43,14 @@ def explain(error: BaseException) -> Failure:
     memory = out_of_memory(text)
     if memory:
         return Failure(memory, FAILED, "OutOfMemory")
+    kind = type(error).__name__
+    remedy = "local-disk" if "No space left on device" in text else None
     if isinstance(error, OSError):
         name = f" ({error.filename})" if error.filename else ""
-        return Failure(f"{error.strerror or error}{name}", FAILED, type(error).__name__)
-    kind = type(error).__name__
+        return Failure(f"{error.strerror or error}{name}", FAILED, kind, remedy)
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", FAILED, kind)
-    return Failure(spark_cause(text), FAILED, kind)
+    return Failure(spark_cause(text), FAILED, kind, remedy)
 
 
 def _exit_code(kind: type[DedupError]) -> int:

@@ -89,6 +89,13 @@ def test_spark_errors(text: str, message: str) -> None:
 def test_system_errors_name_the_file() -> None:
     failure = explain(OSError(28, "No space left on device", "/out/x"))
     assert failure.message == "No space left on device (/out/x)"
+    assert failure.remedy == "local-disk"
+
+
+def test_a_full_disk_that_spark_reports_has_a_remedy() -> None:
+    text = "Job aborted\nCaused by: java.io.IOException: No space left on device\n\tat a.b(C.java)"
+    assert explain(Py4JError(text)).remedy == "local-disk"
+    assert explain(Py4JError("Job aborted")).remedy is None
 
 
 def test_a_fault_of_our_own_says_so() -> None:

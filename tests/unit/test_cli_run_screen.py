@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from dedup.cli.app import app
 from dedup.cli.figures import Figures
 from dedup.cli.run.drain import RunOutcome
+from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.screen import show_plan
 from dedup.core.metrics import BatchMetrics
 from tests.support.batch_metrics import batch
 
@@ -32,6 +34,21 @@ def test_a_run_without_a_micro_batch_shows_no_table_of_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert printed(tmp_path, monkeypatch, outcome()).strip() == ""
+
+
+def test_a_plan_shows_the_types_of_the_id_and_no_empty_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = RunOptions.make(input=tmp_path, output="/o", id=("n", "N"), horizon="1 day")
+    columns = {"n": "int", "x": "string"}
+    plan = options.to_json() | {"columns": columns, "output_columns": columns, "written_again": []}
+    show_plan(plan | {"notes": ["Listen."]})
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    at = shown.index("id n int")
+    assert shown[at + 1] == "N"
+    assert "output columns the same" in shown
+    assert shown[-1] == "Listen."
+    assert not any(line.endswith((" none", " False", "[]", "{}")) for line in shown)
 
 
 def test_the_summary_says_what_the_horizon_is_measured_by(

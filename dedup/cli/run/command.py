@@ -141,7 +141,9 @@ class RunFlags(TalkingFlags):
     ] = None
     prometheus_port: Annotated[
         int | None,
-        option("PORT", "Serve the metrics to Prometheus while the run lasts."),
+        option(
+            "PORT", "Serve the metrics to Prometheus while the run lasts.", least=0, most=65_535
+        ),
         _WATCHING,
     ] = None
     prometheus_address: Annotated[

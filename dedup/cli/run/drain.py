@@ -20,6 +20,7 @@ from dedup.cli.run.job import Job
 from dedup.cli.run.late_share import LateShare
 from dedup.cli.run.metrics_output import followed
 from dedup.cli.run.output_folder import Record, checkpoint_query_id
+from dedup.cli.run.run_options import DEFAULTS
 from dedup.cli.run.run_progress import RunProgress
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
@@ -169,7 +170,7 @@ def drain(
     else:
         check_all_taken(job, taken)
         if not figures.batches:
-            reporter.note(_nothing_done(figures.files))
+            reporter.note(_nothing_done(figures.files) + _changed(job))
     return RunOutcome(
         figures=figures,
         query_id=publish.record.query_id,
@@ -204,6 +205,14 @@ def _nothing_done(files: int) -> str:
     if not files:
         return "No new files."
     return f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
+
+
+def _changed(job: Job) -> str:
+    """Say which options were changed although there was no record to apply them to."""
+    before = DEFAULTS | job.record.rules if job.record else {}
+    rules = job.options.rules().items()
+    names = [f"--{n.replace('_', '-')}" for n, value in rules if before.get(n, value) != value]
+    return f" Changed for the next new files: {', '.join(names)}." if names else ""
 
 
 def _record(job: Job, columns: InputColumns) -> Record:

@@ -72,7 +72,7 @@ RULES = (
 #: What someone may write who has `skip` in mind.
 _NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 _MEMORY = re.compile(r"\d+[kmgt]", re.IGNORECASE)
-_MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
+_MASTER = re.compile(r"local(?:\[([1-9]\d*|\*)(?:,\d+)?\])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

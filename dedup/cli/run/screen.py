@@ -35,13 +35,17 @@ def show(outcome: RunOutcome, options: RunOptions) -> None:
 def show_plan(plan: dict[str, Any]) -> None:
     """Print what `dedup run --dry-run` found."""
     rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
-    for name, value in plan.items():
-        if name == "notes" or value is None:  # the help tells what is default
+    told = plan | {"id": {name: plan["columns"].get(name, "") for name in plan["id"]}}
+    if plan["output_columns"] == plan["columns"]:
+        told["output_columns"] = "the same"
+    for name, value in told.items():
+        # The help tells what is default.
+        if name == "notes" or value in (None, [], {}) or value is False:
             continue
         if isinstance(value, dict):
             value = [f"{key} {text}" for key, text in value.items()]
         lines = value if isinstance(value, list) else [value]
-        rows.add_row(name.replace("_", " "), "\n".join(map(str, lines)) or "none")
+        rows.add_row(name.replace("_", " "), "\n".join(map(str, lines)))
     console = Terminal()
     console.print(rows)
     for note in plan["notes"]:
