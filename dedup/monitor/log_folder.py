@@ -68,7 +68,7 @@ class LogFolder:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError(
                 f"{self.folder} is no folder of metrics logs: give what DedupListener(log=...) was "
-                "given"
+                "given, or the OUTPUT of `dedup run`"
             ) from error
         except OSError as error:
             raise ConfigError(

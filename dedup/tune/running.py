@@ -41,8 +41,8 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
     batches = batches[told[-1] :] if told else batches
     if len(batches) < 2:
         raise ConfigError(
-            f"The metrics log of query {query} holds {len(batches)} micro-batches; it takes two to "
-            "tell a rate. Let the query go on, or give --ids-per-day."
+            f"The metrics log of query {query} holds fewer than two micro-batches; a rate needs "
+            "two. Let the query go on, or give --ids-per-day."
         )
     last = batches[-1][1]
     # The first one only begins the time.

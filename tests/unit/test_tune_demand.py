@@ -86,8 +86,8 @@ def test_a_log_tells_the_length_of_ids_by_its_segments() -> None:
 @pytest.mark.parametrize(
     ("batches", "said"),
     [
-        ([], "holds 0 micro-batches; it takes two"),
-        (logged(1), "holds 1 micro-batches"),
+        ([], "holds fewer than two micro-batches"),
+        (logged(1), "holds fewer than two micro-batches"),
         (logged(3, newest_ms=START_MS), "its time stood still"),
         (logged(3, newest_ms=None), "its time stood still"),
         (logged(3, unique=0, duplicate=0), "no data came"),
