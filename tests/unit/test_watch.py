@@ -427,6 +427,19 @@ def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
     assert "no folder of metrics logs" in told.output
 
 
+def test_a_run_that_begins_after_watch_is_found(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    look = watch_query.looker(str(output), None)
+    with pytest.raises(ConfigError, match="no folder of metrics logs"):
+        look()
+    output.mkdir()
+    with pytest.raises(ConfigError, match="of no query yet"):
+        look()
+    (output / "_dedup.json").touch()
+    log(output / "_metrics", batches())
+    assert len(look()[0]) == 1
+
+
 class Times:
     """A request to stop that comes after so many looks."""
 

@@ -39,7 +39,7 @@ def looker(where: str, query: str | None) -> Look:
         for a URL with a password.
     """
     is_url = where.lower().startswith(("http://", "https://"))
-    look_at_all = _endpoint(where) if is_url else _folder(log_of(where), query)
+    look_at_all = _endpoint(where) if is_url else _folder(where, query)
 
     def look() -> tuple[list[Watched], str | None]:
         watched, trouble = look_at_all(wall_clock_ms())
@@ -47,9 +47,9 @@ def looker(where: str, query: str | None) -> Look:
         if not found:
             subject = f"nothing of query {query}" if query else "of no query yet"
             raise ConfigError(
-                f"{where} tells {subject}: a query appears with its first records after "
-                "spark.streams.addListener(DedupListener(...)); one that failed before that is "
-                f"in the driver's log alone{f'. {trouble}' if trouble else ''}"
+                f"{where} tells {subject}: `dedup run`, or a query with a DedupListener, appears "
+                "with its first micro-batch; one that failed before that is in the driver's log "
+                f"alone{f'. {trouble}' if trouble else ''}"
             )
         return found, trouble
 
@@ -57,9 +57,12 @@ def looker(where: str, query: str | None) -> Look:
 
 
 def _folder(where: str, query: str | None) -> Callable[[int], tuple[list[Watched], str | None]]:
-    folder = LogFolder(where)
+    folders: dict[str, LogFolder] = {}
 
     def look(now_ms: int) -> tuple[list[Watched], str | None]:
+        # A run that begins meanwhile makes its output only now.
+        log = log_of(where)
+        folder = folders.setdefault(log, LogFolder(log))
         logs = folder.look()
         asked = [log for log in logs if log.query_id == query] or _in_use(logs)
         return [log.watched(now_ms) for log in asked], folder.trouble
