@@ -27,6 +27,7 @@ def finish(work: Callable[[], Done], *, as_json: bool) -> None:
     try:
         done = work()
     except KeyboardInterrupt:
+        say("Interrupted.", as_error=True)
         done = Done(INTERRUPTED, {"status": "interrupted"})
     except typer.Exit:
         raise

@@ -72,6 +72,15 @@ def test_errors_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
                 assert json.loads(out)["message"].endswith(EVIL)
 
 
+def test_an_interrupt_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> Done:
+        raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as ended:
+        finish(work, as_json=False)
+    assert (ended.value.exit_code, capsys.readouterr().err) == (130, "Interrupted.\n")
+
+
 def assert_safe(text: str) -> None:
     assert shown(text) == text
 
