@@ -118,6 +118,13 @@ def test_hidden_side_output_below_the_output_is_fine(given: dict[str, Any], tmp_
     assert options.duplicates == tmp_path / "out" / "_duplicates"
 
 
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_is_no_folder(given: dict[str, Any], tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=f"--output {tmp_path}/file is a file; give a folder."):
+        RunOptions.make(**(given | {"output": tmp_path / place}))
+
+
 def test_input_below_the_output_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "out" / "in"
     source.mkdir(parents=True)

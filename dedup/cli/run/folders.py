@@ -45,8 +45,9 @@ def check_folders(given: Path, output: Path, others: Mapping[str, Path]) -> None
     """
     places = {"--output": output, **others}
     for option, path in places.items():
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{option} {path} is a file; give a folder.")
+        there = next(place for place in (path, *path.parents) if place.exists())
+        if not there.is_dir():
+            raise ConfigError(f"{option} {there} is a file; give a folder.")
         _check_readers(option, path)
         if path.is_relative_to(given):
             raise ConfigError(
