@@ -226,7 +226,7 @@ def test_batches_of_somebody_else_are_refused(tmp_path: Path) -> None:
         ({"file_format": "json"}, "--format is json now and was not given"),
         ({"infer": True}, "--infer is True now and was False"),
         ({"timestamp": "t"}, "--timestamp is t now and was not given"),
-        ({"read_options": (("sep", ";"),)}, "--read-option is {'sep': ';'} now"),
+        ({"read_options": (("sep", ";"),)}, "--read-option is sep=; now"),
         ({"shards": 3}, "--shards is 3 now and was 2"),
     ],
 )

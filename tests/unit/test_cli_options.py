@@ -83,6 +83,8 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"state_budget_bytes": 1000}, "--state-budget-bytes 1000 must be at least 16384"),
         ({"fpr": 1.0}, "--fpr 1.0 must lie between 0 and 1"),
         ({"master": "spark://host:7077"}, "--master spark://host:7077 is not a local one"),
+        ({"input": ""}, "INPUT is empty; give a folder"),
+        ({"output": ""}, "--output is empty; give a folder"),
         ({"master": "local[0]"}, r"--master local\[0\] is not a local one"),
         ({"driver_memory": "much"}, "--driver-memory much is not a size"),
     ],

@@ -329,7 +329,7 @@ def test_lines_of_the_log_that_cannot_be_read_are_counted(tmp_path: Path) -> Non
 def test_the_forecast_has_a_bar_for_every_quarter_of_the_horizon() -> None:
     expiring = ((0, 0), (0, 0), (40, 1024), (0, 0), (10, 0), (10, 0), (20, 1), (20, 1))
     shown = text(screen([watched(batches(expiring=expiring))])).splitlines()
-    begin = next(n for n, line in enumerate(shown) if "leaves when" in line)
+    begin = next(n for n, line in enumerate(shown) if "expires when" in line)
     bars = [line.count("#") for line in shown[begin + 1 : begin + 5]]
     assert bars == [0, 10, 5, 10]
     assert "40 IDs    1.0 KiB" in shown[begin + 2]

@@ -22,7 +22,7 @@ _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
 class RunFlags(TalkingFlags):
     """What can be given to `dedup run`."""
 
-    input: Annotated[Path, argument("INPUT", "Folder of files, or one file.")]
+    input: Annotated[str, argument("INPUT", "Folder of files, or one file.")]
     moved_from: Annotated[
         Path | None,
         option("OLD", "INPUT was OLD before, and holds the same files: take only new ones."),
@@ -30,7 +30,7 @@ class RunFlags(TalkingFlags):
     ] = None
     id: Annotated[list[str], shared.ID]
     horizon: Annotated[str, shared.HORIZON]
-    output: Annotated[Path, option("DIR", "Folder of the unique rows.")]
+    output: Annotated[str, option("DIR", "Folder of the unique rows.")]
     format: Annotated[shared.Format, _INPUT] = None
     schema: Annotated[
         str | None, option("DDL", "Columns: 'id STRING, amount INT'. May add some later."), _INPUT

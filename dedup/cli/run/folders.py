@@ -17,6 +17,8 @@ _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files"
 def local_folder(option: str, value: str | Path) -> Path:
     """Return the absolute path of a folder on this machine; ConfigError where it is elsewhere."""
     text = str(value)
+    if not text:
+        raise ConfigError(f"{option} is empty; give a folder.")
     scheme = scheme_of(text)
     # As a path s3://bucket has lost one of its slashes.
     if scheme is not None and (text.startswith(f"{scheme}:/") or not Path(text).exists()):

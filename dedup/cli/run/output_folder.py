@@ -304,6 +304,8 @@ def _given(name: str, value: Any, output: Path) -> Any:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        value = [f"{key}={text}" for key, text in value.items()]
     if isinstance(value, list):
         return " ".join(map(str, value))
     return "not given" if value in (None, {}) else str(value)

@@ -227,7 +227,7 @@ def _holder(last: AnyMetrics, taken: int) -> str:
 def _expiry(one: Watched) -> Iterator[Text]:
     bands = one.expiry()
     most = max((ids for _, ids, _ in bands), default=0) or 1
-    yield Text("leaves when the GC watermark has gone on by", style="bold")
+    yield Text("expires when the GC watermark advances by", style="bold")
     # Two eighths of the horizon a line.
     for (_, ids, size_bytes), (within_ms, more_ids, more_bytes) in zip(
         bands[::2], bands[1::2], strict=True
