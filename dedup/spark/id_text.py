@@ -38,7 +38,9 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
     """
     if len(texts) != len(columns):
         names = ", ".join(f"{name} {kind}" for name, kind in columns)
-        raise ConfigError(f"{len(texts)} values are given for the record ID ({names}).")
+        raise ConfigError(
+            f"Give one value for each column of the record ID ({names}), not {len(texts)}."
+        )
     arrays = []
     for (name, kind), text in zip(columns, texts, strict=True):
         try:

@@ -352,8 +352,11 @@ def test_parquet_files_that_disagree(job: Job) -> None:
 def test_options_that_do_not_fit_the_input(job: Job) -> None:
     job.files.text("1.csv", "id,t\na,1\n")
     for options, message in (
-        ({"id": ("identity",)}, "--id identity: INPUT has no such column; did you mean 'id'"),
-        ({"id": ("tape",)}, "--id tape: INPUT has no such column; it has 'id', 't'."),
+        (
+            {"id": ("identity",)},
+            "--id identity: INPUT has no such column; its columns, the nearest",
+        ),
+        ({"id": ("tape",)}, "no such column; its columns, the nearest first: 't', 'id'."),
         ({"timestamp": "tt"}, "--timestamp tt: INPUT has no such column"),
         ({"schema": "id STRIN"}, "--schema 'id STRIN' is not DDL"),
         ({"schema": "id DOUBLE, t STRING"}, "id"),

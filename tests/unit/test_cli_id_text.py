@@ -61,7 +61,7 @@ def test_no_value_of_the_column(kind: str, text: str) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"2 values are given for the record ID \(a int\)"):
+    with pytest.raises(ConfigError, match=r"column of the record ID \(a int\), not 2"):
         id_key([("a", "int")], ["1", "2"])
     with pytest.raises(ConfigError, match=r"IDs of type interval .* cannot be written"):
         id_key([("a", "interval day to second")], ["1"])

@@ -185,21 +185,9 @@ def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
 def _check_column(flag: str, name: str, columns: list[str]) -> None:
     if name.lower() in (column.lower() for column in columns):
         return
-    near = difflib.get_close_matches(name, columns, n=3, cutoff=0.6)
-    # One that a longer name begins with is like it, however much follows.
-    near = near or [c for c in columns if _begins(name, c) or _begins(c, name)][:3]
-    if near:
-        hint = f"did you mean {', '.join(map(repr, near))}?"
-    elif columns:
-        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
-        hint = f"it has {', '.join(map(repr, columns[:8]))}{more}."
-    else:
-        hint = "it has none at all."
+    near = ", ".join(map(repr, difflib.get_close_matches(name, columns, n=8, cutoff=0.0)))
+    hint = f"its columns, the nearest first: {near}." if near else "it has none at all."
     raise ConfigError(f"{flag} {name}: INPUT has no such column; {hint}")
-
-
-def _begins(name: str, beginning: str) -> bool:
-    return len(beginning) > 1 and name.lower().startswith(beginning.lower())
 
 
 def transform(
