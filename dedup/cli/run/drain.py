@@ -170,7 +170,7 @@ def drain(
     else:
         check_all_taken(job, taken)
         if not figures.batches:
-            reporter.note(_nothing_done(figures.files) + _changed(job))
+            reporter.note(_nothing_done(figures.files, job))
     return RunOutcome(
         figures=figures,
         query_id=publish.record.query_id,
@@ -201,18 +201,14 @@ def check_all_taken(job: Job, taken: FileLog) -> None:
         )
 
 
-def _nothing_done(files: int) -> str:
-    if not files:
-        return "No new files."
-    return f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
-
-
-def _changed(job: Job) -> str:
-    """Say which options were changed although there was no record to apply them to."""
+def _nothing_done(files: int, job: Job) -> str:
+    """Say why there was no micro-batch, and which options were changed nevertheless."""
+    said = f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
     before = DEFAULTS | job.record.rules if job.record else {}
     rules = job.options.rules().items()
     names = [f"--{n.replace('_', '-')}" for n, value in rules if before.get(n, value) != value]
-    return f" Changed for the next new files: {', '.join(names)}." if names else ""
+    changed = f" Changed for the next new files: {', '.join(names)}." if names else ""
+    return (said if files else "No new files.") + changed
 
 
 def _record(job: Job, columns: InputColumns) -> Record:

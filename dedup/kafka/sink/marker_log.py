@@ -102,10 +102,6 @@ class MarkerLog:
             if (marker.query_id, marker.sink) == (query_id, sink)
         }
 
-    def every_marker(self) -> dict[bytes, Marker]:
-        """Return the newest committed marker of every slot of every sink, by key."""
-        return self._newest(range(self.partitions()), None, committed=True)
-
     def at_once(self, *, committed: bool) -> dict[bytes, Marker]:
         """Return the newest marker of every slot as a reader sees it now; nothing is waited for.
 
