@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dedup.catalog.certificate import load_certificate, no_catalog
@@ -17,7 +16,7 @@ from dedup.cli.check.command import CheckFlags
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.flags import pairs
 from dedup.cli.properties import read_properties
-from dedup.cli.run.output_folder import RECORD, Record, log_of, record_of
+from dedup.cli.run.output_folder import Record, log_of, record_of
 from dedup.cli.session import reading_session, stream_settings
 from dedup.core.duration import duration_ms
 from dedup.core.option_rules import choice, positive_ms, shuffle_partitions
@@ -52,16 +51,8 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
     checkpoint, catalog = given.checkpoint, given.catalog
     output = record_of(checkpoint)
     if output is not None:
-        where = Path(checkpoint) / RECORD
-        try:
-            facts = of_run(facts, output)
-            checkpoint, own = output.options["checkpoint"], output.options["catalog"]
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{where} cannot be read: it lacks {error}. Restore it, or give the checkpoint.",
-                remedy="output-folder",
-            ) from None
-        catalog = catalog or own
+        facts = of_run(facts, output)
+        checkpoint, catalog = output.options["checkpoint"], catalog or output.options["catalog"]
     log = read_checkpoint(checkpoint)
     name = None
     if given.log is not None:

@@ -24,6 +24,8 @@ LOG = "_dedup.log"
 _FORMAT = 1
 #: What has a place of its own; below the output it is kept without the output's name.
 _FOLDERS = ("catalog", "checkpoint", "duplicates", "bad_records")
+#: Options that every release has written.
+_NEEDED = {"catalog", "checkpoint", "timestamp", "horizon", "lateness", "late"}
 _FLAGS = {
     "id": "--id",
     "input": "INPUT",
@@ -46,8 +48,9 @@ def record_of(where: str) -> Record | None:
 
 def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | None]:
     """Return catalog and checkpoint of a run whose output is given, else what is given."""
-    own = record.options if (record := record_of(where)) else {}
-    return own.get("catalog", where), checkpoint or own.get("checkpoint")
+    if (record := record_of(where)) is None:
+        return where, checkpoint
+    return record.options["catalog"], checkpoint or record.options["checkpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,8 @@ class Record:
                 raise ValueError("unknown format")
             for part in ("options", "rules"):
                 body[part] = {name: _given(name, v, output) for name, v in body[part].items()}
+            if lacking := _NEEDED - {*body["options"], *body["rules"]}:
+                raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
             if body.get("query_id") is not None:
                 parse.name(body["query_id"])
             return cls(**body)
