@@ -19,6 +19,8 @@ from dedup.errors import DataError
 from dedup.files.exact_values import has_nanoseconds, leaves
 from dedup.files.unreadable import WRITE_AGAIN
 
+#: Length of a time that ends at microseconds, such as 2024-05-01 10:00:00.123456.
+_MICROSECONDS_CHARS = 26
 _NANOSECONDS = r"[.]\d{6}\d*[1-9]"
 #: A timestamp, also inside another column, in the JSON of a schema.
 _TIMESTAMP = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"')
@@ -72,7 +74,8 @@ def check_nanoseconds(spark: SparkSession, places: Sequence[str], columns: T.Str
 def _are_finer(value: Column, kind: T.DataType) -> Column:
     """Whether a timestamp in a value, which is read as text, has nanoseconds."""
     if isinstance(kind, T.TimestampType):
-        return value.rlike(_NANOSECONDS)
+        # Most times are shorter, and need no search.
+        return (F.length(value) > _MICROSECONDS_CHARS) & value.rlike(_NANOSECONDS)
     if isinstance(kind, T.ArrayType):
         return F.exists(value, lambda one: _are_finer(one, kind.elementType))
     if isinstance(kind, T.MapType):
