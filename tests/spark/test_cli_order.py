@@ -14,7 +14,7 @@ from dedup.cli.run.run_options import RunOptions
 from dedup.cli.run.work import plan, run
 from dedup.cli.tune.sample_files import read_sample
 from dedup.spark.driver import file_order
-from tests.support.cli_job import Job
+from tests.support.cli_job import FileDrop, Job
 
 #: Names that a glob, a URI or Java could take for something else, in the order of their days.
 NAMES = ("a b.csv", "a!,{x}.csv", "a%20b.csv", "b/[1]*.csv", "c\\d.csv", "d,é.csv", "e/f.csv")
@@ -54,7 +54,10 @@ def run_with_notes(job: Job, **changes: Any) -> tuple[list[str], dict[str, int]]
     return notes.said, done.figures.counts
 
 
-def test_files_of_one_moment_are_taken_by_name(job: Job) -> None:
+@pytest.mark.parametrize("folder", ["events", "events [1], {a,b}/c?*"])
+def test_files_of_one_moment_are_taken_by_name(job: Job, tmp_path: Path, folder: str) -> None:
+    job.files = FileDrop(tmp_path / folder)
+    job.options["input"] = job.files.folder
     days(job)
     said, counts = run_with_notes(job, **TIMED)
     assert taken(job) == [f"k{day}" for day in range(1, len(NAMES) + 1)]

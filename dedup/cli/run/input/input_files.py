@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -97,15 +96,12 @@ class InputFiles:
         root = literal(str(self.root))
         if self.only_one or not self.listed:
             return literal(str(self.paths[0])) if self.only_one else root
-        names = [str(path.relative_to(self.root)) for path in self.listed]
-        if not any("/" in name for name in names):
-            names = [literal(name).replace(",", "\\,") for name in names]
-        elif root == str(self.root):
-            # Hadoop takes braces with a slash apart, and forgets what was escaped.
-            names = [re.sub(r"[*?\[\]{}\\,]", "?", name) for name in names]
-        else:
-            return root
-        return f"{root.rstrip('/')}/{{{','.join(names)}}}"
+        names = [literal(str(path.relative_to(self.root))) for path in self.listed]
+        if any("/" in name for name in names):
+            # Hadoop takes braces with a slash apart, and one escape of each name with them.
+            names = list(map(literal, names))
+        listed = ",".join(name.replace(",", "\\,") for name in names)
+        return f"{root.rstrip('/')}/{{{listed}}}"
 
     @property
     def reader_options(self) -> dict[str, str]:
