@@ -17,7 +17,7 @@ from dedup.spark.driver import file_log
 from tests.support.cli_job import FileDrop, Job, catalog_command
 
 #: Java encodes some of these in the name of a file, and some not.
-ODD = "now [x] é%25 #+{y}&?=1"
+ODD = "now [x] é%25\u3000#+{y}&?=1"
 
 
 def given(job: Job, count: int) -> None:

@@ -379,9 +379,16 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     row = text.replace('"1"', "1").replace('"2"', "2")
     assert row == '{"id":"a","_metadata":1,"_corrupt_record":2}\n'
     path.unlink()
-    job.files.text("reserved/1.csv", "id,__dedup_corrupt\na,1\n")
-    failure = job.fails(input=job.files.folder / "reserved", output=job.output.with_name("other"))
-    assert "Column '__dedup_corrupt': names beginning '__dedup_' are reserved." in failure.message
+    for name, bad in (("__dedup_corrupt", "error"), ("__Dedup_text", "skip")):
+        job.files.text("reserved/csv/1.csv", f"id,{name}\na,1\n")
+        job.files.text("reserved/json/1.json", f'{{"id":"a","{name}":1}}\n{{"id":"b"}}\n')
+        for kind in ("csv", "json"):
+            failure = job.fails(
+                input=job.files.folder / "reserved" / kind,
+                output=job.output.with_name("other"),
+                bad_records=bad,
+            )
+            assert f"Column {name!r}: names beginning '__dedup_' are" in failure.message
 
 
 def test_options_of_the_reader_that_csv_cannot_follow(job: Job) -> None:

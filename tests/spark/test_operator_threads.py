@@ -103,6 +103,26 @@ def test_a_thread_that_keeps_an_earlier_micro_batch_is_refused(
     assert ids_of(query, lambda act: act()) == {1: ["b"]}
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"), [(Query, "is missing"), (Numbered, "names another query")]
+)
+def test_a_thread_that_keeps_the_properties_of_another_query_is_refused(
+    spark: SparkSession, tmp_path: Path, kind: type[Query], told: str
+) -> None:
+    query, other = (kind(spark, tmp_path / name, {"horizon": "1 day"}) for name in "ab")
+    query.add(*(f"{name}@1" for name in range(20)))
+    ids_of(query, lambda act: act())
+    with ThreadPoolExecutor(1) as pool:
+        run = lambda act: act()  # noqa: E731
+        ids_of(
+            other.add("a@1").add("a@2").add("a@3"),
+            lambda act: pool.submit(inheritable_thread_target(run), act).result(),
+        )
+        query.add("e@2")
+        assert told in refusal(query, lambda act: pool.submit(run, act).result())
+    assert ids_of(query, lambda act: act()) == {1: ["e"]}
+
+
 def test_batches_need_no_identity(spark: SparkSession, tmp_path: Path) -> None:
     """Neither in a thread nor within a micro-batch, whose query they are no part of."""
     rows = spark.createDataFrame([("a", 1), ("b", 1), ("a", 2)], "id string, n long")

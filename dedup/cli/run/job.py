@@ -114,15 +114,18 @@ def schema_of(spark: SparkSession, job: Job) -> StructType:
     return schema
 
 
-def check_names(options: RunOptions, schema: StructType) -> None:
-    """Refuse columns whose names have a meaning of their own in the output.
+def check_names(options: RunOptions, columns: InputColumns) -> None:
+    """Refuse columns whose names have a meaning of their own here or in the output.
 
     Raises
     ------
     ConfigError
         Naming the column.
     """
-    names = {name.lower() for name in schema.names}
+    from dedup.spark.driver.columns import check_carried
+
+    check_carried(columns.read, case_sensitive=False)
+    names = {name.lower() for name in columns.schema.names}
     for flag, added in (
         ("--duplicates", VERDICT if options.duplicates is not None else None),
         ("--verdict", options.verdict),

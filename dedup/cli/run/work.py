@@ -15,7 +15,7 @@ from dedup.cli.run.drain import RunOutcome, drain
 from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.event_time import check_time_format
 from dedup.cli.run.input.input_files import Stamp, file_order
-from dedup.cli.run.input.moved import check_moved, move_input
+from dedup.cli.run.input.moved import move_input
 from dedup.cli.run.input.new_columns import Note, agree_on_columns
 from dedup.cli.run.input.own_clock import own_clock
 from dedup.cli.run.input.rewritten import FilesAsRead, warning
@@ -81,7 +81,6 @@ def run(
             )
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         taken = FileLog(options.checkpoint)
-        check_moved(options, taken)
         columns, check = _columns(session, job, taken, reporter.note, stop)
         clock = own_clock(options, columns.schema)
         if clock is not None and job.record is None:
@@ -177,10 +176,10 @@ def _columns(
     """What is read and written, and the check of files that come later."""
     published = _published(job, taken)
     schema = schema_of(spark, job)
-    check_names(job.options, schema)
+    current = InputColumns(schema, schema)
+    check_names(job.options, current)
     check_output_format(job.options, schema)
     check_time_format(spark, job.options)
-    current = InputColumns(schema, schema)
     check = ColumnCheck(spark, job, current, stop=stop, published=published)
     new = {path: job.files.stamps[path] for path in taken.ahead(job.files.stamps)}
     _tell_size(job, new, note)
@@ -189,7 +188,7 @@ def _columns(
         check.settled(current, job.files.stamps)
         return current, check
     columns = agree_on_columns(check, job, current, new, note)
-    check_names(job.options, columns.schema)
+    check_names(job.options, columns)
     check_output_format(job.options, columns.schema)
     return columns, check
 

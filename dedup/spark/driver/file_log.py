@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from dedup.catalog.localfile import publish
 from dedup.catalog.uri import local_path
 
-#: What Java encodes in the path of a URI: of ASCII all but these.
-_JAVA = re.compile(r"(?![/A-Za-z0-9!$&'()*+,;=:@~._-])[\x00-\x7f]")
+#: What Java encodes in the path of a URI: of ASCII all but these, and all blanks and control codes.
+_JAVA = re.compile(r"(?![/A-Za-z0-9!$&'()*+,;=:@~._-])[\x00-\x9f\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,11 @@ def renamed(path: str, old: Path, new: Path) -> str:
     return str(new / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
 
 
+def java_path(path: str) -> str:
+    """Return a path as Java has it in a URI."""
+    return _JAVA.sub(lambda one: quote(one[0], safe=""), path)
+
+
 def _renamed_line(line: str, old: Path, new: Path) -> str:
     entry = json.loads(line) if line.startswith("{") else {"path": "/"}
     path = local_path(entry["path"])
@@ -146,9 +152,7 @@ def _renamed_line(line: str, old: Path, new: Path) -> str:
     # Spark compares names as Java encodes them: the rest of the path keeps its own letters.
     depth = len(Path(path).relative_to(old).parts)
     rest = entry["path"].rsplit("/", depth)[1:]
-    entry["path"] = "file://" + "/".join(
-        [_JAVA.sub(lambda one: f"%{ord(one[0]):02X}", str(new)), *rest]
-    )
+    entry["path"] = "file://" + "/".join([java_path(str(new)), *rest])
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
 
 

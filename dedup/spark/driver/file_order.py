@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from urllib.parse import quote
+
+from dedup.spark.driver.file_log import java_path
 
 #: What decides the order of files: their modification times, then their names; or names alone.
 ORDERS = ("time", "name")
@@ -60,6 +61,7 @@ class FileOrder:
         if stretch:
             yield tuple(map(PurePath, stretch))
 
-    def _of_spark(self, mtime_ms: int, path: str) -> tuple[int, str]:
-        """What Spark sorts a file by; Java compares paths as they are in a URI."""
-        return -mtime_ms if self.newest_first else mtime_ms, quote(path, safe="/!$&'()*+,;=:@~-._")
+    def _of_spark(self, mtime_ms: int, path: str) -> tuple[int, bytes]:
+        """What Spark sorts a file by; Java compares texts by their codes of 16 bits."""
+        code = java_path(path).encode("utf-16-be")
+        return -mtime_ms if self.newest_first else mtime_ms, code

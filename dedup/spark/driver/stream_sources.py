@@ -40,21 +40,18 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
         may have a topic of one name.
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
-    read = {
-        name: {column for one in found for column in _read(one)} for name, found in options.items()
-    }
-    placed = [name for name, columns in read.items() if columns and columns <= place]
-    if not placed or (clusters := _alike(df)) is None:
-        return
-    option = placed[0]
-    raise ConfigError(
-        f"The stream reads two Kafka clusters ({clusters[0]} and {clusters[1]}), and {option}= has "
-        "nothing that tells them apart: topics of the same name would count as one, and records of "
-        "one cluster be dropped as duplicates, or be late by the other's clock. Before the union, "
-        "add a column to each stream that names its cluster, such as "
-        f".withColumn('cluster', F.lit('one')), and add it to the option: {option}=['cluster', "
-        "...]. If both are one cluster, give both streams the same kafka.bootstrap.servers."
-    )
+    for option, found in options.items():
+        read = {column for one in found for column in _read(one)}
+        if not read or not read <= place or (clusters := _alike(df)) is None:
+            continue
+        raise ConfigError(
+            f"The stream reads two Kafka clusters ({clusters[0]} and {clusters[1]}), and {option}= "
+            "has nothing that tells them apart: topics of the same name would count as one, and "
+            "records of one cluster be dropped as duplicates, or be late by the other's clock. "
+            "Before the union, add a column to each stream that names its cluster, such as "
+            f".withColumn('cluster', F.lit('one')), and add it to the option: {option}=['cluster', "
+            "...]. If both are one cluster, give both streams the same kafka.bootstrap.servers."
+        )
 
 
 def _read(resolved: Resolved) -> set[str]:

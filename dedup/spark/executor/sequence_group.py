@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dedup import faults
+from dedup import faults, kernel
 from dedup.core.clocks import known_ms
 from dedup.core.records import Epoch, Records
 from dedup.core.sequence import SequenceVerdict
 from dedup.core.sequence_metrics import SEQUENCE_COLUMNS, SEQUENCE_GROUP_STAGES
 from dedup.core.sequence_shard import SequenceOutcome, process_sequences
 from dedup.core.sequence_state import SequenceState
+from dedup.core.sharding import shards_of
 from dedup.errors import ConfigError, DataError
 from dedup.machine import wall_clock_ms
 from dedup.spark.executor.bad_records import first_of
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.judged import SCHEMA, judged_rows, with_counters
 from dedup.spark.executor.shard_input import ShardInput
-from dedup.spark.executor.task import Layout, Task, layout
+from dedup.spark.executor.task import Layout, Task, layout, misplaced
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Numbering, Plan
@@ -64,7 +65,7 @@ def _judged(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) ->
     shard_input = ShardInput.of(plan, lay, frames)
     base = SequenceState.from_bytes(bytes(state.get[0])) if state.exists else SequenceState()
     task.check_follows(base.epoch)
-    born = _named(plan, base, shard, len(lay.slot_keys))
+    born = _named(plan, base, shard, lay)
     watch.lap("read")
     faults.point("group.read")
     now_ms = state.getCurrentProcessingTimeMs()
@@ -141,17 +142,17 @@ def _refusal(
     )
 
 
-def _named(plan: Plan, base: SequenceState, shard: int, shards: int) -> SequenceState:
+def _named(plan: Plan, base: SequenceState, shard: int, lay: Layout) -> SequenceState:
     """Return the state under what this query is, which it was born with.
 
     Raises
     ------
     ConfigError
-        If it was made of other columns.
+        If it was made of other columns, or under the ID of another query.
     StateError
         If it is another shard's.
     """
-    made_of = _numbering(plan).made_of
+    made_of, shards = _numbering(plan).made_of, len(lay.slot_keys)
     if base.epoch < 0:
         return replace(base, shard=(shard, shards), made_of=made_of)
     if base.shard != (shard, shards):
@@ -166,6 +167,10 @@ def _named(plan: Plan, base: SequenceState, shard: int, shards: int) -> Sequence
             "withColumn, before the operator), or begin anew with another checkpoint.",
             remedy="changed-settings",
         )
+    keys = base.producers.keys
+    hashes = kernel.hash64(keys.data, keys.offsets, lay.shard_key)
+    if (shards_of(hashes, shards) != shard).any():
+        raise misplaced("names another query than the one whose state it got")
     return base
 
 

@@ -27,10 +27,6 @@ from dedup.spark.plan import Plan
 
 logger = logging.getLogger("dedup")
 
-_NEW_THREADS = (
-    "In each micro-batch, start new threads with pyspark.InheritableThread, or give a thread pool "
-    "pyspark.inheritable_thread_target(function). Then start the query again."
-)
 #: Stands for the query in batch DataFrames, where nothing is kept.
 _BATCH_QUERY = "batch"
 
@@ -79,7 +75,7 @@ class Task:
         if not plan.streaming:
             query_id, batch_id = _BATCH_QUERY, "0"
         if query_id is None or batch_id is None:
-            raise _unknown_query()
+            raise misplaced("does not know its query and micro-batch")
         # Spark's run ID is its job group, which a sink may have set to anything: the plan's own
         # ID keeps two starts apart, the job group two queries from one plan.
         job_group = context.getLocalProperty("spark.jobGroup.id") or ""
@@ -102,12 +98,9 @@ class Task:
             If the job was started by a thread that kept the properties of an earlier micro-batch.
         """
         if base_epoch >= self.epoch:
-            raise ConfigError(
-                f"A job of this query says that it is of micro-batch {self.epoch}, but micro-batch "
-                f"{base_epoch} is already in the query's state. Nothing of this job was judged or "
-                f"written. A thread that a foreachBatch function keeps has the properties of the "
-                f"micro-batch in which it was made. {_NEW_THREADS}",
-                remedy="foreach-batch-threads",
+            raise misplaced(
+                f"says that it is of micro-batch {self.epoch}, but micro-batch {base_epoch} is "
+                "already in the query's state"
             )
 
 
@@ -154,14 +147,17 @@ class Layout:
 _checked: dict[tuple[object, ...], Certificate] = {}
 
 
-def _unknown_query() -> ConfigError:
+def misplaced(what: str) -> ConfigError:
+    """Return the error for a job whose thread lacks the properties of its micro-batch."""
     return ConfigError(
-        "This job of a streaming query does not know its query and micro-batch. Nothing of it was "
-        "judged or written. Spark keeps both in properties of the thread that calls the "
-        f"foreachBatch function, and another thread started this job. {_NEW_THREADS} Under Spark "
-        "Connect every foreachBatch function runs without these properties: write the stream with "
-        "a format there (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg, or "
-        "one of Spark's own).",
+        f"A job of this streaming query {what}. Nothing of this job was judged or written. Spark "
+        "keeps query and micro-batch in properties of the thread that calls the foreachBatch "
+        "function: other threads have none, or those of an earlier micro-batch or another query. "
+        "In each micro-batch, start new threads with pyspark.InheritableThread, or give a thread "
+        "pool pyspark.inheritable_thread_target(function). Then start the query again. Under Spark "
+        "Connect no foreachBatch function has these properties: write the stream with a format "
+        "there (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg, or one of "
+        "Spark's own).",
         remedy="foreach-batch-threads",
     )
 

@@ -25,7 +25,7 @@ from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.input_files import Stamp, folded, stamp_of
 from dedup.cli.run.input.long_records import refuse_long_records
 from dedup.cli.run.input.schema_change import Change, changes, joined
-from dedup.cli.run.input.source import CORRUPT, InputColumns, exact_columns
+from dedup.cli.run.input.source import InputColumns, exact_columns
 from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
@@ -296,9 +296,8 @@ class ColumnCheck:
         """Columns as Spark infers them, None where it cannot: what is wrong shows on reading."""
         file_format = self._job.files.file_format
         reader = self._spark.read.format(file_format).options(**self._settings)
-        reader = reader.option("columnNameOfCorruptRecord", CORRUPT)
         if file_format == "json":
-            reader = reader.option("mode", "PERMISSIVE")
+            reader = reader.option("mode", "DROPMALFORMED")
         if file_format == "csv" and self._job.options.infer:
             reader = reader.option("inferSchema", "true")
         try:
@@ -308,7 +307,6 @@ class ColumnCheck:
                 schema = spelled_alike(reader, places, schema, (), self._settings)
         except Exception:
             return None
-        schema = T.StructType([field for field in schema.fields if field.name != CORRUPT])
         if file_format == "json":
             return exact_columns(schema, self._job.options, self._job.files, paths)
         return schema

@@ -21,21 +21,29 @@ def move_input(options: RunOptions, note: Note) -> None:
     Raises
     ------
     ConfigError
-        If INPUT was elsewhere before, or holds other files; nothing has changed then.
+        If INPUT was elsewhere before, or holds other files, and nothing has changed then; or if a
+        run that was to rename them was killed, and INPUT is the old one again.
     """
-    record, new = Record.read(options.output), options.input
-    if options.moved_from is None:
+    record, new, given = Record.read(options.output), options.input, options.moved_from
+    log, as_read = FileLog(options.checkpoint), FilesAsRead(options.output)
+    if record is not None and record.options["input"] == str(new):
+        for path in log.taken:
+            if not Path(path).is_relative_to(new):
+                raise ConfigError(
+                    f"An earlier run took {path}, which is not in INPUT {new}. A run with "
+                    "--moved-from ended before all names were changed: run again with the INPUT "
+                    "and the --moved-from of then."
+                )
+        return
+    if given is None:
         return
     if record is None:
         raise _refused(f"--moved-from has no meaning: no run has written to {options.output} yet.")
-    if record.options["input"] == str(new):
-        return
     old = Path(record.options["input"])
-    if old not in (options.moved_from, options.moved_from.resolve()):
-        raise _refused(f"--moved-from {options.moved_from}: INPUT was {old}. Give that.")
+    if old not in (given, given.resolve()):
+        raise _refused(f"--moved-from {given}: INPUT was {old}. Give that.")
     if old.is_relative_to(new) or new.is_relative_to(old):
         raise _refused(f"{old} and INPUT {new} are in each other. Move the files elsewhere.")
-    log, as_read = FileLog(options.checkpoint), FilesAsRead(options.output)
     sizes, there = as_read.sizes(), list[Path]()
     for path in log.taken:
         now = Path(renamed(path, old, new))
@@ -56,18 +64,6 @@ def move_input(options: RunOptions, note: Note) -> None:
         f"INPUT was {old} before. It holds {len(there):,} of the {len(log.taken):,} files that "
         "were read, under their names. Any that have other names now are read again."
     )
-
-
-def check_moved(options: RunOptions, log: FileLog) -> None:
-    """Refuse names of files that are not in INPUT: a run that was to change them was killed."""
-    folder = str(options.input).rstrip("/") + "/"
-    for path in log.taken:
-        if not f"{path}/".startswith(folder):
-            raise _refused(
-                f"An earlier run took {path}, which is not in INPUT {options.input}. A run with "
-                "--moved-from ended before all names were changed: run again with the INPUT and "
-                "the --moved-from of then."
-            )
 
 
 def _refused(text: str) -> ConfigError:

@@ -70,12 +70,14 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
         Where a file that they should be read from cannot be read.
     """
     from pyspark.errors import ParseException
-    from pyspark.sql.types import StructType
 
     reader = spark.read.format(files.file_format)
     if files.file_format == "csv" and options.infer:
         reader = reader.option("inferSchema", "true")
     reader = reader.options(**read_settings(options, files))
+    if files.file_format == "json" and options.bad_records != "error":
+        # As for PERMISSIVE, but no column is added.
+        reader = reader.option("mode", "DROPMALFORMED")
     if options.schema is not None:
         try:
             reader = reader.schema(options.schema)
@@ -109,7 +111,6 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             remedy="bad-records",
         ) from None
     if files.file_format == "json" and options.schema is None:
-        schema = StructType([field for field in schema.fields if field.name != CORRUPT])
         schema = exact_columns(schema, options, files, files.paths)
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
