@@ -46,6 +46,11 @@ def test_another_order_takes_a_query_for_each_micro_batch() -> None:
     assert stretches(FileOrder(), 4, **times) == ["abcd"]
 
 
+def test_spark_compares_names_as_java_has_them_in_a_uri() -> None:
+    for first, second in (("\uff21", "\U0001f600"), ("a b", "a!"), ("ab", "a\u3000")):
+        assert stretches(FileOrder(), 1, **{second: 9, first: 9}) == [first, second]
+
+
 def test_a_query_lists_no_more_than_its_reports_bear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_order, "_LISTED", 4)
     times = dict.fromkeys("abcdefg", 1_000)
