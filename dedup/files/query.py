@@ -218,13 +218,15 @@ def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructFiel
     reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
     # As Spark listed them. Its columns `length` and `modificationTime` are of when a task looks: a
     # file that was emptied meanwhile would be passed over, and never be read again.
-    listed_size = F.col("_metadata.file_size")
-    files = reader.load(source.place).where(listed_size > 0)
+    files = reader.load(source.place)
+    metadata = files.metadataColumn("_metadata")  # also if a folder names such a column
+    listed_size = metadata["file_size"]
+    files = files.where(listed_size > 0)
     shown = [F.col("`" + f.name.replace("`", "``") + "`") for f in folders]
     splits = files.select(
         "path",
         listed_size.alias("size"),
-        F.unix_millis("_metadata.file_modification_time").alias("mtime_ms"),
+        F.unix_millis(metadata["file_modification_time"]).alias("mtime_ms"),
         F.ceil(listed_size / SPLIT_BYTES).cast("int").alias("count"),
         F.current_timestamp().alias("now"),
         *([F.struct(*shown).alias("folders")] if shown else []),

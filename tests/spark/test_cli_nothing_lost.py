@@ -379,6 +379,16 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     row = text.replace('"1"', "1").replace('"2"', "2")
     assert row == '{"id":"a","_metadata":1,"_corrupt_record":2}\n'
     path.unlink()
+    lines = job.files.text("lines/value=1/1.csv", "id\na\n").parent.parent
+    lines_into = {"input": lines, "output": job.output.with_name("lines")}
+    assert "Give --schema" in job.fails(**lines_into).message
+    job(**lines_into, schema="id STRING, value INT")
+    assert job.rows(folder=lines_into["output"]) == [("a", "1")]
+    (job.files.folder / "parquet" / "_metadata=m").mkdir(parents=True)
+    job.files.table("parquet/_metadata=m/1.parquet", pa.table({"id": ["a"]}))
+    job.output = job.output.with_name("tables")
+    job(input=job.files.folder / "parquet", output=job.output)
+    assert job.rows("parquet") == [("a", "m")]
     for name, bad in (("__dedup_corrupt", "error"), ("__Dedup_text", "skip")):
         job.files.text("reserved/csv/1.csv", f"id,{name}\na,1\n")
         job.files.text("reserved/json/1.json", f'{{"id":"a","{name}":1}}\n{{"id":"b"}}\n')

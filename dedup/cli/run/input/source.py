@@ -91,6 +91,11 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
             f"INPUT {options.input} holds no {files.file_format} files to read the columns from; "
             "add files, or give --schema."
         )
+    elif files.file_format == "csv" and "value" in files.folder_columns:
+        raise ConfigError(
+            "INPUT has folders value=..., which Spark takes for the lines of a CSV file when it "
+            "looks for columns. Give --schema, or rename the folders."
+        )
     try:
         if files.file_format == "csv" and options.schema is None and not options.infer:
             schema = _header(reader, files)
