@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dedup.cli.run.observed import observed_so_far
@@ -15,19 +16,13 @@ if TYPE_CHECKING:
 _ORDERS = {"time": "modification times", "name": "names"}
 
 
+@dataclass(slots=True)
 class LateShare:
-    """Compares the late records of a run with ``--max-late``.
+    """Compares the late records of a run with ``--max-late``."""
 
-    Parameters
-    ----------
-    spark : SparkSession
-    options : RunOptions
-    """
-
-    def __init__(self, spark: SparkSession, options: RunOptions) -> None:
-        self._spark = spark
-        self._options = options
-        self._counts: dict[int, tuple[int, int]] = {}
+    spark: SparkSession
+    options: RunOptions
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def check(self, batch_id: int) -> None:
         """Refuse to publish a micro-batch with which too many records of the run are late.
@@ -37,11 +32,11 @@ class LateShare:
         DataError
             With their number, and what to do.
         """
-        if batch_id in published_batches(self._options.output):
+        if batch_id in published_batches(self.options.output):
             return
-        found = observed_so_far(self._spark, self._options.checkpoint, "dedup")
-        self._counts[batch_id] = found.get("late", 0), found.get("records_in", 0)
-        late, records = map(sum, zip(*self._counts.values(), strict=True))
+        found = observed_so_far(self.spark, self.options.checkpoint, "dedup")
+        self.counts[batch_id] = found.get("late", 0), found.get("records_in", 0)
+        late, records = map(sum, zip(*self.counts.values(), strict=True))
         told = self.of(late, records)
         if told is not None:
             raise DataError(
@@ -53,7 +48,7 @@ class LateShare:
 
     def of(self, late: int, records: int) -> str | None:
         """Say that too many records are late, why, and what to do; None if they are not."""
-        options = self._options
+        options = self.options
         if 100 * late <= options.max_late * records:
             return None
         other = " --order-files name," if options.order_files == "time" else ""

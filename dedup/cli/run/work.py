@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,13 +136,7 @@ def _queries(
     spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog, note: Note
 ) -> Iterator[FilesQuery]:
     """Yield the queries that read the new files in their order, each to be run to its end."""
-    ahead, told = taken.ahead(job.files.stamps), set[str]()
-
-    def once(text: str) -> None:
-        if text not in told:
-            told.add(text)
-            note(text)
-
+    ahead, once = taken.ahead(job.files.stamps), cache(note)
     # The first query begins with the files of a micro-batch that is yet to be committed.
     begun = [path for path in ahead if path in taken.taken]
     new = {path: job.files.stamps[path].mtime_ms for path in ahead if path not in taken.taken}

@@ -134,11 +134,6 @@ class FileLog:
         return [Path(path) for path, taken in self.taken.items() if begin < taken.batch <= end]
 
 
-def renamed(path: str, old: Path, new: Path) -> str:
-    """Return the new path of a file whose folder was moved; any other path unchanged."""
-    return str(new / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
-
-
 def java_path(path: str) -> str:
     """Return a path as Java has it in a URI."""
     return _JAVA.sub(lambda one: quote(one[0], safe=""), path)

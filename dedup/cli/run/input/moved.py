@@ -10,7 +10,7 @@ from dedup.cli.run.input.rewritten import FilesAsRead
 from dedup.cli.run.output_folder import Record
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
-from dedup.spark.driver.file_log import FileLog, renamed
+from dedup.spark.driver.file_log import FileLog
 
 
 def move_input(options: RunOptions, note: Note) -> None:
@@ -46,7 +46,8 @@ def move_input(options: RunOptions, note: Note) -> None:
         raise _refused(f"{old} and INPUT {new} are in each other. Move the files elsewhere.")
     sizes, there = as_read.sizes(), list[Path]()
     for path in log.taken:
-        now = Path(renamed(path, old, new))
+        now = Path(path)
+        now = new / now.relative_to(old) if now.is_relative_to(old) else now
         if not now.is_file():
             continue
         there.append(now)
