@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dedup import kernel
-from dedup.core.duration import format_ms
+from dedup.core.duration import MS_PER_UNIT, format_ms
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, shards_of
@@ -158,8 +158,8 @@ class Demand:
     def interval_text(self) -> str:
         """How far micro-batches are apart, and whether that is assumed, for people."""
         assumed = "" if self.batch_known else " (assumed: give --batch)"
-        rounded_ms = round(self.batch_ms, -3) if self.batch_ms >= 10_000 else self.batch_ms
-        return f"a micro-batch every {format_ms(rounded_ms)}{assumed}"
+        step_ms = next((ms for ms in reversed(MS_PER_UNIT.values()) if self.batch_ms >= 10 * ms), 1)
+        return f"a micro-batch every {format_ms(round(self.batch_ms / step_ms) * step_ms)}{assumed}"
 
     @property
     def records_per_s(self) -> float:

@@ -307,7 +307,11 @@ def test_the_interval_of_micro_batches_is_told_and_whether_it_is_assumed() -> No
     told = words.title(demand(batch_ms=60_000))
     assumed = "a micro-batch every 1 minute (assumed: give --batch)"
     assert told.endswith(f"2 shards on 2 cores, {assumed}")
-    assert words.title(demand(batch_ms=10_321, batch_known=True)).endswith("every 10 seconds")
+    for batch_ms, every in (
+        (9_321, "9321 milliseconds"), (10_321, "10 seconds"), (601_000, "10 minutes"),
+        (2_840_904_000, "33 days"),
+    ):  # fmt: skip
+        assert words.title(demand(batch_ms=batch_ms, batch_known=True)).endswith(f"every {every}")
 
 
 def test_memory_that_was_scaled_up_is_not_said_to_be_measured() -> None:
@@ -348,6 +352,7 @@ def test_the_table_marks_and_dims() -> None:
     assert str(lines[3].style) == "dim"
     assert max(len(line.plain) for line in lines) <= 100
     assert "as the query tells, or given" in lines[-1].plain
+    assert lines[-1].plain.endswith("K, M: KiB, MiB")
     assert len(lines[0].plain) == len(lines[1].plain)
 
 

@@ -49,9 +49,8 @@ def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
         style = {"recommended": "bold green", "dominated": "dim"}.get(what, "")
         yield Text(f"{mark} {line}", style=style)
     now = "as the query tells, or given" if running else "as given, else the defaults"
-    yield from _wrapped(
-        f"> recommended  * {now}  dim: another is as fast and as small, or better", width
-    )
+    dim = "dim: another is as good or better"
+    yield from _wrapped(f"> recommended  * {now}  {dim}  K, M: KiB, MiB", width)
     if left_out:
         yield from _wrapped(
             f"A wider terminal, --json and --html show {', '.join(left_out)}.", width
