@@ -288,9 +288,8 @@ def _guess(root: Path, kinds: Counter[str | None]) -> str:
     if len(formats) == 1:
         return next(iter(formats))
     if not formats:
-        raise ConfigError(
-            f"INPUT {root} holds no file named as csv, json, parquet or orc; give --format."
-        )
+        named = "file named as csv, json, parquet or orc; give --format" if kinds else "files"
+        raise ConfigError(f"INPUT {root} holds no {named}.")
     found = " and ".join(f"{count} {kind}" for kind, count in sorted(formats.items()))
     raise ConfigError(f"INPUT {root} holds {found} files; give --format, or a folder of one kind.")
 
