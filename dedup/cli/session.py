@@ -179,6 +179,8 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.files.ignoreMissingFiles": "false",
         # Else a row that is too short or too long goes unnoticed where not all columns are read.
         "spark.sql.csv.parser.columnPruning.enabled": "false",
+        # Spark's own list lacks windows-1252, in which Excel writes.
+        "spark.sql.legacy.javaCharsets": "true",
         # Folder names such as code=007 stay as they are.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         # Spark's default, INT96, loses years before 1677 and after 2262 in most other readers.

@@ -30,7 +30,7 @@ def told(folder: Path, data: str | bytes, name: str = "a.csv", **settings: str) 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(module, "_BLOCK_BYTES", block_bytes)
             try:
-                counted.append(CsvRecords(settings).count(path))
+                counted.append(CsvRecords(settings).count(path).rows)
             except DataError as error:
                 counted.append(str(error).partition(".csv ")[2])
     assert counted[0] == counted[1], "Records reach over the ends of blocks."
@@ -116,8 +116,21 @@ def test_wide_text(tmp_path: Path) -> None:
     assert told(tmp_path, text.encode("utf-16-le"), encoding="UTF-16LE", linesep="\n") == 1
     said = str(told(tmp_path, text.encode("utf-16-le")[:-5], encoding="UTF-16LE", multiline="true"))
     assert "not UTF-16-LE" in said
-    with pytest.raises(ConfigError, match="encoding=no-such: text in it cannot be checked"):
-        told(tmp_path, text, encoding="no-such")
+    for name in ("no-such", "Shift_JIS"):
+        with pytest.raises(ConfigError, match=f"encoding={name}: text in it cannot be checked"):
+            told(tmp_path, text, encoding=name)
+
+
+def test_a_record_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 8)
+    path, long = tmp_path / "a.csv", "x" * 109
+    for record in (long, f'"{long}"', '"' + "x\n" * 109 + '"'):
+        path.write_text(f"id\na\n{record}\nb\n")
+        with pytest.raises(DataError, match=r"a\.csv cannot be read: line 3 is a record of more"):
+            CsvRecords({"multiline": "true"}).count(path)
+    path.write_text("id,x\n" * 101)
+    assert CsvRecords({}).count(path).rows == 101
 
 
 def test_lines_that_spark_would_skip(tmp_path: Path) -> None:
@@ -132,17 +145,21 @@ def test_line_ends_of_several_kinds(tmp_path: Path) -> None:
     def said(text: str, **settings: str) -> str:
         return str(told(tmp_path, text, **settings)).partition(". ")[0]
 
-    ends = "ends line 2 with CR LF, and its first line with LF: Spark takes one kind of line end"
+    ends = "has CR within line 2, and its first line ends with LF: readers differ in where the"
     assert said("id,x\na,1\r\nb,2\n", multiline="true").startswith(ends)
-    assert "line 3 with LF, and" in said("id,x\r\na,1\r\nb,2\n", multiline="true")
+    assert "LF within line 3, and" in said("id,x\r\na,1\r\nb,2\n", multiline="true")
     # Spark looks for the first one in quotes as well.
-    assert "ends line 2 with CR LF" in said('id,"x\ny"\r\na,1\r\n', multiline="true")
+    assert "has CR within line 2" in said('id,"x\ny"\r\na,1\r\n', multiline="true")
     assert told(tmp_path, 'id,x\r\n"a\nb",1\r\n', multiline="true") == 1
     text = 'id,x\r\na,1\r\n"a\r\nb",1\r\n'
     assert said(text, multiline="true").startswith("has CR LF within a value in line 3, which")
     assert told(tmp_path, text, multiline="true", linesep="\r\n") == 2
-    assert "has a CR alone, where Spark ends" in said("id,x\na,1\rb,2\n")
-    assert told(tmp_path, "id,x\na,1\r\nb,2\n") == 2
+    for text in ("id,x\na,1\rb,2\n", 'id,x\na,"1\r2"\n'):
+        assert said(text).startswith(ends)
+    assert "LF within line 2" in said("id,x\ra,1\nb,2\r")
+    # Lines end with LF and with CR LF, or with what Windows makes of CR LF.
+    for text in ("id,x\na,1\r\nb,2\n", "id,x\r\r\na,1\r\r\nb,2\r\r\n"):
+        assert told(tmp_path, text) == 2
 
 
 def test_a_nul_beside_quotes(tmp_path: Path) -> None:
@@ -150,6 +167,7 @@ def test_a_nul_beside_quotes(tmp_path: Path) -> None:
     for multiline in ("true", "false"):
         said = str(told(tmp_path, 'id,x\n"a\0""b",1\n', multiline=multiline))
         assert said.startswith("has a NUL in the record of line 2, which Spark loses")
+    assert "has a NUL" in str(told(tmp_path, "id,x\n\0a,1\n", quote=""))
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
@@ -159,7 +177,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="zlib"):
         CsvRecords({}).count(tmp_path / "a.csv.gz")
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"id\na\n") + gzip.compress(b"b\n"))
-    assert CsvRecords({"header": "true"}).count(tmp_path / "b.csv.gz") == 2
+    assert CsvRecords({"header": "true"}).count(tmp_path / "b.csv.gz").rows == 2
 
 
 def test_a_request_to_stop_ends_the_look(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,8 @@ from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.input_files import InputFiles, folded, is_true
+from dedup.cli.run.input.file_columns import open_text
+from dedup.cli.run.input.input_files import InputFiles, folded, is_true, separator
 from dedup.cli.run.input.json_input import FILE, TEXT, named_column
 from dedup.cli.run.input.source import InputColumns, read_files, read_settings
 from dedup.cli.run.observed import observed_so_far
@@ -229,10 +229,10 @@ def _line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
 def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
     """The values of a line of CSV, in whichever way it is written."""
     text = line.decode(settings.get("encoding", settings.get("charset", "utf-8")), "replace")
-    separator = settings.get("sep", settings.get("delimiter", ","))
     with suppress(csv.Error, TypeError, StopIteration):
         mark = settings.get("quote", '"') or None
-        return BETWEEN.join(next(csv.reader([text], delimiter=separator, quotechar=mark))).encode()
+        values = next(csv.reader([text], delimiter=separator(settings), quotechar=mark))
+        return BETWEEN.join(values).encode()
     return line
 
 
@@ -248,8 +248,8 @@ def _place(path: Path, reason: str) -> str:
 def _first_lines(path: Path) -> list[bytes]:
     """The lines at the beginning of a file, or none if it cannot be read."""
     try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as handle:
-            text = handle.read(_SEARCHED_BYTES)
-    except (OSError, EOFError):
+        with open_text(path) as stream:
+            text = stream.read(_SEARCHED_BYTES)
+    except (OSError, pa.ArrowException):
         return []
     return _LINE_END.split(text.removeprefix(b"\xef\xbb\xbf"))

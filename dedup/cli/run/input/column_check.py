@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,10 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal
 from dedup.cli.run.input import file_columns
-from dedup.cli.run.input.csv_records import CsvRecords
+from dedup.cli.run.input.csv_records import Counted, CsvRecords
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.input_files import Stamp, folded, stamp_of
-from dedup.cli.run.input.long_records import refuse_long_records
+from dedup.cli.run.input.input_files import Stamp, folded, separator, stamp_of
+from dedup.cli.run.input.long_records import refuse_long_json
 from dedup.cli.run.input.schema_change import Change, changes, joined
 from dedup.cli.run.input.source import InputColumns, exact_columns
 from dedup.cli.run.job import Job
@@ -100,7 +99,7 @@ class ColumnCheck:
         self._job = job
         self._columns = columns
         self._settings = folded(job.files.reader_options | dict(job.options.read_options))
-        self._records: dict[str, int] = {}
+        self._csv: dict[str, Counted] = {}
         self._seen: dict[str, Stamp] = {}
 
     def settled(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
@@ -134,22 +133,23 @@ class ColumnCheck:
         DataError
             For the first one, with what is wrong and where.
         """
-        file_format, settings = self._job.files.file_format, self._settings
-        looks: list[Callable[[Path], None]] = [
-            partial(refuse_long_records, file_format=file_format, settings=settings)
-        ]
-        if file_format == "csv":
-            looks.append(self._count)
         fresh = [path for path in paths if str(path) not in self._published]
-        with ThreadPoolExecutor(self._job.options.cores) as pool:
-            for look in looks:
+        look = {"csv": self._counted, "json": self._refuse_long}.get(self._job.files.file_format)
+        if look is not None:
+            with ThreadPoolExecutor(self._job.options.cores) as pool:
                 for _ in pool.map(look, fresh):
                     pass
 
-    def _count(self, path: Path) -> None:
-        # Spark says what is wrong with a file that cannot be opened.
-        with suppress(OSError, pa.ArrowException):
-            self._records[str(path)] = CsvRecords(self._settings).count(path, self._stop)
+    def _refuse_long(self, path: Path) -> None:
+        refuse_long_json(path, self._settings)
+
+    def _counted(self, path: Path) -> Counted | None:
+        """Rows and header of a CSV file, None if it cannot be opened; Spark says what is wrong."""
+        # A file whose rows show already must stay as it is.
+        passed = (DataError,) if str(path) in self._published else ()
+        with suppress(OSError, pa.ArrowException, *passed):
+            self._csv[str(path)] = CsvRecords(self._settings).count(path, self._stop)
+        return self._csv.get(str(path))
 
     def records_of(self, path: Path) -> int:
         """Return the number of records in a CSV file.
@@ -159,16 +159,15 @@ class ColumnCheck:
         DataError
             If they cannot be counted.
         """
-        if str(path) not in self._records:
-            self._count(path)
-        if str(path) not in self._records:
+        counted = self._csv.get(str(path)) or self._counted(path)
+        if counted is None:
             raise DataError(
                 f"{path} is compressed in a way that only Spark can read, so its text cannot be "
                 "checked. Nothing of it was published. Put it there packed with gzip or unpacked, "
                 "and run again.",
                 remedy="bad-records",
             )
-        return self._records[str(path)]
+        return counted.rows
 
     def look_again(self, paths: Sequence[str]) -> list[Unlike]:
         """Look at files as they are now; those that have gone are left out."""
@@ -263,21 +262,19 @@ class ColumnCheck:
     def _look_csv(self, paths: Sequence[Path]) -> list[Unlike]:
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
             return []
-        separator = self._settings.get("sep", self._settings.get("delimiter", ","))
-        look = partial(file_columns.csv_header, comment=self._settings.get("comment"))
-        with ThreadPoolExecutor(self._job.options.cores) as pool:
-            headers = list(pool.map(look, paths))
+        quote = self._settings.get("quote", '"')
         own, found = self._own(), []
-        columns_of: dict[bytes, T.StructType | None] = {}
-        for path, header in zip(paths, headers, strict=True):
-            if header is None:
+        columns_of: dict[str, T.StructType | None] = {}
+        for path in paths:
+            counted = self._csv.get(str(path)) or self._counted(path)
+            if counted is None or counted.header is None:
                 continue
-            names = file_columns.plain_names(header, separator)
+            header = counted.header
+            try:
+                names = file_columns.csv_names(header, separator(self._settings), quote)
+            except ValueError as error:
+                raise _unnamed(path, str(error)) from None
             if names is None or _folded(names) != _folded(own.names):
-                quote = self._settings.get("quote", '"')
-                wrong = file_columns.header_fault(header, separator, quote)
-                if wrong is not None:
-                    raise _unnamed(path, wrong)
                 if header not in columns_of:
                     columns_of[header] = self._inferred([path])
                 columns = columns_of[header]

@@ -8,23 +8,26 @@ record is lost, without an error. So every new file is read here before Spark re
 from __future__ import annotations
 
 import codecs
-import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from dedup.cli.run.input.file_columns import open_text
-from dedup.cli.run.input.input_files import is_true
+from dedup.cli.run.input.input_files import is_true, separator
+from dedup.cli.run.input.long_records import MOST_BYTES, too_long
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 8 << 20
 _SHOWN_CHARS = 200
-_SPARK_ESCAPES = {"\\t": "\t", "\\\\": "\\"}
 #: Spark skips a line that has no character above the blank, unless values may have line ends.
 _BLANKS = "".join(map(chr, range(33)))
 #: The mark of UTF-32-LE begins like the mark of UTF-16-LE.
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+#: Encodings, by Python's names, that Java decodes in the same way.
+_CHECKED = re.compile("utf-(8|16|32)|ascii|iso8859-|koi8-|cp125")
 _LINE_ENDS = {"\r\n": "CR LF", "\r": "CR", "\n": "LF"}
 _ANY_LINE_END = re.compile("|".join(_LINE_ENDS))
 _AGAIN = "Write the file again under its name"
@@ -32,18 +35,20 @@ _NO_QUOTES = "If quotes have no meaning, give --read-option quote= with a new --
 
 
 class _Fault(Exception):
-    """What is wrong (LINE is its place), where in which text, and the way out."""
+    """What is wrong with a line, and the way out."""
 
-    def __init__(self, text: str, at: int, what: str, way: str) -> None:
-        super().__init__(what)
-        self.text = text
-        self.at = at
-        self.what = what
-        self.way = way
+
+class Counted(NamedTuple):
+    """How many rows Spark must return of a file, and its first line that is a record."""
+
+    rows: int
+    header: str | None
 
 
 class CsvRecords:
     """Counts the records of one CSV file as Spark's reader does.
+
+    A record is a line; with ``multiLine`` it ends with the first line that ends outside of quotes.
 
     Parameters
     ----------
@@ -61,26 +66,26 @@ class CsvRecords:
         self._skips_blanks = is_true(settings, "ignoreleadingwhitespace")
         self._multiline = is_true(settings, "multiline")
         self._line_end = settings.get("linesep")
-        self._comment = settings.get("comment", "")
-        mark = settings.get("quote", '"')
-        self._mark = mark if len(mark) == 1 else ""
-        separator = settings.get("sep", settings.get("delimiter", ","))
-        self._separator = _SPARK_ESCAPES.get(separator, separator)
+        #: Any of them begins a comment.
+        self._comments = tuple(settings.get("comment", ""))
+        #: Spark takes a NUL for it if none is given.
+        self._mark = settings.get("quote", '"') or "\0"
+        self._separator = separator(settings)
         self._encoding = self._checked_encoding(settings)
-        self._record = re.compile(self._pattern(settings.get("escape", '"')), re.DOTALL)
-        #: Empty until it has been seen.
-        self._end = self._line_end or ("" if self._multiline else "\n")
-        self._has_one_column: bool | None = None
+        self._line = re.compile(self._pattern(settings.get("escape", '"')))
+        #: Of the file; None until it has been seen.
+        self._end = self._line_end
+        self._number = 0
 
     def _checked_encoding(self, settings: Mapping[str, str]) -> str:
-        given = settings.get("encoding", settings.get("charset", "utf-8"))
-        try:
+        name = given = settings.get("encoding", settings.get("charset", "utf-8"))
+        with suppress(LookupError):
             name = codecs.lookup(given).name
-        except LookupError:
+        if not _CHECKED.match(name):
             raise ConfigError(
                 f"--read-option encoding={given}: text in it cannot be checked. Write the files "
                 "in UTF-8, and leave the option out."
-            ) from None
+            )
         is_wide = name.startswith(("utf-16", "utf-32"))
         if is_wide and not self._multiline and not (self._line_end and name[-2:] in ("le", "be")):
             raise ConfigError(
@@ -91,26 +96,26 @@ class CsvRecords:
         return name
 
     def _pattern(self, escape: str) -> str:
-        """Pattern of a record; its groups are the record, and how it ends.
+        """Pattern of a line without its end; its group matches a value that goes on behind it.
 
         Groups are atomic, not possessive: before Python 3.11.5 possessive ones go wrong
         (https://github.com/python/cpython/issues/106052).
         """
         between, quote = re.escape(self._separator), re.escape(self._mark)
-        ends = [self._line_end] if self._line_end else _LINE_ENDS if self._multiline else ["\n"]
-        end = "|".join(map(re.escape, ends))
-        firsts = re.escape("".join(stop[0] for stop in (self._separator, *ends)))
-        value = plain = f"(?>(?:[^{firsts}]|(?!{between}|{end})[{firsts}])*)"
-        if self._mark:
-            inside = f"[^{quote}{re.escape(escape)}]++"
-            if escape:
-                inside += f"|{quote}{quote}" if escape == self._mark else f"|{re.escape(escape)}."
-            blanks = "[ \t]*+" if self._skips_blanks else ""
-            value = f"{blanks}(?:{quote}(?>(?:{inside})*){quote}{plain}|(?!{quote}){plain})"
-        return f"((?>{value}(?:{between}{value})*))({end})"
+        first, ends = re.escape(self._separator[0]), "" if self._line_end else "\r\n"
+        plain = f"(?>(?:[^{first}{ends}]|(?!{between}){first})*)"
+        within, escaped = ("", r"[\s\S]") if self._multiline else (ends, f"[^{ends}]")
+        inside = f"[^{quote}{re.escape(escape)}{within}]++"
+        if escape:
+            of_other = rf"|{re.escape(escape)}(?:{escaped}|\Z)"
+            inside += f"|{quote}{quote}" if escape == self._mark else of_other
+        blanks = "[ \t]*+" if self._skips_blanks else ""
+        begun = f"{blanks}{quote}(?>(?:{inside})*)"
+        value = f"(?:{begun}{quote}{plain}|{blanks}(?!{quote}){plain})"
+        return f"(?>(?:{value}{between})*)(?:{value}|({begun}))"
 
-    def count(self, path: Path, stop: StopRequest | None = None) -> int:
-        """Return the number of rows that Spark must return for a file.
+    def count(self, path: Path, stop: StopRequest | None = None) -> Counted:
+        """Return the number of rows that Spark must return for a file, and its header.
 
         Parameters
         ----------
@@ -125,187 +130,134 @@ class CsvRecords:
         OSError, pyarrow.ArrowException
             If the file cannot be read.
         """
-        records, line, text, decoder, is_last = 0, 1, "", None, False
+        records, header, begin, chars, is_open = 0, None, 0, 0, False
+        mark, comments = self._mark, self._comments
+        try:
+            for lines in self._lines(path, stop):
+                for line in lines:
+                    self._number += 1
+                    is_whole = header is not None and not is_open and line[:1] > " "
+                    if is_whole and not ("\r" in line or "\n" in line or mark in line):
+                        records += not line.startswith(comments)
+                        continue
+                    if not is_open:
+                        if self._is_none(line, header):
+                            continue
+                        header = line if header is None else header
+                        records, begin, chars = records + 1, self._number, 0
+                    chars += len(line)
+                    if chars > MOST_BYTES:
+                        raise too_long(path, f"line {begin:,}")
+                    is_open = self._goes_on(line, is_open=is_open)
+            if is_open:
+                self._number = begin
+                raise self._unclosed()
+        except _Fault as fault:
+            what, way = fault.args
+            what = what.replace("LINE", f"line {self._number:,}", 1)
+            raise DataError(
+                f"{path} {what}. Nothing of it was taken. {way}.", remedy="bad-records"
+            ) from None
+        return Counted(max(records - self._has_header, 0), header)
+
+    def _lines(self, path: Path, stop: StopRequest | None) -> Iterator[list[str]]:
+        """Yield the lines of a file without their ends, in blocks."""
+        decoder, rest, is_last = None, "", False
         with open_text(path) as stream:
             while not is_last:
                 if stop is not None and stop.is_set():
                     raise KeyboardInterrupt
-                # A long record is not looked through again and again.
-                chunk = stream.read(max(_BLOCK_BYTES, len(text)))
+                chunk, fault = stream.read(_BLOCK_BYTES), None
                 is_last = not chunk
                 if decoder is None:
                     chunk = chunk.removeprefix(codecs.BOM_UTF8)
                     decoder = self._decoder(chunk)
                 try:
-                    text = self._decoded(decoder, text, chunk)
-                    found, used = self._count(text, is_last=is_last)
-                except _Fault as fault:
-                    line += fault.text.count(self._end or "\n", 0, fault.at)
-                    what = fault.what.replace("LINE", f"line {line:,}", 1)
-                    raise DataError(
-                        f"{path} {what}. Nothing of it was taken. {fault.way}.",
-                        remedy="bad-records",
-                    ) from None
-                records += found
-                line += text.count(self._end or "\n", 0, used)
-                text = text[used:]
-        return max(records - self._has_header, 0)
+                    text = rest + decoder.decode(chunk, is_last)
+                except UnicodeDecodeError as error:
+                    fault = error
+                    text = rest + error.object[: error.start].decode(error.encoding, "ignore")
+                if not (self._multiline or self._line_end):
+                    # Windows makes CR CR LF of CR LF.
+                    text = text.replace("\r\r\n", "\n").replace("\r\n", "\n")
+                # A line feed may follow.
+                whole = text if is_last or self._line_end else text.rstrip("\r")
+                if self._end is None and (found := _ANY_LINE_END.search(whole)):
+                    self._end = found[0]
+                lines = whole.split(self._end) if self._end else [whole]
+                rest = lines.pop() + text[len(whole) :]
+                yield lines
+                if fault is not None:
+                    self._number += 1
+                    raise _Fault(
+                        f"has bytes in LINE that are not {self._encoding.upper()}: "
+                        f"{fault.object[fault.start : fault.end].hex(' ')}",
+                        f"{_AGAIN} in that encoding. Or give, with a new --output, --read-option "
+                        "encoding=... with the encoding that the files have",
+                    )
+                if len(rest) > MOST_BYTES:
+                    raise too_long(path, f"line {self._number + 1:,}")
+        if rest:
+            yield [rest]
 
-    def _decoder(self, start: bytes) -> codecs.IncrementalDecoder | io.IncrementalNewlineDecoder:
-        """Return what decodes as Java does, and makes LF of line ends if Spark does."""
+    def _decoder(self, start: bytes) -> codecs.IncrementalDecoder:
+        """Return what decodes as Java does."""
         encoding = self._encoding
         if encoding in ("utf-16", "utf-32") and not start.startswith(_WIDE_MARKS):
             encoding += "-be"
-        decoder = codecs.getincrementaldecoder(encoding)()
-        if self._multiline or self._line_end:
-            return decoder
-        return io.IncrementalNewlineDecoder(decoder, translate=True)
+        return codecs.getincrementaldecoder(encoding)()
 
-    def _decoded(
-        self,
-        decoder: codecs.IncrementalDecoder | io.IncrementalNewlineDecoder,
-        text: str,
-        chunk: bytes,
-    ) -> str:
-        try:
-            text += decoder.decode(chunk, not chunk)
-        except UnicodeDecodeError as error:
-            text += error.object[: error.start].decode(error.encoding, "ignore")
+    def _is_none(self, line: str, header: str | None) -> bool:
+        """Whether Spark makes no row of a line."""
+        if not line or line.startswith(self._comments):
+            return True
+        if line.strip(_BLANKS) or (self._multiline and not self._skips_blanks):
+            return False
+        has_values = self._separator in line or self._separator not in (header or self._separator)
+        if has_values and not self._multiline:
             raise _Fault(
-                text,
-                len(text),
-                f"has bytes in LINE that are not {self._encoding.upper()}: "
-                f"{error.object[error.start : error.end].hex(' ')}",
-                f"{_AGAIN} in that encoding. Or give, with a new --output, --read-option "
-                "encoding=... with the encoding that the files have",
-            ) from None
-        seen = getattr(decoder, "newlines", None)
-        if isinstance(seen, tuple) and "\r" in seen:
-            raise _Fault(
-                text,
-                len(text),
-                "has a CR alone, where Spark ends the record, although other lines end with LF",
-                f"{_AGAIN} with one kind of line end. If the CR belongs to a value in quotes, give "
-                "--read-option multiLine=true with a new --output",
+                "has nothing but blanks and separators in LINE, which Spark would skip",
+                "Remove the line from the file, or put its values in quotes",
             )
-        return text
+        return True
 
-    def _count(self, text: str, *, is_last: bool) -> tuple[int, int]:
-        """Return the number of records, and of the characters that they take."""
-        if text.endswith("\r") and not is_last:
-            # A line feed may follow.
-            text = text[:-1]
-        if not self._end:
-            found = _ANY_LINE_END.search(text)
-            if found is None and not is_last:
-                return 0, 0
-            self._end = found[0] if found else "\n"
-        if is_last and text and not text.endswith(self._end):
-            text += self._end
-        is_whole = is_last or not self._multiline
-        if is_whole:
-            text = text[: text.rfind(self._end) + len(self._end)] if self._end in text else ""
-        if self._has_one_column is None:
-            first = next(filter(self._is_record, text.split(self._end)), self._separator)
-            self._has_one_column = self._separator not in first
-        records = at = 0
-        while at < len(text):
-            lines, used = self._count_lines(text, at)
-            records += lines
-            at += used
-            if self._comment and text.startswith(self._comment, at):
-                used = text.find(self._end, at) + len(self._end) - at
-                if used > 0:
-                    at += used
-                    continue
-            found = self._record.match(text, at)
-            if found is None:
-                if is_whole and at < len(text):
-                    raise self._unclosed(text, at)
-                break
-            self._check(found)
-            records += self._is_record(found[1])
-            at = found.end()
-        return records, at
-
-    def _count_lines(self, text: str, begin: int) -> tuple[int, int]:
-        """As `_count`, up to the first line with quotes: each line is a record, or none."""
-        mark = text.find(self._mark, begin) if self._mark else -1
-        end = text.rfind(self._end, begin, mark if mark >= 0 else len(text))
-        plain = text[begin : max(end, begin) + len(self._end)] if end >= 0 else ""
-        if not self._line_end and self._multiline:
-            ends = plain.count("\r") + plain.count("\n")
-            if plain.count(self._end) * len(self._end) != ends:
-                return 0, 0
-        lines = plain.split(self._end)[:-1]
-        records = len(lines)
-        for number, line in enumerate(lines):
-            # Others have a character above the blank.
-            if line[:1] <= " " or line.startswith(self._comment or " "):
-                records -= not self._is_record(line)
-                if self._is_lost(line):
-                    raise _Fault(
-                        text,
-                        begin + len(self._end.join(lines[: number + 1])),
-                        "has nothing but blanks and separators in LINE, which Spark would skip",
-                        "Remove the line from the file, or put its values in quotes",
-                    )
-        return records, len(plain)
-
-    def _check(self, found: re.Match[str]) -> None:
-        """Refuse a record of which Spark would make another."""
-        record, end = found.groups()
-        text, at = found.string, found.start()
-        if self._mark in record and "\0" in record and self._mark:
+    def _goes_on(self, line: str, *, is_open: bool) -> bool:
+        """Whether a value goes on behind a line, which begins within one if it is open."""
+        if "\0" in line and (is_open or self._mark in line):
             raise _Fault(
-                text,
-                at,
                 "has a NUL in the record of LINE, which Spark loses beside quotes",
                 f"{_AGAIN} without it. {_NO_QUOTES}",
             )
-        if not self._multiline and self._end in record:
-            raise self._unclosed(text, at)
-        if self._line_end or not self._multiline:
-            return
-        if end != self._end:
+        found = self._line.fullmatch(self._mark + line if is_open else line)
+        if found is None:
+            other, first = _ANY_LINE_END.findall(line)[0], self._end or "\n"
             raise _Fault(
-                text,
-                found.start(2),
-                f"ends LINE with {_LINE_ENDS[end]}, and its first line with "
-                f"{_LINE_ENDS[self._end]}: Spark takes one kind of line end for a whole file",
-                f"{_AGAIN} with one kind of line end",
+                f"has {_LINE_ENDS[other]} within LINE, and its first line ends with "
+                f"{_LINE_ENDS[first]}: readers differ in where the record ends",
+                f"{_AGAIN} with one kind of line end. If it belongs to a value in quotes, give "
+                "--read-option multiLine=true with a new --output",
             )
-        if end != "\n" and end in record:
+        if found[1] is None:
+            return False
+        if not self._multiline:
+            raise self._unclosed(line)
+        if self._end != "\n" and self._end and not self._line_end:
             raise _Fault(
-                text,
-                text.index(end, at),
-                f"has {_LINE_ENDS[end]} within a value in LINE, which Spark would change to LF, "
-                "because the file's lines end so",
+                f"has {_LINE_ENDS[self._end]} within a value in LINE, which Spark would change to "
+                "LF, because the file's lines end so",
                 f"{_AGAIN} with LF at the end of its records. Or give, with a new --output, "
                 "--read-option lineSep=$'\\r\\n'",
             )
+        return True
 
-    def _is_record(self, line: str) -> bool:
-        """Whether Spark makes a row of a line."""
-        if not line or (self._comment and line.startswith(self._comment)):
-            return False
-        may_be_blank = self._multiline and not self._skips_blanks
-        return may_be_blank or bool(line.strip(_BLANKS))
-
-    def _is_lost(self, line: str) -> bool:
-        """Whether Spark skips a line that has values."""
-        has_values = self._has_one_column or self._separator in line
-        return bool(line) and not self._multiline and not line.strip(_BLANKS) and has_values
-
-    def _unclosed(self, text: str, at: int) -> _Fault:
+    def _unclosed(self, line: str = "") -> _Fault:
         what = "has a value in quotes without an end in LINE"
         way = "Correct the file under its name: within a value in quotes, a quote is doubled"
         if not self._multiline:
-            line = text[at:].partition(self._end)[0][:_SHOWN_CHARS]
-            shown = "".join(c if c.isprintable() else "\ufffd" for c in line)
+            shown = "".join(c if c.isprintable() else "\ufffd" for c in line[:_SHOWN_CHARS])
             what += f", where Spark ends the record: {shown}"
             way += (
                 ". Or give, with a new --output, --read-option multiLine=true if values have line "
                 "ends"
             )
-        return _Fault(text, at, what, f"{way}. {_NO_QUOTES}")
+        return _Fault(what, f"{way}. {_NO_QUOTES}")

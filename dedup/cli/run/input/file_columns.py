@@ -27,8 +27,6 @@ _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
 _LONGEST_BLANKS = 64
 NO_FAULT = "Spark does not know its columns"
 _BLOCK_BYTES = 8 << 20
-_HEADER_BYTES = 64 << 10
-_LONGEST_HEADER_BYTES = 1 << 20
 #: What Hadoop unpacks, and pyarrow does not.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
 
@@ -170,49 +168,27 @@ def are_known(names: Names, known: T.DataType) -> bool:
     return all(name in fields and are_known(inner, fields[name]) for name, inner in names.items())
 
 
-def csv_header(path: Path, comment: str | None) -> bytes | None:
-    """First line of a file that is neither blank nor a comment; None where there is none."""
-    text = b""
-    mark = comment.encode() if comment else None
-    try:
-        with open_text(path) as stream:
-            while len(text) < _LONGEST_HEADER_BYTES:
-                chunk = stream.read(_HEADER_BYTES)
-                text += chunk
-                *lines, last = text.split(b"\n")
-                for line in lines if chunk else [*lines, last]:
-                    if line.strip() and not (mark and line.startswith(mark)):
-                        return bytes(line.rstrip(b"\r"))
-                if not chunk:
-                    return None
-    except (OSError, pa.ArrowException):
-        return None
-    return text
+def csv_names(header: str, separator: str, quote: str) -> list[str] | None:
+    """Return the names in a header, or None if only Spark can tell.
 
-
-def plain_names(header: bytes, separator: str) -> list[str] | None:
-    """Names in a header that needs no CSV reader, None where it does."""
-    try:
-        text = header.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return None
-    return None if '"' in text or "'" in text or "\\" in text else text.split(separator)
-
-
-def header_fault(header: bytes, separator: str, quote: str) -> str | None:
-    """Say which column of a header has no name of its own, None where all have one."""
+    Raises
+    ------
+    ValueError
+        If a column has no name of its own, with what is wrong.
+    """
     if len(separator) != 1 or len(quote) != 1:
         return None
-    text = header.decode("utf-8-sig", errors="replace")
     try:
-        (names,) = csv.reader([text], delimiter=separator, quotechar=quote)
+        (names,) = csv.reader([header], delimiter=separator, quotechar=quote)
     except (ValueError, csv.Error):
         return None
     if "" in names:
-        return f"has no name for column {names.index('') + 1}"
+        raise ValueError(f"has no name for column {names.index('') + 1}")
     folded = [name.lower() for name in names]
     repeated = [name for at, name in enumerate(names) if name.lower() in folded[:at]]
-    return f"has two columns named {repeated[0]!r}" if repeated else None
+    if repeated:
+        raise ValueError(f"has two columns named {repeated[0]!r}")
+    return names
 
 
 def fault(path: Path, file_format: str) -> str:

@@ -306,3 +306,9 @@ def folded(settings: Mapping[str, str]) -> dict[str, str]:
 def is_true(settings: Mapping[str, str], name: str) -> bool:
     """Whether an option of Spark's reader is on, by its name in lower case."""
     return settings.get(name, "").lower() == "true"
+
+
+def separator(settings: Mapping[str, str]) -> str:
+    """Return what stands between the values of a CSV record, by options in lower case."""
+    given = settings.get("sep", settings.get("delimiter", ","))
+    return {"\\t": "\t", "\\\\": "\\"}.get(given, given)
