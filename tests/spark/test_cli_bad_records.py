@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 from pathlib import Path
@@ -77,6 +78,13 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     }
     assert (done.figures.bad, done.figures.counts["records_in"]) == (3, 3)
     assert [row[0] for row in job.rows()] == ["a", "b", "f"]
+
+
+def test_the_line_is_told_of_packed_files_with_tabs(job: Job) -> None:
+    path = job.files.text("1.csv.bz2", "")
+    path.write_bytes(bz2.compress(b"id\tn\na\t1\nb\tx\n"))
+    options = {"schema": "id STRING, n INT", "read_options": (("sep", "\\t"),)}
+    assert "It is line 3: b\tx." in job.fails(file_format="csv", **options).message
 
 
 def test_json(job: Job, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DecimalType, StructField, StructType
 
 #: Column of all values of a record, with `BETWEEN` between them.
 KEY = f"{HELPER_PREFIX}key"
@@ -30,8 +30,10 @@ _FORM = ("sep", "delimiter", "quote", "escape")
 #: Options of the reader that give a text its meaning.
 _MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
 BETWEEN = "\x1f"
-_DECIMAL = r"^[+-]?(\d*|\d{1,3}(?:,\d{3})+)(?:\.(\d*))?(?:[eE]([+-]?\d{1,3}))?$"
-_NO_DECIMAL = r"^(?:.{1000}.*|.*[eE][+-]?\d{4,}.*)$"
+#: Java takes minutes for a number of many digits, or with a large exponent.
+_NUMBER = (
+    r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.(\d{0,500}))?(?:[eE]([+-]?\d\d?))?$"
+)
 _DATE = r"^\s*[+-]?\d{4,7}(-\d{1,2}){0,2}\s*$"
 #: A time alone would be one of today.
 _TIME = r"^\s*[+-]?\d{4}"
@@ -158,20 +160,17 @@ def _parsed(typed: Sequence[StructField], settings: Mapping[str, str]) -> Column
     from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
-    texts = []
-    for field in typed:
-        # A control character has a place in none of these types, but would end the line.
-        text = fn.regexp_replace(named_column(field.name), r"[\x00-\x1f]", "?")
-        if isinstance(field.dataType, T.DecimalType):
-            # Java takes minutes for a number of many digits, or with a large exponent.
-            text = fn.regexp_replace(text, _NO_DECIMAL, "?")
-        texts.append(fn.coalesce(text, fn.lit("")))
-    ddl = ", ".join(f"_{at} {field.dataType.simpleString()}" for at, field in enumerate(typed))
+    # A control character has a place in none of these types, but would end the line.
+    columns = [fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in typed]
+    texts = [fn.coalesce(text, fn.lit("")) for text in columns]
+    own = T.IntegralType, T.DecimalType
+    kinds = ["STRING" if isinstance(k := f.dataType, own) else k.simpleString() for f in typed]
+    ddl = "".join(f", _{at} {kind}" for at, kind in enumerate(kinds))
     # The first value keeps the line from being empty.
     line = fn.concat_ws(BETWEEN, fn.lit("_"), *texts)
     options = {name: settings[name] for name in _MEANING if name in settings}
     options |= {"sep": BETWEEN, "quote": "", "mode": "PERMISSIVE"}
-    return fn.from_csv(line, f"_ STRING, {ddl}", options)
+    return fn.from_csv(line, f"_ STRING{ddl}", options)
 
 
 def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Column]:
@@ -186,7 +185,13 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
         if isinstance(kind, T.BinaryType):
             value = text.cast("binary")
         elif isinstance(kind, T.DecimalType):
-            value = fn.when(_has_scale(text, kind.scale), value)
+            value = _number(text, kind)
+        elif isinstance(kind, T.IntegralType):
+            whole = _number(text, T.DecimalType(38, 0)).try_cast(kind)
+            value = fn.when(~text.contains(","), whole)
+        elif isinstance(kind, T.FractionalType):
+            # A number that is too large is not infinite.
+            value = fn.when(~(text.rlike("[0-9]") & (fn.abs(value) == float("inf"))), value)
         elif isinstance(kind, T.DateType):
             value = fn.when(_is_day(text, settings.get("dateformat")), value)
         elif isinstance(kind, (T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)):
@@ -195,16 +200,15 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
     return values
 
 
-def _has_scale(text: Column, scale: int) -> Column:
-    """Whether a decimal text has no digit but zeros behind that many decimals."""
+def _number(text: Column, kind: DecimalType) -> Column:
+    """Return a number as a DECIMAL; null if it has more digits."""
     from pyspark.sql import functions as fn
 
-    whole, fraction, exponent = (fn.regexp_extract(text, _DECIMAL, n) for n in (1, 2, 3))
-    digits = fn.concat(whole, fraction)
-    significant = fn.regexp_replace(digits, "0*$", "")
-    decimals = fn.length(fraction) + fn.length(significant) - fn.length(digits)
+    fraction, exponent = (fn.regexp_extract(text, _NUMBER, n) for n in (1, 2))
+    decimals = fn.length(fn.rtrim(fraction, fn.lit("0")))
     shift = fn.coalesce(exponent.try_cast("int"), fn.lit(0))
-    return text.rlike(_DECIMAL) & ((decimals - shift <= scale) | (significant == ""))
+    fits = text.rlike(_NUMBER) & (decimals - shift <= kind.scale)
+    return fn.when(fits, fn.replace(text, fn.lit(","), fn.lit("")).try_cast(kind))
 
 
 def _is_day(text: Column, pattern: str | None) -> Column:
