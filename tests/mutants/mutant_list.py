@@ -728,8 +728,8 @@ MUTANTS = (
     _mutant(
         "a decimal of CSV is rounded to fit its column",
         "cli/run/input/csv_values.py",
-        "return text.rlike(_DECIMAL) & ((decimals - shift <= scale) | (significant == \"\"))",
-        "return text.rlike(_DECIMAL)",
+        "fits = text.rlike(_NUMBER) & (decimals - shift <= kind.scale)",
+        "fits = text.rlike(_NUMBER)",
         "spark/test_values.py",
     ),
     _mutant(
