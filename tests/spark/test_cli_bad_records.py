@@ -143,12 +143,12 @@ def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     assert job().written_again == (str(path),)
 
 
-@pytest.mark.parametrize(("name", "text"), [("1.csv", "id,t\na,soon\n"), ("1.csv", "id,t\na,\n")])
-def test_a_time_that_is_none(job: Job, name: str, text: str) -> None:
-    job.files.text(name, text)
+@pytest.mark.parametrize("time", ["soon", "10:00", ""])
+def test_a_time_that_is_none(job: Job, time: str) -> None:
+    job.files.text("1.csv", f"id,t\na,{time}\n")
     options: dict[str, Any] = {"timestamp": "t"}
     failure = job.fails(**options)
-    if "soon" in text:
+    if time:
         assert "--timestamp t cannot be read as a time: " in failure.message
         assert "--bad-records skip" in failure.message
         job(**options, bad_records="skip")

@@ -303,8 +303,8 @@ ZIPPED = gzip.compress(b"id,x\nb,2\nc,3\n", mtime=0)
     ("name", "good", "bad"),
     [
         ("2.csv", b"id,x\nb,2\nc,3\n", [
-            (b"id,x\nb,2\nc\n", "Malformed CSV record: c"),
-            (b"id,x\nb,2\nc,3,4\n", "Malformed CSV record: c,3,4"),
+            (b"id,x\nb,2\nc\n", "columns than the header. It is line 3: c."),
+            (b"id,x\nb,2\nc,3,4\n", "columns than the header. It is line 3: c,3,4."),
         ]),
         pytest.param("2.csv.gz", ZIPPED, [
             (ZIPPED[:-12], "Unexpected end of input stream"),

@@ -13,8 +13,9 @@ import pytest
 from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input.csv_values import as_text, with_types
+from dedup.cli.run.input.csv_values import CORRUPT, as_text, with_types
 from dedup.files.orc_times import check_nanoseconds
 from dedup.files.parquet_input import ParquetInput
 from dedup.files.stand_ins import spark_columns
@@ -110,8 +111,9 @@ def read_csv(spark: SparkSession, row: Row) -> list[str | None]:
         path.write_text("".join(f"{number},{text}\n" for number, text in enumerate(texts)))
         settings = {"escape": '"'}
         schema = spark.createDataFrame([], f"number INT, v {row.kind}").schema
-        rows = spark.read.options(**settings).schema(as_text(schema, ())).csv(str(path))
-        found = with_types(rows, schema, settings, None).orderBy("number")
+        reader = spark.read.options(**settings, columnNameOfCorruptRecord=CORRUPT)
+        rows = reader.schema(as_text(schema, ()).add(CORRUPT, T.StringType())).csv(str(path))
+        found = with_types(rows, schema, settings).orderBy("number")
         value = F.when(F.col(CAUSE).isNull(), F.col("v").cast("string"))
         return [one.value for one in found.select(value.alias("value")).collect()]
 

@@ -76,6 +76,7 @@ def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:
         # Outside of quotes it escapes nothing.
         ('id,x\n"a",C:\\temp\\\n', {"escape": "\\"}, 1),
         ('id,x\na,"1\\"\n', {"escape": ""}, 1),
+        ('id,x;"a\\"b",1;', {"escape": "\\", "linesep": ";"}, 1),
         ('id||x\n"a|b"||1\n', {"sep": "||"}, 1),
         ("id,x\n# it's \"so\na,1\n", {"comment": "#"}, 1),
         ('id,x\n#a\n"#b",1\n', {"comment": "#", "multiline": "true"}, 1),

@@ -193,9 +193,6 @@ def explained(
     if file is not None:
         path, reason = file
         fault = f"{path} cannot be read: {reason.rstrip('.')}."
-        if "MALFORMED" in text:
-            place = _place(Path(path), reason)
-            return DataError(f"{fault}{place} M{_WAY[1:]}, and run again.", remedy="bad-records")
         if "CSV header" in reason:
             fault = re.sub(r";? *CSV file: \S+", "", fault)
             return DataError(
@@ -220,7 +217,8 @@ def _line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
     """The line whose key has that hash; nothing if it is not near the beginning."""
     lines = _first_lines(path)
     for number, line in enumerate(lines, start=1):
-        if len(lines) > 1 and hashlib.md5(key(line), usedforsecurity=False).hexdigest() == digest:
+        keys = (key(line), line) if len(lines) > 1 else ()
+        if digest in [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in keys]:
             shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
             return f" It is line {number}: {shown}."
     return ""
@@ -234,15 +232,6 @@ def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
         values = next(csv.reader([text], delimiter=separator(settings), quotechar=mark))
         return BETWEEN.join(values).encode()
     return line
-
-
-def _place(path: Path, reason: str) -> str:
-    """The line of the record of CSV, where looking for it is cheap."""
-    record = reason.partition("Malformed CSV record: ")[2]
-    for number, line in enumerate(_first_lines(path), start=1):
-        if line.decode("utf-8", errors="replace").strip() == record:
-            return f" It is line {number}."
-    return ""
 
 
 def _first_lines(path: Path) -> list[bytes]:

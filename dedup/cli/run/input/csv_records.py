@@ -72,7 +72,7 @@ class CsvRecords:
         self._mark = settings.get("quote", '"') or "\0"
         self._separator = separator(settings)
         self._encoding = self._checked_encoding(settings)
-        self._line = re.compile(self._pattern(settings.get("escape", '"')))
+        self._line = re.compile(self._pattern(settings.get("escape", '"')), re.DOTALL)
         #: Of the file; None until it has been seen.
         self._end = self._line_end
         self._number = 0
@@ -104,10 +104,10 @@ class CsvRecords:
         between, quote = re.escape(self._separator), re.escape(self._mark)
         first, ends = re.escape(self._separator[0]), "" if self._line_end else "\r\n"
         plain = f"(?>(?:[^{first}{ends}]|(?!{between}){first})*)"
-        within, escaped = ("", r"[\s\S]") if self._multiline else (ends, f"[^{ends}]")
+        within = "" if self._multiline else ends
         inside = f"[^{quote}{re.escape(escape)}{within}]++"
         if escape:
-            of_other = rf"|{re.escape(escape)}(?:{escaped}|\Z)"
+            of_other = rf"|{re.escape(escape)}(?:.|\Z)"
             inside += f"|{quote}{quote}" if escape == self._mark else of_other
         blanks = "[ \t]*+" if self._skips_blanks else ""
         begun = f"{blanks}{quote}(?>(?:{inside})*)"

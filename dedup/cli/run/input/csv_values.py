@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader
     from pyspark.sql.types import DecimalType, StructField, StructType
 
-#: Column of all values of a record, with `BETWEEN` between them.
+#: Column of all values of a record, with `BETWEEN` between them, or of a ragged record's text.
 KEY = f"{HELPER_PREFIX}key"
+#: Column that gets the text of a record that cannot be read.
+CORRUPT = f"{HELPER_PREFIX}corrupt"
 _TYPED = f"{HELPER_PREFIX}typed"
 _RAGGED = "It has more or fewer columns than the header."
 #: Options of the reader that the writer of a bad record needs.
@@ -61,25 +63,21 @@ def as_text(schema: StructType, folders: Container[str]) -> StructType:
     )
 
 
-def with_types(
-    rows: DataFrame, schema: StructType, settings: Mapping[str, str], corrupt: str | None
-) -> DataFrame:
+def with_types(rows: DataFrame, schema: StructType, settings: Mapping[str, str]) -> DataFrame:
     """Return the columns with the types of the schema, and behind them `CAUSE` and the like.
 
     Parameters
     ----------
     rows : DataFrame
-        Of Spark's CSV reader, with text for `as_text`.
+        Of Spark's CSV reader, with text for `as_text`, and `CORRUPT`.
     schema : StructType
     settings : mapping of str to str
         Options of the reader, by name in lower case.
-    corrupt : str or None
-        Column of the text of a ragged record.
     """
     from pyspark.sql import functions as fn
 
     known = {field.name: field for field in schema.fields}
-    own = [name for name in rows.columns if name != corrupt]
+    own = [name for name in rows.columns if name != CORRUPT]
     typed = [known[name] for name in own if known[name].dataType != rows.schema[name].dataType]
     values = dict(zip([f.name for f in typed], _exact(typed, settings), strict=True))
     causes = [
@@ -89,20 +87,18 @@ def with_types(
         )
         for name, value in values.items()
     ]
-    cause = fn.nullif(fn.concat_ws(" ", *causes), fn.lit("")) if causes else fn.lit(None)
+    ragged = fn.when(fn.col(CORRUPT).isNotNull(), fn.lit(_RAGGED))
+    cause = fn.coalesce(ragged, fn.nullif(fn.concat_ws(" ", *causes), fn.lit("")))
     form = {name: value for name, value in settings.items() if name in _FORM}
     form |= {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-    text = fn.to_csv(fn.struct(*map(named_column, own)), form)
-    if corrupt is not None:
-        broken = fn.when(named_column(corrupt).isNotNull(), fn.lit(_RAGGED))
-        cause, text = fn.coalesce(broken, cause), fn.coalesce(named_column(corrupt), text)
+    text = fn.coalesce(fn.col(CORRUPT), fn.to_csv(fn.struct(*map(named_column, own)), form))
     rows = with_file(rows)
     if typed:
         rows = rows.withColumn(_TYPED, _parsed(typed, settings))
     chosen = [values[name].alias(name) if name in values else named_column(name) for name in own]
     texts = [fn.coalesce(named_column(name), fn.lit("")) for name in own]
-    key = fn.concat_ws(BETWEEN, *texts).alias(KEY)
-    return rows.select(*chosen, cause.cast("string").alias(CAUSE), text.alias(TEXT), key, FILE)
+    key = fn.coalesce(fn.col(CORRUPT), fn.concat_ws(BETWEEN, *texts))
+    return rows.select(*chosen, cause.alias(CAUSE), text.alias(TEXT), key.alias(KEY), FILE)
 
 
 def spelled_alike(

@@ -45,7 +45,7 @@ def timestamp_column(options: RunOptions, schema: StructType) -> Column | None:
     if options.timestamp_format is not None:
         return fn.to_timestamp(column, options.timestamp_format)
     if isinstance(kind, StringType):
-        return fn.to_timestamp(column)
+        return fn.to_timestamp(_dated(column))
     return column.cast("timestamp") if isinstance(kind, DateType) else column
 
 
@@ -60,10 +60,18 @@ def is_no_time(options: RunOptions, schema: StructType) -> Column | None:
     if pattern in EPOCH_UNITS:
         read = column.try_cast(EPOCH_UNITS[pattern])
     elif isinstance(kind_of(options, schema), StringType):
-        read = fn.try_to_timestamp(column, None if pattern is None else fn.lit(pattern))
+        dated = _dated(column) if pattern is None else column
+        read = fn.try_to_timestamp(dated, None if pattern is None else fn.lit(pattern))
     else:
         return None
     return column.isNotNull() & read.isNull()
+
+
+def _dated(text: Column) -> Column:
+    """Return a text that is no time if it has no date: Spark would take that of today."""
+    from pyspark.sql import functions as fn
+
+    return fn.regexp_replace(text, r"^\s*T?\d+:", "no date: $0")
 
 
 def check_time_format(spark: SparkSession, options: RunOptions) -> None:

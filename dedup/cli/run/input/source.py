@@ -6,24 +6,21 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
-from dedup.cli.run.input.csv_values import as_text, spelled_alike, with_types
+from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
 from dedup.cli.run.input.input_files import InputFiles, folded, is_true
 from dedup.cli.run.input.json_input import read_json
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError, DataError
 from dedup.files.stand_ins import spark_columns
-from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
-
-#: Column that gets the text of a record that cannot be read.
-CORRUPT = f"{HELPER_PREFIX}corrupt"
 
 #: Spark's own formats end at milliseconds.
 _MICROSECONDS = {
@@ -172,13 +169,7 @@ def read_stream(
 
     Behind the columns of JSON and CSV stand those that `good_rows` needs.
     """
-    if files.file_format == "json":
-        settings = stream_options(options, files)
-        return read_json(spark.readStream, files.place, files, columns.read, settings)
-    reader = spark.readStream.format(files.file_format)
-    reader = reader.schema(columns_to_read(options, files, columns))
-    rows = reader.options(**stream_options(options, files)).load(files.place)
-    return _with_types(rows, options, files, columns)
+    return _read(spark.readStream, files.place, files, columns, stream_options(options, files))
 
 
 def read_files(
@@ -190,20 +181,28 @@ def read_files(
 ) -> DataFrame:
     """Return files of the input as a batch, with the columns that `read_stream` has."""
     settings = {**read_settings(options, files), "basePath": str(files.root)}
-    if files.file_format == "json":
-        return read_json(spark.read, places, files, columns.read, settings)
-    reader = spark.read.format(files.file_format)
-    reader = reader.schema(columns_to_read(options, files, columns))
-    return _with_types(reader.options(**settings).load(places), options, files, columns)
+    return _read(spark.read, places, files, columns, settings)
 
 
-def _with_types(
-    rows: DataFrame, options: RunOptions, files: InputFiles, columns: InputColumns
+def _read(
+    source: DataFrameReader | DataStreamReader,
+    places: Any,
+    files: InputFiles,
+    columns: InputColumns,
+    settings: dict[str, str],
 ) -> DataFrame:
+    from pyspark.sql.types import StringType
+
+    if files.file_format == "json":
+        return read_json(source, places, files, columns.read, settings)
+    reader = source.format(files.file_format).options(**settings)
     if files.file_format != "csv":
-        return rows
-    corrupt = None if options.bad_records == "error" else CORRUPT
-    return with_types(rows, columns.read, folded(read_settings(options, files)), corrupt)
+        return reader.schema(columns.read).load(places)
+    texts = as_text(columns.read, files.folder_columns if files.partitioned else ())
+    # Ragged records have their text in a column.
+    reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT)
+    rows = reader.schema(texts.add(CORRUPT, StringType())).load(places)
+    return with_types(rows, columns.read, folded(settings))
 
 
 def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
@@ -221,18 +220,6 @@ def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
     if options.bad_records != "error":
         settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     return settings
-
-
-def columns_to_read(options: RunOptions, files: InputFiles, columns: InputColumns) -> StructType:
-    """Return the columns to read, with one for the text of bad records where they are told."""
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    read = columns.read
-    if files.file_format == "csv":
-        read = as_text(read, files.folder_columns if files.partitioned else ())
-    if options.bad_records == "error":
-        return read
-    return StructType([*read.fields, StructField(CORRUPT, StringType())])
 
 
 def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
