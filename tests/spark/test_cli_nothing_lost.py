@@ -353,6 +353,16 @@ def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("option", [("sep", ";"), ("locale", "de-DE")])
+def test_a_comma_that_may_be_the_decimal_sign(job: Job, option: tuple[str, str]) -> None:
+    mark = ";" if option[0] == "sep" else ","
+    job.files.text("1.csv", f'id{mark}n\na{mark}"12,345"\nb{mark}1.50\nc{mark}"1,5"\n')
+    schema = "id STRING, n DECIMAL(10,2)"
+    done = job(schema=schema, bad_records="skip", read_options=(option,), output_format="json")
+    assert done.figures.bad == 2
+    assert [row[0] for row in job.rows("json")] == ["b"]
+
+
 def test_values_under_formats_of_their_own(job: Job) -> None:
     job.files.text(
         "1.csv",

@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from dedup.cli.run.input.input_files import separator
 from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, named_column, with_file
 from dedup.spark.driver.strict_json import CAUSE
 from dedup.spark.plan import HELPER_PREFIX
@@ -174,17 +175,19 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
     from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
+    is_english = settings.get("locale", "en").lower().startswith("en")
+    # Else a comma may be the decimal sign.
+    may_group = is_english and separator(settings) != ";"
     values = []
     for at, field in enumerate(typed):
         text, value = named_column(field.name), fn.col(_TYPED)[f"_{at}"]
-        kind = field.dataType
+        kind, plain = field.dataType, fn.when(~text.contains(","), text)
         if isinstance(kind, T.BinaryType):
             value = text.cast("binary")
         elif isinstance(kind, T.DecimalType):
-            value = _number(text, kind)
+            value = _number(text if may_group else plain, kind)
         elif isinstance(kind, T.IntegralType):
-            whole = _number(text, T.DecimalType(38, 0)).try_cast(kind)
-            value = fn.when(~text.contains(","), whole)
+            value = _number(plain, T.DecimalType(38, 0)).try_cast(kind)
         elif isinstance(kind, T.FractionalType):
             # A number that is too large is not infinite.
             value = fn.when(~(text.rlike("[0-9]") & (fn.abs(value) == float("inf"))), value)
