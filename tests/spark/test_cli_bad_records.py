@@ -41,7 +41,7 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     failure = job.fails(**options)
     assert failure.exit_code == FAILED
     assert f"{bad} cannot be read: " in failure.message
-    assert "It is line 3." in failure.message
+    assert "It is line 3: c,3." in failure.message
     assert "--bad-records skip, or --bad-records DIR" in failure.message
     folder = tmp_path / "bad"
     asked: list[int] = []
