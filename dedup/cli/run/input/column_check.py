@@ -20,7 +20,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.uri import literal
 from dedup.cli.run.input import file_columns
 from dedup.cli.run.input.csv_records import Counted, CsvRecords
-from dedup.cli.run.input.csv_values import CORRUPT, spelled_alike
+from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.input_files import Stamp, folded, separator, stamp_of
 from dedup.cli.run.input.long_records import refuse_long_json
 from dedup.cli.run.input.schema_change import Change, changes, joined
