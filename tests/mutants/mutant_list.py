@@ -511,8 +511,8 @@ MUTANTS = (
     _mutant(
         "JSON with something behind its value is read",
         "spark/driver/strict_json.py",
-        """F.when(text.isNotNull() & ~F.coalesce(is_strict, F.lit(False)), F.lit(NOT_STRICT)),""",
-        "",
+        "F.coalesce(is_one & ~has_half & F.is_valid_utf8(text), F.lit(False))",
+        "F.lit(True)",
         "spark/test_values.py",
     ),
     _mutant(

@@ -153,6 +153,15 @@ def test_what_is_not_exactly_one_json_value_is_rejected(spark: SparkSession) -> 
     assert {row[CAUSE] for row in causes} == {"It is not valid UTF-8."}
 
 
+def test_a_session_that_allows_repeated_keys_is_refused(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.variant.allowDuplicateKeys", "true")
+    try:
+        with pytest.raises(Exception, match=r"ConfigError: .*allowDuplicateKeys to false"):
+            parsed(spark, ['{"a":1}'], "a STRING").collect()
+    finally:
+        spark.conf.unset("spark.sql.variant.allowDuplicateKeys")
+
+
 def test_a_text_column_keeps_what_looks_like_our_own_marks(spark: SparkSession) -> None:
     values = ["|", "5|", "|5", '"5|"', '\\"5|"', "a|", "5", "\\", "{}", "true", "\u0000|", "$1", ""]
     texts: list[str | bytes | None] = [

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.errors import ConfigError
 from dedup.spark.plan import HELPER_PREFIX
 
 #: Columns that are added: the fields, null where they cannot be read, and why.
@@ -29,6 +32,10 @@ _RAW, _TYPED = f"{HELPER_PREFIX}raw", f"{HELPER_PREFIX}typed"
 NOT_STRICT = (
     "It is not exactly one JSON value, or a key occurs twice in an object, or a surrogate has no "
     "partner."
+)
+_LAX = (
+    f"\ndedup.errors.{ConfigError.__name__}: Spark would not notice a key that occurs twice. Set "
+    "spark.sql.variant.allowDuplicateKeys to false."
 )
 
 _TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
@@ -42,9 +49,12 @@ _HALF_PAIR = (
 )
 #: Digits that Spark would cut from a time.
 _BELOW_MICROSECONDS = r":[0-9]{2}[.,][0-9]{6}[0-9]*[1-9]"
-#: A date alone, or at midnight.
-_PLAIN_DATE = r"^\s*[-+]?\d{4,7}(-\d{1,2}(-\d{1,2}([T ]00:00(:00([.]0*)?)?Z?)?)?)?\s*$"
-_NO_NUMBERS = ("NaN", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+INF")
+#: A date alone or at midnight, and a time with its date: Spark would add today's.
+_DAY = r"^\s*[-+]?\d{4,7}(-\d{1,2}(-\d{1,2}([T ]00:00(:00([.]0*)?)?Z?)?)?)?\s*$"
+_WITH_DAY = r"^\s*[-+]?\d{4}"
+_WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
+#: Spark's parser would let the number of microseconds overflow.
+_MAX_SECONDS = 9e12
 #: More than a DECIMAL can have; a number with a larger exponent takes minutes to be built.
 _MAX_EXPONENT = 99
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -74,17 +84,21 @@ def with_tagged(records: DataFrame, text: Column) -> DataFrame:
 
     A text is strict if it is exactly one JSON value in UTF-8, without a repeated key at any depth.
     """
-    # No text can hold its own hash, and so forge the end of the array.
-    end = F.sha2(text, 256)
-    whole = F.try_parse_json(F.concat(F.lit("["), text, F.lit(',"'), end, F.lit('"]')))
-    is_strict = F.try_variant_get(whole, "$[1]", "string") == end
+    end = F.xxhash64(text).cast("string")
+    whole = F.try_parse_json(F.concat(F.lit("["), text, F.lit(","), end, F.lit("]")))
+    # Only a text with its own hash in it could close the array and forge the end.
+    is_one = (F.try_variant_get(whole, "$[1]", "string") == end) & ~text.contains(end)
     escapes = F.replace(text, F.lit(r"\\"), F.lit("__"))
-    has_half = text.contains(r"\u") & escapes.rlike(_HALF_PAIR)
-    cause = F.coalesce(
-        F.when(~F.is_valid_utf8(text), F.lit("It is not valid UTF-8.")),
-        F.when(text.rlike(r"^\s*$"), F.lit("It is empty.")),
-        F.when(has_half, F.lit(NOT_STRICT)),
-        F.when(text.isNotNull() & ~F.coalesce(is_strict, F.lit(False)), F.lit(NOT_STRICT)),
+    has_half = (text.contains(r"\ud") | text.contains(r"\uD")) & escapes.rlike(_HALF_PAIR)
+    is_strict = F.coalesce(is_one & ~has_half & F.is_valid_utf8(text), F.lit(False))
+    wrong = (
+        F.when(~F.is_valid_utf8(text), F.lit("It is not valid UTF-8."))
+        .when(text.rlike(r"^\s*$"), F.lit("It is empty."))
+        .otherwise(F.lit(NOT_STRICT))
+    )
+    repeated = F.try_parse_json(F.lit('{"a":0,"a":0}')).isNotNull()
+    cause = F.when(repeated, F.raise_error(F.lit(_LAX)).cast("string")).when(
+        text.isNotNull() & ~is_strict, wrong
     )
     tagged = F.regexp_replace(F.ltrim(text, F.lit(_BLANKS)), f"{_TEXT}|{_NUMBER}", '"$2|$1"')
     return records.withColumn(CAUSE, cause).withColumn(
@@ -158,20 +172,16 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     if isinstance(kind, T.StructType):
         return _struct(raw, kind, options)
     if isinstance(kind, T.ArrayType):
-        element = kind.elementType
-        return _collection(
-            F.when(raw.startswith("["), F.from_json(raw, T.ArrayType(T.StringType()))),
-            lambda array: F.transform(array, lambda one: _typed(one, element, options)),
-            lambda array: array,
-        )
+        array = F.from_json(raw, T.ArrayType(T.StringType()))
+        return _array(F.when(raw.startswith("["), array), kind.elementType, options)
     if isinstance(kind, T.MapType):
-        value = kind.valueType
-        texts = T.MapType(T.StringType(), T.StringType())
-        entries = F.when(raw.startswith("{"), F.from_json(raw, texts))
-        return _collection(
-            F.transform_keys(entries, lambda key, _: F.substr(key, F.lit(2))),
-            lambda found: F.transform_values(found, lambda _, one: _typed(one, value, options)),
-            F.map_values,
+        entries = F.from_json(raw, T.MapType(T.StringType(), T.StringType()))
+        return _bound(
+            F.when(raw.startswith("{"), entries),
+            lambda found: F.map_from_arrays(
+                F.transform(F.map_keys(found), lambda key: F.substr(key, F.lit(2))),
+                _array(F.map_values(found), kind.valueType, options),
+            ),
         )
     number = F.rtrim(raw, F.lit("|"))
     is_text = raw.startswith("|")
@@ -183,19 +193,21 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
         return F.when(raw.endswith("|"), F.coalesce(number.try_cast(kind), whole))
     if isinstance(kind, T.DecimalType):
         return _decimal(F.when(is_text, text).otherwise(number), kind)
+    found = _by_spark(raw, kind, options)
     if isinstance(kind, (T.FloatType, T.DoubleType)):
-        found = number.try_cast(kind)
-        return F.when(is_text, F.when(text.isin(*_NO_NUMBERS), text.try_cast(kind))).when(
-            F.abs(found) < float("inf"), found
-        )
-    if isinstance(kind, T.BooleanType):
-        return F.when(raw.isin("true", "false"), raw == "true")
+        rounded = number.try_cast(kind)
+        return F.when(is_text, found).when(F.abs(rounded) < float("inf"), rounded)
     if isinstance(kind, _TIMES):
-        cut = text.rlike(_BELOW_MICROSECONDS)
-        if isinstance(kind, T.DateType) and not any(n.lower() == "dateformat" for n in options):
-            cut = ~text.rlike(_PLAIN_DATE)
-        return F.when(~is_text | ~cut, _by_spark(raw, kind, options))
-    return _by_spark(raw, kind, options)
+        fits = F.when(is_text, ~text.rlike(_BELOW_MICROSECONDS)).otherwise(
+            F.abs(number.try_cast("double")) < _MAX_SECONDS
+        )
+        if f"{kind.typeName().replace('_', '')}format" not in {name.lower() for name in options}:
+            fits = fits & (~is_text | text.rlike(_WITHOUT_FORMAT[type(kind)]))
+        if not options and not isinstance(kind, T.TimestampNTZType):
+            # The same, and faster; but a cast to TIMESTAMP_NTZ would drop the zone.
+            found = F.when(is_text, text.try_cast(kind)).otherwise(found)
+        return F.when(fits, found)
+    return found
 
 
 def _struct(raw: Column, kind: T.StructType, options: Mapping[str, str]) -> Column:
@@ -204,30 +216,26 @@ def _struct(raw: Column, kind: T.StructType, options: Mapping[str, str]) -> Colu
             _typed(found[f"|{field.name}"], field.dataType, options).alias(field.name)
             for field in kind.fields
         ]
-        return _bound(F.struct(*values), lambda typed: _complete(found, typed, kind))
+        return _bound(F.struct(*values), lambda typed: complete(found, typed))
+
+    def complete(found: Column, typed: Column) -> Column:
+        misses = [found[f"|{name}"].isNotNull() & typed[name].isNull() for name in kind.names]
+        return F.when(~reduce(or_, misses, F.lit(False)), typed)
 
     return F.when(raw.startswith("{"), _bound(_fields_of(raw, kind.names), convert))
 
 
-def _complete(found: Column, typed: Column, kind: T.StructType) -> Column:
-    misses = F.lit(False)
-    for name in kind.names:
-        misses = misses | (found[f"|{name}"].isNotNull() & typed[name].isNull())
-    return F.when(~misses, typed)
+def _array(found: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
+    """Convert an array; null if one of its values does not fit."""
 
-
-def _collection(
-    found: Column, convert: Callable[[Column], Column], values: Callable[[Column], Column]
-) -> Column:
-    """Convert an array or a map; null if one of its values does not fit."""
+    def convert(raw: Column) -> Column:
+        values = F.transform(raw, lambda one: _typed(one, kind, options))
+        return _bound(values, lambda typed: F.when(count(typed) == count(raw), typed))
 
     def count(some: Column) -> Column:
-        return F.size(F.filter(values(some), lambda one: one.isNotNull()))
+        return F.size(F.array_compact(some))
 
-    return _bound(
-        found,
-        lambda raw: _bound(convert(raw), lambda typed: F.when(count(raw) == count(typed), typed)),
-    )
+    return _bound(found, convert)
 
 
 def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
@@ -237,10 +245,9 @@ def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
 
 def _decimal(number: Column, kind: T.DecimalType) -> Column:
     """Return a number as a DECIMAL; null if it has more digits."""
-    exponent = F.coalesce(
-        F.nullif(F.regexp_extract(number, "[eE](.+)$", 1), F.lit("")), F.lit("0")
-    ).try_cast("int")
-    fraction = F.length(F.rtrim(F.regexp_extract(number, "[.]([0-9]+)", 1), F.lit("0")))
+    with_exponent = F.concat(number, F.lit("e0"))
+    exponent = F.regexp_extract(with_exponent, "[eE]([^eE]*)", 1).try_cast("int")
+    fraction = F.length(F.regexp_extract(number, "[.]([0-9]*[1-9])", 1))
     fits = (F.abs(exponent) <= _MAX_EXPONENT) & (fraction - exponent <= kind.scale)
     return F.when(fits, number.try_cast(kind))
 
