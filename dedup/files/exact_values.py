@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 
 #: Arrow reads negative nanoseconds of INT96 as unsigned ones: 2**64 too many, in microseconds.
 _WRAPPED_US, _WRAPPED_REST = divmod(1 << 64, 1000)
+_UNSIGNED = {
+    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}  # fmt: skip
 
 
 class NotExact(Exception):
@@ -45,7 +49,9 @@ def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
         return pa.month_day_nano_interval()  # which Spark refuses, and pyarrow does not write
     if (kind == pa.binary(16) and "UUID" in stored) or is_.is_large_string(kind):
         return pa.string()
-    return pa.binary() if is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind) else kind
+    if is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _UNSIGNED.get(kind, kind)
 
 
 def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = None) -> pa.Array:

@@ -165,25 +165,24 @@ class Told(Reporter):
 
 
 def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
-    pq.write_table(
-        pa.table({"id": ["a"], "n": pa.array([1], pa.uint32())}), job.files.folder / "1.parquet"
-    )
+    fixed = pa.array([[1]], pa.list_(pa.int64(), 1))
+    pq.write_table(pa.table({"id": ["a"], "n": fixed}), job.files.folder / "1.parquet")
     told = Told()
     run(job.made(), told, spark=job.spark)
     (note,) = (n for n in told.notes if "takes longer" in n)
     path = job.files.folder / "1.parquet"
     assert note == (
-        f"Spark itself reads the files, which takes longer: {path}: its column 'n' is uint32, "
-        "where int64 is expected."
+        f"Spark itself reads the files, which takes longer: {path}: its column 'n' is "
+        "fixed_size_list<element: int64>[1], where list<element: int64> is expected."
     )
     # The checkpoint goes on with either reader.
-    job.files.table("2.parquet", pa.table({"id": ["a", "b"], "n": [1, 2]}))
+    job.files.table("2.parquet", pa.table({"id": ["a", "b"], "n": [[1], [2]]}))
     told = Told()
     run(job.made(), told, spark=job.spark)
     assert not any("takes longer" in n for n in told.notes)
-    job.files.table("3.parquet", pa.table({"id": ["b", "c"], "n": [1, 2]}))
+    job.files.table("3.parquet", pa.table({"id": ["b", "c"], "n": [[1], [2]]}))
     job(parquet="spark")
-    assert job.rows("parquet") == [("a", 1), ("b", 2), ("c", 2)]
+    assert job.rows("parquet") == [("a", [1]), ("b", [2]), ("c", [2])]
 
 
 def read_by(job: Job, **options: Any) -> str:

@@ -156,8 +156,8 @@ def test_damage_is_told_by_name(path: Path) -> None:
 
 
 def test_a_file_that_only_spark_reads_and_that_nobody_compared(path: Path) -> None:
-    pq.write_table(pa.table({"n": pa.array([1], pa.uint64())}), path)
-    with pytest.raises(DataError, match=r"its column 'n' is uint64.*Run again"):
+    pq.write_table(pa.table({"n": pa.array([1], pa.time64("us"))}), path)
+    with pytest.raises(DataError, match=r"its column 'n' is time64.*Run again"):
         rows(scan_of(pa.schema([("n", pa.int64())])), split(path))
 
 
@@ -194,6 +194,10 @@ LIKE = {
         pa.array([{"a": [1000, None], "b": [(1000, {"c": 2000})]}, None], nested_of(NANOS)),
         nested_of(pa.timestamp("us")),
     ),
+    "uint8": (pa.array([255, None], pa.uint8()), pa.int16()),
+    "uint16": (pa.array([2**16 - 1, None], pa.uint16()), pa.int32()),
+    "uint32": (pa.array([[2**32 - 1], None], pa.list_(pa.uint32())), pa.list_(pa.int64())),
+    "uint64": (pa.array([2**64 - 1, None], pa.uint64()), pa.decimal128(20, 0)),
     "half float": (pa.array([np.float16(1.5), None], pa.float16()), pa.float32()),
     "list": (pa.array([[1]], pa.list_(pa.int64())), pa.list_(pa.int64())),
     "large list": (
@@ -206,7 +210,7 @@ LIKE = {
     "struct": (pa.array([{"a": {"b": "x"}}]), pa.struct([("a", pa.struct([("b", pa.string())]))])),
 }  # fmt: skip
 UNLIKE = {
-    "unsigned": (pa.array([1], pa.uint8()), pa.int16()),
+    "unsigned": (pa.array([1], pa.uint8()), pa.int8()),
     "wider": (pa.array([1], pa.int32()), pa.int64()),
     "other decimal": (pa.array([1]).cast(pa.decimal128(20, 0)), pa.decimal128(21, 0)),
     "no zone": (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC")),
@@ -224,6 +228,7 @@ UNLIKE = {
     "fewer fields": (pa.array([{"a": 1}]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
     "other case inside": (pa.array([{"A": 1}]), pa.struct([("a", pa.int64())])),
     "list of unsigned": (pa.array([[1]], pa.list_(pa.uint32())), pa.list_(pa.int32())),
+    "fixed size list": (pa.array([[1]], pa.list_(pa.int32(), 1)), pa.list_(pa.int32())),
 }  # fmt: skip
 
 
