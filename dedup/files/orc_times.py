@@ -1,12 +1,13 @@
-"""Times of ORC files that Spark's reader would cut, or does not read."""
+"""Times of ORC files that Spark's reader would cut or shift, or does not read."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from operator import or_
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.orc as orc
@@ -14,75 +15,102 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.catalog.uri import local_path
+from dedup.catalog.uri import literal, local_path
 from dedup.errors import DataError
 from dedup.files.exact_values import has_nanoseconds, leaves
 from dedup.files.unreadable import WRITE_AGAIN
 
 #: Length of a time that ends at microseconds, such as 2024-05-01 10:00:00.123456.
 _MICROSECONDS_CHARS = 26
+#: Days before it have other numbers in the Julian calendar.
+_GREGORIAN = "1582-10-15"
+_SHIFTED = (
+    f"has times before {_GREGORIAN} as ORC's C++ library (pyarrow) stores them, and Spark would "
+    "shift them. Write such times as text, or the file with Spark"
+)
 _NANOSECONDS = r"[.]\d{6}\d*[1-9]"
 #: A timestamp, also inside another column, in the JSON of a schema.
 _TIMESTAMP = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"')
 
 
-def check_nanoseconds(spark: SparkSession, places: Sequence[str], columns: T.StructType) -> None:
-    """Read the timestamps of ORC files as text, from which Spark cuts no nanoseconds.
+def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.StructType) -> None:
+    """Reject ORC files with times that Spark's reader would change.
+
+    Timestamps are read as text, from which Spark cuts no nanoseconds. ORC's C++ library counts days
+    before 1582-10-15 in the Gregorian calendar, and Spark takes them for days of the Julian one.
 
     Parameters
     ----------
     spark : SparkSession
-    places : sequence of str
-        The files, as Spark's reader takes them.
+    paths : iterable of Path
     columns : StructType
         As Spark reads them.
 
     Raises
     ------
     DataError
-        If a timestamp has nanoseconds. The error names the file and the column.
+        For the first such time. The error names the file and the column.
     """
     texts = T.StructType.fromJson(json.loads(_TIMESTAMP.sub(r'\1"string"', columns.json())))
+    places: dict[bool, list[str]] = {}
+    for path in paths:
+        places.setdefault(_is_by_cpp(path), []).append(literal(str(path)))
     row = F.struct("*")
-    found = [
-        F.when(
-            _are_finer(row[column.name], column.dataType),
-            F.array(
-                F.lit(column.name),
-                F.regexp_extract(
-                    row[column.name].cast("string"), r"[-+\d]+ [:\d]+" + _NANOSECONDS, 0
+    for by_cpp, files in places.items():
+        found = [
+            F.when(
+                _is_changed(row[column.name], column.dataType, by_cpp),
+                F.array(
+                    F.lit(column.name),
+                    F.regexp_extract(
+                        row[column.name].cast("string"), r"[-+\d]+ [:\d]+" + _NANOSECONDS, 0
+                    ),
                 ),
-            ),
-        )
-        for column, text in zip(columns.fields, texts.fields, strict=True)
-        if column != text
-    ]
-    if not found or not places:
-        return
-    rows = spark.read.schema(texts).orc(list(places))
-    rows = rows.select(F.input_file_name().alias("file"), F.coalesce(*found).alias("found"))
-    first = rows.where(F.col("found").isNotNull()).first()
-    if first is not None:
-        name, value = first["found"]
-        raise DataError(
-            f"{local_path(first['file'])}: its column {name!r} {has_nanoseconds(value)}. "
-            f"{WRITE_AGAIN}",
-            remedy="bad-records",
-        )
+            )
+            for column, text in zip(columns.fields, texts.fields, strict=True)
+            if column != text or (by_cpp and '"date"' in column.json())
+        ]
+        if not found:
+            continue
+        rows = spark.read.schema(texts).orc(files)
+        rows = rows.select(F.input_file_name().alias("file"), F.coalesce(*found).alias("found"))
+        first = rows.where(F.col("found").isNotNull()).first()
+        if first is not None:
+            name, value = first["found"]
+            raise DataError(
+                f"{local_path(first['file'])}: its column {name!r} "
+                f"{has_nanoseconds(value) if value else _SHIFTED}. {WRITE_AGAIN}",
+                remedy="bad-records",
+            )
 
 
-def _are_finer(value: Column, kind: T.DataType) -> Column:
-    """Whether a timestamp in a value, which is read as text, has nanoseconds."""
+def _is_by_cpp(path: Path) -> bool:
+    """Whether ORC's C++ library wrote a file."""
+    try:
+        return bool(orc.ORCFile(str(path)).writer == "ORC_CPP")
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
+    """Whether Spark's reader would change a time in a value whose timestamps are read as text."""
+    text = value.cast("string")
+    # Years after 9999 begin with a plus.
+    is_old = F.lit(by_cpp) & (text < _GREGORIAN) & ~text.startswith("+")
+    if isinstance(kind, T.DateType):
+        return is_old
     if isinstance(kind, T.TimestampType):
         # Most times are shorter, and need no search.
-        return (F.length(value) > _MICROSECONDS_CHARS) & value.rlike(_NANOSECONDS)
+        return ((F.length(text) > _MICROSECONDS_CHARS) & text.rlike(_NANOSECONDS)) | is_old
     if isinstance(kind, T.ArrayType):
-        return F.exists(value, lambda one: _are_finer(one, kind.elementType))
+        return F.exists(value, lambda one: _is_changed(one, kind.elementType, by_cpp))
     if isinstance(kind, T.MapType):
-        keys = _are_finer(F.map_keys(value), T.ArrayType(kind.keyType))
-        return keys | _are_finer(F.map_values(value), T.ArrayType(kind.valueType))
+        keys = _is_changed(F.map_keys(value), T.ArrayType(kind.keyType), by_cpp)
+        return keys | _is_changed(F.map_values(value), T.ArrayType(kind.valueType), by_cpp)
     inner = kind.fields if isinstance(kind, T.StructType) else []
-    return reduce(or_, [_are_finer(value[f.name], f.dataType) for f in inner], F.lit(False))
+    return reduce(
+        or_, [_is_changed(value[f.name], f.dataType, by_cpp) for f in inner], F.lit(False)
+    )
 
 
 def columns_before_1970(path: str) -> Iterator[str]:

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.root import Root
-from dedup.catalog.uri import check_local, literal, local_path
+from dedup.catalog.uri import check_local, local_path
 from dedup.core.admission import names_that_go_on
 from dedup.core.option_rules import choice
 from dedup.errors import ConfigError
 from dedup.files.folder_columns import folder_names
-from dedup.files.orc_times import check_nanoseconds
+from dedup.files.orc_times import check_orc_times
 from dedup.files.query import ParquetFolder, SourceFiles, query
 from dedup.files.stand_ins import spark_columns
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
@@ -139,7 +139,7 @@ def dedup_parquet(
     def check_times(_: int) -> None:
         """Check the files of a micro-batch, and all others that are new."""
         new = set(listed()) - checked
-        check_nanoseconds(spark, [literal(path) for path in new], rows.schema)
+        check_orc_times(spark, map(Path, new), rows.schema)
         checked.update(new)
 
     chosen = operator.options

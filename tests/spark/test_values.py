@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -16,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, with_types
-from dedup.files.orc_times import check_nanoseconds
+from dedup.errors import DataError
+from dedup.files.orc_times import check_orc_times
 from dedup.files.parquet_input import ParquetInput
 from dedup.files.stand_ins import spark_columns
 from dedup.files.types import arrow_schema
@@ -82,11 +84,35 @@ def read_orc(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
         try:
             rows = spark.read.orc(str(path))
             value = value_of(rows)
-            check_nanoseconds(spark, [str(path)], rows.schema)
+            check_orc_times(spark, [path], rows.schema)
         except Exception:
             yield None
         else:
             yield value
+
+
+def test_old_times_of_orc_are_rejected_if_spark_would_shift_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark writes them so that it reads the same day, and ORC's C++ library does not."""
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    old = (
+        "select date'1000-03-01' d, timestamp'1000-03-01 00:00:00' t, map('a', date'0001-01-01') m"
+    )
+    spark.sql(old).coalesce(1).write.orc(str(tmp_path / "spark"))
+    (by_spark,) = (tmp_path / "spark").glob("*.orc")
+    day = datetime(1000, 3, 1)
+    stamps = pa.array([[day]], pa.list_(pa.timestamp("us")))
+    days = pa.array([{"a": day.date()}], pa.struct({"a": pa.date32()}))
+    for name, column in (("t", stamps), ("d", days)):
+        by_cpp = tmp_path / f"{name}.orc"
+        orc.write_table(pa.table({"id": ["x"], name: column}), str(by_cpp))
+        columns = spark.read.orc(str(by_cpp)).schema
+        with pytest.raises(DataError, match=rf"/{name}.orc: its column '{name}' has times before"):
+            check_orc_times(spark, [by_cpp, by_spark], columns)
+    rows = spark.read.orc(str(by_spark))
+    check_orc_times(spark, [by_spark], rows.schema)
+    assert rows.selectExpr("*").first() == spark.sql(old).first()
 
 
 #: How a format of whole files reads the examples of a row.

@@ -13,7 +13,7 @@ from dedup.cli.run.input.source import InputColumns, read_files
 from dedup.cli.run.job import Job
 from dedup.cli.run.observed import observed_so_far
 from dedup.errors import DataError
-from dedup.files.orc_times import check_nanoseconds
+from dedup.files.orc_times import check_orc_times
 from dedup.sinks.batch_folders import published_batches
 from dedup.spark.driver.file_log import FileLog
 
@@ -29,12 +29,12 @@ def check_rows(
     log: FileLog,
     batch_id: int,
 ) -> None:
-    """Refuse a micro-batch, before it is published, if Spark lost rows of CSV or cut times of ORC.
+    """Refuse a micro-batch, before it is published, if Spark lost rows or changed times of it.
 
     Raises
     ------
     DataError
-        For the first file whose rows are not as many as its records, or whose times are cut.
+        For the first file whose rows are not as many as its records, or whose times Spark changes.
     """
     from pyspark.sql import functions as fn
 
@@ -43,7 +43,7 @@ def check_rows(
         return
     paths = files_of_batch(job.options, log, batch_id)
     if file_format == "orc":
-        check_nanoseconds(spark, [literal(str(path)) for path in paths], columns.read)
+        check_orc_times(spark, paths, columns.read)
         return
     records = {str(path): check.records_of(path) for path in paths}
     total, returned = sum(records.values()), None
