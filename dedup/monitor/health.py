@@ -294,7 +294,8 @@ def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
     stood = f"the GC watermark has stood for {span(last[-1].at_ms - moved_ms)}"
     if before.low_watermark_ms == newest.low_watermark_ms:
         held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
-        return f"{stood}{held}: not unusual for this query"
+        usual = "" if _stands_unusually(samples) else ": not unusual for this query"
+        return f"{stood}{held}{usual}"
     if newest.gc_watermark_ms is None:
         return "it keeps up; producers expire by query time"
     if before.gc_watermark_ms == newest.gc_watermark_ms:

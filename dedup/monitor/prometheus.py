@@ -221,7 +221,7 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     registry.register(exporter)
     try:
         server = _Server(address, port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"Metrics cannot be served at prometheus_address={address!r}, prometheus_port={port} "
             f"({error}); give another port, or an address of this machine"

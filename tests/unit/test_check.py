@@ -312,6 +312,7 @@ def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, plac
     well = make_log(tmp_path / "well", late=0)
     (fine,) = findings(place, "--log", well)["recent-batches"]
     assert fine["level"] == "fine"
+    assert "at most 1 % of the records were late or clamped" in fine["evidence"]
 
 
 def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> None:

@@ -195,6 +195,14 @@ def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
         "the GC watermark has stood for 00:00:06, held by source partition p1: not unusual for "
         "this query",
     )
+    steady_then_held = [
+        sample(START_MS + STEP_MS * n, n, START_MS + STEP_MS * n, low_ms, low_ms, "p7")
+        for n in range(30)
+        for low_ms in [START_MS + STEP_MS * min(n, 23)]
+    ]
+    assert told(steady_then_held) == (
+        Status.OK, "the GC watermark has stood for 00:01:00, held by source partition p7"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [1, WINDOW])
