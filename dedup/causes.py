@@ -6,6 +6,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from dedup.redaction import without_secrets
+
 #: What the last line of an error begins with where a topic of REMEDIES.md speaks of it.
 LINK = "Remedies: dedup remedies "
 #: A line in a log is at most so long.
@@ -122,7 +124,8 @@ def out_of_memory(text: str) -> str | None:
 
 
 def spark_cause(text: str) -> str:
-    """Return the line of a Spark error that tells its cause."""
+    """Return the line of a Spark error that tells its cause, without secrets."""
+    text = without_secrets(text, {})
     file = unreadable_file(text)
     if file:
         return f"{file[0]} cannot be read: {file[1]}"

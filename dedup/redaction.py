@@ -7,21 +7,24 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import quote, unquote
 
 #: Parts of names of options whose values no text may show.
-_SECRET = re.compile(
+_SECRET = (
     r"password|passwd|passphrase|secret|token|credential|jaas|assertion|\.pem|keystore\.key|"
-    r"private.key|ac(cess|count).key|shared.key|sas(?!l)|signature|connection.string|authorization"
+    r"(?:private|access|account|shared|api).?key|sas(?!l)|signature|connection.string|"
+    r"authorization|user\.info"
 )
 #: How names of options end that only say where a secret is, or of what kind.
-_NO_SECRET = re.compile(r"(location|path|file|url|uri|endpoint|type|mechanism|name|callback)$")
+_NO_SECRET = "(?:location|path|file|url|uri|endpoint|type|mechanism|name|callback)"
+#: Name of an option that holds a secret.
+_NAME = rf"(?<![\w.-])(?![\w.-]*{_NO_SECRET}(?![\w.-]))(?:[\w.-]*(?:{_SECRET})[\w.-]*|sig)"
 _NO_VALUE = re.compile(r"(?i)true|false|none|\d{0,3}")
 #: User and password of a URI; a key may have a slash in it, and behind a port there is a path.
-_IN_URI = re.compile(r"(?P<begin>://)(?P<secret>[^\s'\"<>@/:]*:(?!\d+/)[^\s<>@]*)@")
+_IN_URI = re.compile(r"(?P<begin>:/+)(?P<secret>[^\s'\"<>@/:]*:(?!\d+/)[^\s<>@]*)@")
 #: The same of an option, which is a URI as a whole.
 _IN_OPTION = re.compile(r"://[^/@:]*:(?!\d+/)(.*)@", re.DOTALL)
-#: Quoted or plain values of what a text calls a password, such as JAAS or a DSN.
+#: Quoted or plain values behind such a name, as in JAAS, a DSN or JSON; our advice has "...".
 _IN_TEXT = re.compile(
-    r"(?i)(?P<begin>\b(?:[\w.-]*(?:password|secret|token|accountkey)|sig)\s*=\s*)"
-    r"(?P<secret>'[^']*'|\"[^\"]*\"|[^\s'\";,&]+)"
+    rf"(?i)(?P<begin>{_NAME}(?:\s*=|['\"]\s*[=:])\s*)(?!['\"]?\.\.\.)"
+    r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\";,&]+)"
 )
 HIDDEN = "***"
 
@@ -47,7 +50,7 @@ def without_secrets(text: object, options: Mapping[str, str]) -> str:
 
 def _secrets(options: Mapping[str, str]) -> Iterator[str]:
     for name, value in options.items():
-        if _SECRET.search(name.lower()) and not _NO_SECRET.search(name.lower()):
+        if re.search(_NAME, name, re.IGNORECASE):
             yield value
             if ":" in value:  # a client and its secret
                 yield value.partition(":")[2]

@@ -38,7 +38,9 @@ def explain(error: BaseException) -> Failure:
     """Return the cause of an error, from this package, from Spark, or from the system."""
     ours = cause(error)
     if ours is not None:
-        return Failure(ours.text, _exit_code(type(ours)), type(ours).__name__, ours.remedy)
+        return Failure(
+            without_secrets(ours.text, {}), _exit_code(type(ours)), type(ours).__name__, ours.remedy
+        )
     text = without_secrets(error, {})
     memory = out_of_memory(text)
     if memory:
@@ -47,7 +49,8 @@ def explain(error: BaseException) -> Failure:
     remedy = "local-disk" if "No space left on device" in text else None
     if isinstance(error, OSError):
         name = f" ({error.filename})" if error.filename else ""
-        return Failure(f"{error.strerror or error}{name}", FAILED, kind, remedy)
+        text = without_secrets(f"{error.strerror or error}{name}", {})
+        return Failure(text, FAILED, kind, remedy)
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", FAILED, kind)
     return Failure(spark_cause(text), FAILED, kind, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
@@ -88,13 +89,14 @@ def pairs(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        Where a text is not that.
+        Where a text is not that; what may be a secret in it is not shown.
     """
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not (key.strip() and equals):
-            raise ConfigError(f"{flag} {text} is not KEY=VALUE.")
+            name = re.match(r"[\w.-]*=?", text)
+            raise ConfigError(f"{flag} {name and name[0]} is not KEY=VALUE.")
         found[key.strip()] = value
     return found
 

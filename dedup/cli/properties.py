@@ -10,7 +10,7 @@ from dedup.errors import ConfigError
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 
 
-def read_properties(where: str, flag: str, *, secret: bool = False) -> dict[str, str]:
+def read_properties(where: str, flag: str) -> dict[str, str]:
     """Return the properties of a file.
 
     Parameters
@@ -19,13 +19,11 @@ def read_properties(where: str, flag: str, *, secret: bool = False) -> dict[str,
         Path of the file.
     flag : str
         What it was given by, for the error.
-    secret : bool
-        Whether a line may hold a secret, so that no error shows it.
 
     Raises
     ------
     ConfigError
-        If it cannot be read, or a line is none.
+        If it cannot be read, or a line is none; a line may hold a secret, and is not shown.
     """
     try:
         text = Path(where).expanduser().read_text(encoding="utf-8")
@@ -38,7 +36,6 @@ def read_properties(where: str, flag: str, *, secret: bool = False) -> dict[str,
             continue
         found = _PROPERTY.fullmatch(line)
         if found is None:
-            shown = "it" if secret else repr(line.strip()[:60])
-            raise ConfigError(f"{flag} {where}, line {number}: {shown} is not KEY VALUE.")
+            raise ConfigError(f"{flag} {where}, line {number}: it is not KEY VALUE.")
         settings[found[1]] = found[2]
     return settings

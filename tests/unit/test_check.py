@@ -533,7 +533,7 @@ def test_a_metrics_log_that_is_cut(tmp_path: Path, place: Path) -> None:
     ("arguments", "says"),
     [
         (("--conf", "spark.master"), "--conf spark.master is not KEY=VALUE"),
-        (("--conf", "=yarn"), "--conf =yarn is not KEY=VALUE"),
+        (("--conf", "=yarn"), "--conf = is not KEY=VALUE"),
         (("--conf", "maxOffsetsPerTrigger=5"), "no Spark setting"),
         (("--source-option", "maxOffsetsPerTrigger"), "is not KEY=VALUE"),
         (("--kafka-retention", "a week"), "--kafka-retention='a week' is not a duration"),
@@ -552,7 +552,7 @@ def test_bad_flags(place: Path, arguments: tuple[str, ...], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"spark.master local\nwhat\n", "line 2: 'what' is not KEY VALUE"), (b"\xff\xfe", "UTF-8")],
+    [(b"spark.master local\nwhat\n", "line 2: it is not KEY VALUE"), (b"\xff\xfe", "UTF-8")],
 )
 def test_properties_that_cannot_be_read(
     tmp_path: Path, place: Path, content: bytes, says: str

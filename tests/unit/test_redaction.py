@@ -9,10 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from typer.testing import CliRunner
 
 from dedup import dedup_by_id
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
+from dedup.causes import cause_of
+from dedup.cli.app import app
 from dedup.cli.failures import explain
 from dedup.errors import ConfigError
 from dedup.files.sink.files_options import files_options
@@ -74,6 +77,92 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "ssl.key.location": "/etc/key",
     }
     assert without_secrets(text, options) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'sasl.jaas.config=Login required password="a\\"{SECRET}";',
+        f"postgresql://h/d?user=u&sslpassword={quote(SECRET)}",
+        f"https://b/x?X-Amz-Credential=AK&X-Amz-Signature={quote(SECRET)}&X-Amz-Expires=9",
+        f"https://b/x?AWSAccessKeyId=AK&Signature={quote(SECRET)}",
+        f"https://b/x?sig={quote(SECRET)}&se=1",
+        f"Endpoint=sb://h/;SharedAccessKeyName=k;SharedAccessKey={quote(SECRET)}",
+        f"fs.azure.account.key.a.dfs.core.windows.net={quote(SECRET)}",
+        f"'aws_secret_access_key': {SECRET!r}, 'region': 'x'",
+        f'{{"secret.key": "{SECRET}"}}',
+        f"no folder s3a:/AK:{SECRET}@b/x",
+    ],
+)
+def test_a_secret_that_no_option_told_is_hidden(text: str) -> None:
+    error = "org.apache.spark.SparkException: " + text
+    for shown in (
+        without_secrets(text, {}),
+        explain(ConfigError(text)).message,
+        explain(OSError(2, "No such file", text)).message,
+        cause_of(error),
+    ):
+        assert "***" in shown
+        assert SECRET not in shown
+        assert quote(SECRET) not in shown
+
+
+def test_advice_about_a_secret_stays() -> None:
+    for text in ('give password="..."', "sig=...", "token.endpoint.url=http://h", "design=9"):
+        assert without_secrets(text, {}) == text
+
+
+CLIENT = (
+    "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u\n"
+    f"socket.timeout.ms=10\nsasl.password={SECRET}\n"
+)
+JAAS = (
+    "sasl.mechanism=OTHER\n"
+    f'sasl.jaas.config=a.PlainLoginModule required username=u password="{SECRET}";\n'
+)
+
+
+@pytest.mark.parametrize("last", ["", "--json"])
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [
+        ("check S3", ""),
+        ("check CK --catalog S3", ""),
+        ("check CK --log S3", ""),
+        ("check CK --conf spark.hadoop.fs.s3a.secret.key:SECRET", ""),
+        ("check CK --conf spark.hadoop.fs.s3a.secret.key=SECRET --all", ""),
+        ("check CK --source-option kafka.sasl.password;SECRET", ""),
+        ("check CK --source-option kafka.sasl.jaas.config=password=SECRET --all", ""),
+        ("check CK --sink-option kafka.sasl.password=SECRET --all", ""),
+        ("check CK --properties FILE", f"spark.hadoop.fs.s3a.secret.key {SECRET}"),
+        ("check CK --properties FILE", f"spark.hadoop.fs.s3a.secret.key \\\n{SECRET}"),
+        ("sink inspect S3", ""),
+        ("sink inspect CK --checkpoint S3", ""),
+        ("sink inspect 127.0.0.1:9 t --command-config S3", ""),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", SECRET),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", JAAS),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", CLIENT),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{CLIENT}no.such={SECRET}"),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"ssl.key.pem={SECRET}"),
+    ],
+)
+def test_check_and_sink_inspect_show_no_secret(
+    arguments: str, content: str, last: str, tmp_path: Path
+) -> None:
+    if "t --command" in arguments:
+        pytest.importorskip("confluent_kafka")
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "ck" / "metadata").write_text('{"id":"6f9619ff-8b86-4d01-b42d-00cf4fc964ff"}')
+    (tmp_path / "file").write_text(content)
+    for name, value in {
+        "CK": f"{tmp_path}/ck", "FILE": f"{tmp_path}/file", "SECRET": SECRET, "S3": uri(),
+    }.items():  # fmt: skip
+        arguments = arguments.replace(name, value)
+    done = CliRunner().invoke(app, [*arguments.split(), *last.split()])
+    assert isinstance(done.exception, SystemExit | None)
+    assert done.output
+    for form in (SECRET, quote(SECRET, safe=""), repr(SECRET)[1:-1], SECRET.split("/")[1]):
+        assert form not in done.output
 
 
 def uri(user: str = "AK", rest: str = "b/x") -> str:

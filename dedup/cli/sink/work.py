@@ -19,7 +19,7 @@ def client_properties(where: str | None) -> dict[str, str]:
     ConfigError
         If it cannot be read; with the number of the line, and not what stands in it.
     """
-    found = {} if where is None else read_properties(where, "--command-config", secret=True)
+    found = {} if where is None else read_properties(where, "--command-config")
     return {f"kafka.{name}": value for name, value in found.items()}
 
 
