@@ -303,6 +303,18 @@ def test_bytes_that_are_not_utf8_are_named(job: Job) -> None:
     assert job.rows("json") == [("caf\u00e8", "2"), ("caf\u00e9", "\u20ac")]
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_output_is_utf8_whatever_the_input_is(job: Job, kind: str) -> None:
+    """A text that the input's encoding lacks comes from an escape, or from a folder's name."""
+    folder = job.files.folder / "n=\u6f22"
+    folder.mkdir()
+    body = b"id\ncaf\xe9\n" if kind == "csv" else b'{"id":"caf\xe9"}\n{"id":"\\u6f23"}\n'
+    (folder / f"1.{kind}").write_bytes(body)
+    job(read_options=(("encoding", "ISO-8859-1"), ("lineSep", "\n")))
+    more = [] if kind == "csv" else [("\u6f23", "\u6f22")]
+    assert job.rows(kind) == [("caf\u00e9", "\u6f22"), *more]
+
+
 def test_wide_text_needs_values_with_line_ends(job: Job) -> None:
     path = job.files.folder / "1.csv"
     path.write_bytes("id,n\ncaf\u00e9,1\n".encode("utf-16"))

@@ -223,11 +223,11 @@ def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
 
 
 def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
-    """Format and options to write with, so that the output reads as the input did."""
+    """Format and options to write with, as the input has them, but in UTF-8: it has all texts."""
     file_format = options.output_format or files.file_format
     settings = dict(_WRITE[file_format])
     if file_format == files.file_format:
-        shared = {"sep", "delimiter", "quote", "escape", "encoding", "charset", "header"}
+        shared = {"sep", "delimiter", "quote", "escape", "header"}
         settings |= {k: v for k, v in options.read_options if k in shared}
     if files.compressed and file_format != "parquet":
         settings["compression"] = "gzip"
