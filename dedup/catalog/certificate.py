@@ -168,18 +168,6 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
         return None
 
 
-def secret_of(root: Root, query_id: str) -> bytes:
-    """Return the secret of a query's hash keys; empty if it has none, or no certificate.
-
-    Raises
-    ------
-    CatalogError
-        If the certificate is damaged, or the root cannot be read.
-    """
-    certificate = load_certificate(root, query_id)
-    return b"" if certificate is None else certificate.secret
-
-
 def certificate_of(root: Root, query_id: str) -> Certificate:
     """Return the certificate of a query whose catalog must be here.
 

@@ -133,9 +133,8 @@ class Facts:
         The catalog's path where it is a local one.
     does_not_last : str or None
         Why the expression of an option gives another value at a replay.
-    concerns : tuple of (str, str, str), or None
-        What is wrong by the log's last micro-batches: ``LATE`` and the like, why, and the topic
-        of REMEDIES.md.
+    concerns : tuple of (str, str), or None
+        What is wrong by the log's last micro-batches: ``LATE`` and the like, and why.
     batch_records_max : int or None
         Records of the largest recent micro-batch.
     batch_took_max_ms : int or None
@@ -169,7 +168,7 @@ class Facts:
     shared_local: bool | None = None
     catalog_local: str | None = None
     does_not_last: str | None = None
-    concerns: tuple[tuple[str, str, str], ...] | None = None
+    concerns: tuple[tuple[str, str], ...] | None = None
     batch_records_max: int | None = None
     batch_took_max_ms: int | None = None
     kafka_sinks: tuple[str, ...] = ()

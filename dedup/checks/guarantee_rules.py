@@ -152,10 +152,10 @@ def recent_batches(facts: Facts) -> Assessments:
             # Copies may pass among late records; what else there is costs memory.
             Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
             f"{status} in the last micro-batches of the log: {why}.",
-            f"dedup remedies {topic}",
+            f"dedup remedies {status.lower()}",
             Takes.OUTSIDE,
         )
-        for status, why, topic in facts.concerns
+        for status, why in facts.concerns
     ]
 
 

@@ -66,14 +66,13 @@ class TimedBatch(NamedTuple):
 
 
 class Concern(NamedTuple):
-    """What is wrong with a query that runs, and the topic of REMEDIES.md that says what to do."""
+    """What is wrong with a query that runs; the status names the topic of REMEDIES.md."""
 
     status: Status
     reason: str
-    remedy: str
 
     def __str__(self) -> str:
-        return f"{self.reason}: dedup remedies {self.remedy}"
+        return f"{self.reason}: dedup remedies {self.status.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +179,15 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
 def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
     """Return what is wrong with a query by its last micro-batches, what matters most first."""
     last = _window(samples)
-    found = [_lag(last, _of_checkpoint(samples)[-HISTORY:])] if _tells_lag(last) else []
-    found += [_future(last), _late(last)]
-    return [concern for concern in found if concern is not None]
+    lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _tells_lag(last) else None
+    found = [] if lag is None else [lag]
+    for status, why in (
+        (Status.FUTURE, "have a timestamp in the future, and count as now"),
+        (Status.LATE, "are late"),
+    ):
+        if share := share_of(status.lower(), (batch for _, batch in last)):
+            found.append(Concern(status, f"{share:.0%} of the records {why}"))
+    return found
 
 
 def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
@@ -198,18 +203,6 @@ def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
     records = sum(batch.records_in for batch in judged)
     notable = counted >= LEAST_RECORDS and counted > NOTABLE_SHARE * records
     return counted / records if notable else 0.0
-
-
-def _future(last: tuple[TimedBatch, ...]) -> Concern | None:
-    share = share_of("future", (batch for _, batch in last))
-    why = f"{share:.0%} of the records have a timestamp in the future, and count as now"
-    return Concern(Status.FUTURE, why, remedy="future") if share else None
-
-
-def _late(last: tuple[TimedBatch, ...]) -> Concern | None:
-    share = share_of("late", (batch for _, batch in last))
-    why = f"{share:.0%} of the records are late"
-    return Concern(Status.LATE, why, remedy="late") if share else None
 
 
 def _patience_ms(last: tuple[TimedBatch, ...]) -> int:
@@ -258,18 +251,18 @@ def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> Concern
     if first.low_watermark_ms == newest.low_watermark_ms and _stands_unusually(samples):
         ahead_ms = (newest.newest_ms or 0) - (first.newest_ms or newest.newest_ms or 0)
         reason = f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
-        return Concern(Status.STALLED, reason, remedy="stalled")
+        return Concern(Status.STALLED, reason)
     more = _growth(samples, len(last), [batch.gc_lag_newest_ms for _, batch in samples])
     if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
         reason = f"it falls behind the newest timestamp, by {more}{held}"
-        return Concern(Status.LAGGING, reason, remedy="lagging")
+        return Concern(Status.LAGGING, reason)
     behind_ms = [difference_ms(at_ms, batch.newest_ms) for at_ms, batch in samples]
     if (more := _growth(samples, len(last), behind_ms)) is not None:
         reason = (
             f"the newest timestamp falls behind the clock, by {more}: "
             "records come faster than they are judged, or the source is slow"
         )
-        return Concern(Status.LAGGING, reason, remedy="lagging")
+        return Concern(Status.LAGGING, reason)
     return None
 
 

@@ -20,30 +20,9 @@ from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.machine import wall_clock_ms
+from dedup.monitor import series as figures
 from dedup.monitor.endpoint import PATH
 from dedup.monitor.health import ENDED, Status
-from dedup.monitor.series import (
-    CHECKPOINT_BEGUN,
-    CLOCK,
-    EVIDENCE,
-    FAILED,
-    FAMILIES,
-    HEARD,
-    HOLDER,
-    LAST_BATCH,
-    LIFE,
-    MAX_QUERIES,
-    MAX_SOURCES,
-    OTHER,
-    RUN_BEGUN,
-    RUNNING,
-    SOURCE,
-    SOURCES,
-    STATUS,
-    VERDICT,
-    series_of,
-    values,
-)
 
 try:
     from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -83,15 +62,15 @@ class _Query:
 
     def life(self) -> Iterator[tuple[str, float]]:
         for name, at_ms in (
-            (LAST_BATCH, self.at_ms),
-            (HEARD, self.log.heard_ms),
-            (RUN_BEGUN, self.run_begun_ms),
-            (CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
+            (figures.LAST_BATCH, self.at_ms),
+            (figures.HEARD, self.log.heard_ms),
+            (figures.RUN_BEGUN, self.run_begun_ms),
+            (figures.CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
         ):
             if at_ms is not None:
                 yield name, at_ms / 1000
-        yield RUNNING, float(self.log.running)
-        yield FAILED, float(self.log.ended not in (None, ENDED))
+        yield figures.RUNNING, float(self.log.running)
+        yield figures.FAILED, float(self.log.ended not in (None, ENDED))
 
 
 class Exporter(Collector):
@@ -121,14 +100,14 @@ class Exporter(Collector):
             if metrics.begins:
                 query.checkpoint_begun_ms = at_ms
             query.log, query.at_ms, query.last = log, at_ms, metrics
-            for series in series_of(metrics):
+            for series in figures.series_of(metrics):
                 if series.kind == "counter":
-                    for label, value in values(series, metrics):
+                    for label, value in figures.values(series, metrics):
                         query.totals[series.exported, label] += value
             self._queries.move_to_end(log.query_id)
             for query_id, other in list(self._queries.items())[:-1]:
                 # Counts of one that had the name before are not ours.
-                if other.label == query.label or len(self._queries) > MAX_QUERIES:
+                if other.label == query.label or len(self._queries) > figures.MAX_QUERIES:
                     del self._queries[query_id]
 
     def collect(self) -> Iterator[Metric]:
@@ -136,19 +115,22 @@ class Exporter(Collector):
         with self._lock:
             queries = list(self._queries.values())
             told: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-            for series in FAMILIES:
+            for series in figures.FAMILIES:
                 make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
                 label_names = ["query", series.label] if series.label else ["query"]
                 told[series.name] = make(series.exported, series.about, labels=label_names)
             for query in queries:
-                for series in series_of(query.last):
-                    for label, value in values(series, query.last):
+                for series in figures.series_of(query.last):
+                    for label, value in figures.values(series, query.last):
                         if series.kind == "counter":
                             value = query.totals[series.exported, label]
                         labels = [query.label, label] if series.label else [query.label]
                         told[series.name].add_metric(labels, value)
             yield from told.values()
-            life = {n: GaugeMetricFamily(n, about, labels=["query"]) for n, about in LIFE.items()}
+            life = {
+                n: GaugeMetricFamily(n, about, labels=["query"])
+                for n, about in figures.LIFE.items()
+            }
             for query in queries:
                 for name, value in query.life():
                     life[name].add_metric([query.label], value)
@@ -163,8 +145,12 @@ class Exporter(Collector):
         return json.dumps({"queries": [log.to_json() for log in logs]}).encode()
 
     def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
-        clocks = GaugeMetricFamily(CLOCK, SOURCES[CLOCK], labels=["query", SOURCE, "state"])
-        holders = GaugeMetricFamily(HOLDER, SOURCES[HOLDER], labels=["query", SOURCE])
+        clocks = GaugeMetricFamily(
+            figures.CLOCK, figures.SOURCES[figures.CLOCK], labels=["query", figures.SOURCE, "state"]
+        )
+        holders = GaugeMetricFamily(
+            figures.HOLDER, figures.SOURCES[figures.HOLDER], labels=["query", figures.SOURCE]
+        )
         for query in queries:
             last = query.last
             if not isinstance(last, BatchMetrics):  # which source partitions there are is not told
@@ -182,15 +168,19 @@ class Exporter(Collector):
 
     def _named(self, source: str) -> str:
         source = source[:MAX_NAME]
-        if source not in self._sources and len(self._sources) >= MAX_SOURCES:
-            return OTHER
+        if source not in self._sources and len(self._sources) >= figures.MAX_SOURCES:
+            return figures.OTHER
         self._sources.add(source)
         return source
 
 
 def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
-    status = GaugeMetricFamily(STATUS, VERDICT[STATUS], labels=["query", "status"])
-    evidence = GaugeMetricFamily(EVIDENCE, VERDICT[EVIDENCE], labels=["query"])
+    status = GaugeMetricFamily(
+        figures.STATUS, figures.VERDICT[figures.STATUS], labels=["query", "status"]
+    )
+    evidence = GaugeMetricFamily(
+        figures.EVIDENCE, figures.VERDICT[figures.EVIDENCE], labels=["query"]
+    )
     for query in queries:
         # The listener of this process hears of every end, so a run that goes on is alive.
         health = query.log.watched(now_ms, alive=query.log.running).health

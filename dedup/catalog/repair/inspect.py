@@ -13,7 +13,7 @@ import numpy as np
 from dedup import kernel
 from dedup.catalog import layout
 from dedup.catalog.blocks import block_numbers, ids_in_block
-from dedup.catalog.certificate import no_catalog, secret_of
+from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.database import build_view, decode_all, open_view
 from dedup.catalog.repair.accepted_loss import AcceptedLoss, accepted_loss_path
 from dedup.catalog.root import ObjectMissing, Root
@@ -105,7 +105,8 @@ def verify_segment(
     name = layout.shard_path(query_id, shard, segment)
     problems: list[str] = []
     try:
-        secret = secret_of(root, query_id)
+        certificate = load_certificate(root, query_id)
+        secret = b"" if certificate is None else certificate.secret
     except CatalogError as exc:
         if exc.remedy == "storage":
             raise

@@ -165,10 +165,7 @@ def _of_log(facts: Facts, log: QueryLog) -> Facts:
         shards=every[-1].shards,
         batch_records_max=max(batch.records_in for batch in every),
         batch_took_max_ms=max(batch.batch_ms for batch in every) or None,
-        concerns=tuple(
-            (str(one.status), one.reason, one.remedy)
-            for one in concerns([TimedBatch(*timed) for timed in log.batches])
-        ),
+        concerns=tuple(concerns([TimedBatch(*timed) for timed in log.batches])),
     )
     newest = every[-1]
     if isinstance(newest, SequenceMetrics):

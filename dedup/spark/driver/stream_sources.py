@@ -41,7 +41,8 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
     for option, found in options.items():
-        read = {column for one in found for column in _read(one)}
+        made_of = [[n for n, _ in one.definition.inputs] or [one.name] for one in found]
+        read = {name.lower() for names in made_of for name in names}
         if not read or not read <= place or (clusters := _alike(df)) is None:
             continue
         raise ConfigError(
@@ -52,12 +53,6 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
             f".withColumn('cluster', F.lit('one')), and add it to the option: {option}=['cluster', "
             "...]. If both are one cluster, give both streams the same kafka.bootstrap.servers."
         )
-
-
-def _read(resolved: Resolved) -> set[str]:
-    """Return the columns that a value is made of, in lower case."""
-    inputs = resolved.definition.inputs
-    return {name.lower() for name, _ in inputs} or {resolved.name.lower()}
 
 
 def _alike(df: DataFrame) -> tuple[str, str] | None:
