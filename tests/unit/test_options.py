@@ -9,7 +9,7 @@ import pytest
 from dedup import dedup_by_id
 from dedup.core.option_rules import shuffle_partitions
 from dedup.errors import ConfigError
-from dedup.spark.executor.task import partitions_of
+from dedup.spark.executor.task import Layout, partitions_of
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,8 @@ def test_a_task_takes_the_number_that_it_knows(
         "spark.sql.shuffle.partitions": asked,
     }
     assert partitions_of(settings.get, shards) == partitions
+
+
+def test_the_repr_of_a_layout_shows_no_key() -> None:
+    made = Layout.of("query", (7,), bytes(16))
+    assert repr(made) == "Layout(slot_keys=(7,))"

@@ -126,9 +126,9 @@ class Layout:
     """
 
     slot_keys: tuple[int, ...]
-    shard_key: bytes
-    filter_key: bytes
-    payload_key: bytes
+    shard_key: bytes = field(repr=False)
+    filter_key: bytes = field(repr=False)
+    payload_key: bytes = field(repr=False)
     secret: bytes = field(default=b"", repr=False)
 
     @property
