@@ -124,7 +124,7 @@ def out_of_memory(text: str) -> str | None:
 
 
 def spark_cause(text: str) -> str:
-    """Return the line of a Spark error that tells its cause, without secrets."""
+    """Return the line of a Spark error that names its cause, without secrets."""
     text = without_secrets(text, {})
     file = unreadable_file(text)
     if file:

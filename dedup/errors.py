@@ -35,7 +35,7 @@ class DedupError(Exception):
         return self.text if self.remedy is None else f"{self.text}\n{LINK}{self.remedy}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the caller's lines, and none of this package's own."""
+        """Return the traceback for a notebook: the caller's lines, without this package's."""
         told = []
         for frame in traceback.extract_tb(self.__traceback__):
             if frame.filename.startswith(_PACKAGE):

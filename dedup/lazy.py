@@ -1,4 +1,4 @@
-"""Public names of a package that are loaded when they are asked for, and shown by ``dir``."""
+"""Public names of a package that are imported on first use, and listed by ``dir``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def lazily(
     package: str, public: Sequence[str], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``: the package itself needs no Spark.
+    """Return ``__getattr__`` and ``__dir__`` for a package that can be imported without Spark.
 
     Parameters
     ----------

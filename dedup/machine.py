@@ -1,4 +1,4 @@
-"""The machine: its clock, cores and memory. `dedup.core` knows none of them, it is told."""
+"""The machine: its clock, cores and memory. `dedup.core` gets them as arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of others, such as errors of libraries and servers, without the secrets of our options."""
+"""Remove the secrets of our options from foreign texts, such as errors of libraries and servers."""
 
 from __future__ import annotations
 

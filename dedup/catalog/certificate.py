@@ -17,7 +17,7 @@ from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import OtherVersion, array, integer, mapping, name, text
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
-#: Written now; those before, without a secret and without definitions, are read for ever.
+#: The format that is written. Older ones, without secret or definitions, stay readable.
 CERTIFICATE_FORMAT = 3
 _WITHOUT_SECRET = 2
 _WITHOUT_DEFINITIONS = 1
@@ -47,7 +47,7 @@ class Certificate:
     hash_key_id : int
         Names the key of the hashes in filters and segments.
     birth_batch : int
-        First micro-batch of the catalog; the one field that later tasks need not repeat.
+        First micro-batch of the catalog; the only field that may differ in later tasks.
     id_definitions : tuple of Definition or None
         What makes each column of the ID; None in a certificate of format 1, which knows names
         alone.
@@ -160,7 +160,7 @@ _DEFINITIONS = frozenset({"id_definitions", "timestamp_definition"})
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:
-    """Return the certificate of a query, None where there is none; CatalogError when damaged."""
+    """Return the certificate of a query, or None if it has none; CatalogError if it is damaged."""
     name = certificate_path(query_id)
     try:
         return read_certificate(root, name)
@@ -185,7 +185,7 @@ def certificate_of(root: Root, query_id: str) -> Certificate:
 
 
 def no_catalog(root: Root, query_id: str) -> ConfigError:
-    """Return the error that this root is not, or no longer, that of a query."""
+    """Return the error that this root does not, or no longer, hold a query's catalog."""
     return ConfigError(
         f"{root.url()} holds no catalog of query {query_id}: give the root that the query's "
         "option `catalog` names.",
@@ -194,5 +194,5 @@ def no_catalog(root: Root, query_id: str) -> ConfigError:
 
 
 def read_certificate(root: Root, name: str) -> Certificate:
-    """Return the certificate of this name; `ObjectMissing` is raised where there is none."""
+    """Return the certificate of this name, or raise `ObjectMissing` if there is none."""
     return root.read(name, lambda data: Certificate.from_bytes(data, root.url(name)))

@@ -1,6 +1,6 @@
-"""How commands print: text of records, file names and foreign errors cannot steer a terminal.
+"""How commands print: records, file names and foreign errors cannot send control codes.
 
-It needs no extra, so that the command can print what is missing.
+It needs no extra, so that a command can print which extra is missing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def say(text: object, *, as_error: bool = False) -> None:
 
 
 class ShownLog(logging.Formatter):
-    """Writes a line of a log as `say` writes one; main() gives it to what logging prints."""
+    """Formats log lines as `say` prints text; main() installs it for all logging."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without what steers a terminal."""
+        """Return the line without control codes."""
         return shown(super().format(record))
 
 
 @contextmanager
 def while_read() -> Iterator[None]:
-    """Print for as long as someone reads: a pipe that is closed early is no error."""
+    """Print until the reader closes the pipe, which is no error."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left would be flushed at the end, and fail again.
+        # Python would flush the rest at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -139,7 +139,7 @@ def reading_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
-    """Leave the block without an error where Spark's Java has ended, and that is no fault.
+    """Leave the block without an error if Spark's Java has ended, and that is no fault.
 
     With a request to stop, only once it is made: a service manager, or a terminal that is closed,
     ends the whole group of processes.
@@ -192,13 +192,13 @@ def stream_settings(shards: int) -> dict[str, str]:
 
 
 def _tell_unless_ended(self: BaseServer, request: Any, address: Any) -> None:
-    """Say nothing where Spark's Java has ended before Python: nothing is lost by it."""
+    """Print nothing if Spark's Java ended before Python: nothing is lost."""
     if not isinstance(sys.exception(), (ConnectionError, EOFError)):
         BaseServer.handle_error(self, request, address)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record tells more than that Java has ended; Py4J raises what it logs besides."""
+    """Whether a log record is news: not that Java has ended, nor what Py4J also raises."""
     error = record.exc_info[1] if record.exc_info else None
     ended = isinstance(error, Exception) and _java_ended(error)
     return not ended and not record.name.startswith("py4j")
@@ -214,7 +214,7 @@ def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
 
 
 def _end_java() -> None:
-    """Wait until Spark's Java has ended, which it does once nobody holds its input open."""
+    """Close the input of Spark's Java, so that it ends, and wait for its end."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -269,13 +269,13 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that says anything, or an empty text: no frame of a stack."""
+    """Return a log's last line that is not blank and no stack frame, or an empty text."""
     lines = [line.strip() for line in _content(log).split("\n")]
     return next((line for line in reversed(lines) if not re.match(r"at \S+\(|\.\.\. |$", line)), "")
 
 
 def _java_hint(log: Path) -> str:
-    """What to do where Java is missing, or older than Spark needs."""
+    """What to do if Java is missing, or older than Spark needs."""
     signs = ("JAVA_HOME is not set", "/bin/java: ", "UnsupportedClassVersionError")
     if not any(sign in _content(log) for sign in signs):
         return ""

@@ -20,7 +20,7 @@ from dedup.errors import DataError
 from dedup.files.exact_values import has_nanoseconds, leaves
 from dedup.files.unreadable import WRITE_AGAIN
 
-#: Length of a time that ends at microseconds, such as 2024-05-01 10:00:00.123456.
+#: Length of a time with microseconds, such as 2024-05-01 10:00:00.123456.
 _MICROSECONDS_CHARS = 26
 #: Days before it have other numbers in the Julian calendar.
 _GREGORIAN = "1582-10-15"

@@ -13,7 +13,7 @@ WRITE_AGAIN = (
 
 
 def unreadable(path: object, why: str, *, file_format: str | None = None) -> DataError:
-    """Return the error for a file of which nobody knows whether it is damaged."""
+    """Return the error for an unreadable file, which may be damaged or healthy."""
     read = "read" if file_format is None else f"read as {file_format}"
     return DataError(
         f"{path} cannot be {read}: {why}. Nothing of its micro-batch was taken. If the file is "

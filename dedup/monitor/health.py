@@ -17,19 +17,19 @@ from dedup.core.metrics import difference_ms
 from dedup.core.sequence_metrics import AnyMetrics
 from dedup.monitor.trend import growth
 
-#: Micro-batches that are looked at, at least; more, where they took less than a minute.
+#: The window: at least so many micro-batches, and more if they took less than a minute.
 WINDOW, WINDOW_MS = 10, 60_000
-#: Micro-batches that are enough for a window of a minute, kept by who feeds `judge`.
+#: How many micro-batches the callers of `judge` keep: enough for a window of a minute.
 HISTORY = 100
-#: With fewer than these nothing is said of a lag; growth takes nine (`dedup.monitor.trend`).
+#: With fewer micro-batches no lag is judged; growth takes nine (`dedup.monitor.trend`).
 LEAST_EVIDENCE = 5
-#: A larger share of the records is told, if it is not a handful: `dedup run` warns of as much.
+#: A larger share of the records is reported, unless it is a handful. `dedup run` uses the same.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
-#: One micro-batch may take long, without a word: less silence than this says nothing.
+#: A micro-batch may take long without a sign of life: a shorter silence means nothing.
 LEAST_SILENCE_MS = 600_000
-#: Nor less than this where nobody knows yet how far apart micro-batches are.
+#: The same if the time between micro-batches is not known yet.
 UNKNOWN_SILENCE_MS = 3_600_000
-#: From here on an unusual silence is told: the driver may be gone. An idle query speaks more often.
+#: A longer unusual silence is reported: the driver may be gone. An idle query reports more often.
 TOLD_SILENCE_MS = 180_000
 
 
@@ -41,25 +41,25 @@ ENDED = "the run has ended"
 
 
 class Status(StrEnum):
-    """What is said of a query."""
+    """The verdict on a query."""
 
     OK = "OK"
     #: Many records are late.
     LATE = "LATE"
-    #: Many records have timestamps that lie in the future.
+    #: Many records have timestamps in the future.
     FUTURE = "FUTURE"
     #: The GC watermark moves, and falls behind.
     LAGGING = "LAGGING"
     #: New records come, and the GC watermark stands.
     STALLED = "STALLED"
-    #: The query failed, or no run of it goes on and none is due, or it is unusually silent.
+    #: The query failed, or it does not run and no run is due, or it is unusually silent.
     STOPPED = "STOPPED"
-    #: It went back, or a shard did: state files or a checkpoint were put back, or a copy goes on.
+    #: It or a shard went back: state files or a checkpoint were put back, or a copy runs.
     REWOUND = "REWOUND"
 
 
 class TimedBatch(NamedTuple):
-    """A micro-batch, and when it was heard of by the clock of who listens, in milliseconds."""
+    """A micro-batch, and when the listener heard of it, in milliseconds of its clock."""
 
     at_ms: int
     batch: AnyMetrics
@@ -77,7 +77,7 @@ class Concern(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A verdict, why, and on how many of the window's micro-batches it rests."""
+    """A verdict, its reason, and how many of the window's micro-batches it rests on."""
 
     status: Status
     reason: str
@@ -102,11 +102,11 @@ def judge(
     now_ms : int
         The listener's clock.
     heard_ms : int, optional
-        Last sign of life, be it without a micro-batch; default: the last sample.
+        Last sign of life, with or without a micro-batch; default: the last sample.
     ended : str, optional
-        Why the last run ended, where it did: `ENDED` where it did not fail.
+        Why the last run ended, if it did: `ENDED` if it did not fail.
     alive : bool
-        Whether who tells of the query knows that it runs now: then silence is no stop.
+        Whether the caller knows that the query runs now: then silence is no stop.
     """
     last = _window(samples)
     status, reason = _judge(last, samples, now_ms, heard_ms, ended, alive=alive)
@@ -137,7 +137,7 @@ def _judge(
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return Status.REWOUND, back
-    # A job that is run again and again ends each time: that alone is no news.
+    # A scheduled job ends after each run: an end alone is no news.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
         return Status.STOPPED, ended
@@ -155,7 +155,7 @@ def _judge(
 
 
 def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
-    """Return what is unusual of the time since the last micro-batch, for people."""
+    """Return what is unusual about the time since the last micro-batch, as text."""
     unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
     if silent_ms > unusual_ms:
         return f"; nothing heard for {span(silent_ms)}"
@@ -167,7 +167,7 @@ def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
 
 
 def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
-    """Return the longest pause between two runs; None where only one is known."""
+    """Return the longest pause between two runs, or None if only one is known."""
     pauses = (
         after.at_ms - before.at_ms
         for before, after in pairwise(samples)
@@ -177,7 +177,7 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
 
 
 def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
-    """Return what is wrong with a query by its last micro-batches, what matters most first."""
+    """Return what is wrong with a query by its last micro-batches, the worst first."""
     last = _window(samples)
     lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _tells_lag(last) else None
     found = [] if lag is None else [lag]
@@ -197,7 +197,7 @@ def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
-    """Return which share of the records a count is, or 0 if that is only a handful of records."""
+    """Return a count's share of the records, or 0 if it is small or only a handful of records."""
     judged = list(batches)
     counted = sum(getattr(batch, count, 0) for batch in judged)
     records = sum(batch.records_in for batch in judged)
@@ -206,7 +206,7 @@ def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
 
 
 def _patience_ms(last: tuple[TimedBatch, ...]) -> int:
-    """Return the silence that is usual: that of the whole window, and twice the longest in it."""
+    """Return the usual silence: the window's length, or twice its longest pause if that is more."""
     if len(last) < 2:
         return UNKNOWN_SILENCE_MS
     window_ms = last[-1].at_ms - last[0].at_ms
@@ -238,7 +238,7 @@ def _went_back(last: tuple[TimedBatch, ...]) -> str | None:
 
 
 def _of_checkpoint(samples: Sequence[TimedBatch]) -> Sequence[TimedBatch]:
-    """Return the samples since the checkpoint began, as far as they are known."""
+    """Return the known samples since the checkpoint began."""
     begun = max((n for n, sample in enumerate(samples) if sample.batch.begins), default=0)
     return samples[begun:]
 
@@ -273,7 +273,7 @@ def _advances(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
-    """Return what to say of a query of which there is no concern: never more than is seen."""
+    """Return the reason for a query without a concern; it claims no more than the samples show."""
     if len(last) < LEAST_EVIDENCE:
         return "no fault so far; its lag is judged from five micro-batches on"
     if not _tells_lag(last):
@@ -320,7 +320,7 @@ def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
 def _growth(
     samples: Sequence[TimedBatch], newest: int, lags_ms: Sequence[int | None]
 ) -> str | None:
-    """Return by how much a lag grew, and in what time; None where it does not."""
+    """Return by how much a lag grew, and in what time, or None if it did not."""
     known_ms = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
     if len(known_ms) < len(samples):
         return None

@@ -89,7 +89,7 @@ class Exporter(Collector):
         self._sources: set[str] = set()
 
     def batch(self, log: QueryLog) -> None:
-        """Take in a query's newest micro-batch; of what follows it the exporter asks the log."""
+        """Take in a query's newest micro-batch. The exporter asks the log for all later news."""
         at_ms, metrics = log.batches[-1]
         with self._lock:
             query = self._queries.setdefault(
@@ -106,7 +106,7 @@ class Exporter(Collector):
                         query.totals[series.exported, label] += value
             self._queries.move_to_end(log.query_id)
             for query_id, other in list(self._queries.items())[:-1]:
-                # Counts of one that had the name before are not ours.
+                # An earlier query of the same name has counts of its own.
                 if other.label == query.label or len(self._queries) > figures.MAX_QUERIES:
                     del self._queries[query_id]
 
@@ -153,13 +153,13 @@ class Exporter(Collector):
         )
         for query in queries:
             last = query.last
-            if not isinstance(last, BatchMetrics):  # which source partitions there are is not told
+            if not isinstance(last, BatchMetrics):  # it names no source partitions
                 continue
             if last.gc_source:
                 holders.add_metric([query.label, self._named(last.gc_source)], 1)
             slowest: dict[tuple[str, str], int] = {}
             for name, time_ms, idle in last.slowest_sources:
-                if name:  # of several that share a name the slowest counts, which comes first
+                if name:  # the slowest comes first; others of the same name do not count
                     slowest.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
             for labels, time_ms in slowest.items():
                 clocks.add_metric([query.label, *labels], time_ms / 1000)
@@ -205,7 +205,7 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     Raises
     ------
     ConfigError
-        When the address is taken, or is none.
+        If the address is taken or is no address of this machine.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(exporter)
@@ -248,7 +248,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """End connections that last too long, whatever they do meanwhile; called twice a second."""
+        """End connections that last too long, idle or not; called twice a second."""
         for request, begun_s in list(self._begun_s.items()):
             if time.monotonic() - begun_s > CONNECTION_S:
                 with suppress(OSError):

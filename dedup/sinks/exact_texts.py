@@ -16,7 +16,7 @@ _REFUSED = "INVALID_UTF8_STRING"
 
 
 def exact_texts(rows: DataFrame, file_format: str, split_by: str | None) -> DataFrame:
-    """Return rows of which Spark's writer loses and changes nothing.
+    """Return rows that Spark's writer can write without loss or change.
 
     Each text is validated, because the writer puts U+FFFD for bytes that are not UTF-8. A CSV file
     of one column has ``""`` for null, because the writer leaves out empty lines.

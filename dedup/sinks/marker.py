@@ -66,7 +66,7 @@ class Marker:
 
     @classmethod
     def from_json(cls, value: object) -> Marker:
-        """Return the marker of these fields; ValueError if they are not those of a marker."""
+        """Return the marker with these fields, or raise ValueError if they are not a marker's."""
         names = frozenset(field.name for field in fields(cls))
         found = mapping(value, needed=names, allowed=names)
         for name in ("query_id", "sink", "content", "run_id", "writer"):

@@ -18,7 +18,7 @@ _END_S = 5.0
 
 
 class _Listener(DedupListener):
-    """Knows besides whether queries are running."""
+    """Also knows whether queries are running."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(

@@ -14,7 +14,7 @@ Step: TypeAlias = Callable[[bytes, int, int], int]
 
 #: Records that lie in each other; some thousands end fastavro's process.
 MAX_DEPTH = 200
-#: Items and records that take no bytes, besides one for each byte of the value.
+#: How many items and records may take no bytes, beyond one for each byte of the value.
 MAX_EMPTY = 1000
 #: Bytes of a decimal; Spark's 38 digits need 16.
 MAX_DECIMAL_BYTES = 64
@@ -124,7 +124,7 @@ class AvroBounds:
 
 
 def _number(value: bytes, at: int) -> tuple[int, int]:
-    """Return an int or long, and where it ends."""
+    """Return an int or long, and its end position."""
     found = value[at]
     at += 1
     if found >= 0x80:
@@ -170,7 +170,7 @@ def _decimal(precision: int, size: int | None) -> Step:
 
 
 def _below(count: int, value: bytes, at: int) -> tuple[int, int]:
-    """Return the index of a symbol or branch, and where it ends."""
+    """Return the index of a symbol or branch, and its end position."""
     index, at = _number(value, at)
     if not 0 <= index < count:
         raise ValueError(f"there is no symbol or branch {index}")

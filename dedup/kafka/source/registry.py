@@ -40,7 +40,7 @@ class WriterSchema:
     kind : str
         The schema language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
     references : tuple of str
-        Schemas that it names and does not define, those that others need first.
+        Schemas that it names and does not define; one that others need comes first.
     """
 
     text: str
@@ -109,12 +109,12 @@ class Registry:
         return tuple(url.rstrip("/") for url in given)
 
     def by_id(self, schema_id: int) -> WriterSchema | None:
-        """Return a schema, None where the registry knows no such ID.
+        """Return a schema, or None if the registry does not know the ID.
 
         Raises
         ------
         SourceError
-            If no server answers, or one answers otherwise than a registry does.
+            If no server answers, or an answer is not that of a registry.
         """
         found = self._get(f"/schemas/ids/{schema_id}")
         return None if found is None else self._schema(found)
@@ -160,7 +160,7 @@ class Registry:
             references[name] = str(other["schema"])
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the registry's answer, None where it says that it holds no such thing."""
+        """Return the registry's answer, or None if it says that it holds no such thing."""
         problem = ""
         for pause_s in (*_PAUSES_S, None):
             for url in self.urls:
@@ -193,7 +193,7 @@ class Registry:
             with opener.open(request, timeout=self.timeout_s) as reply:
                 found = json.loads(reply.read())
         except urllib.error.HTTPError as error:
-            # Only the registry's own code tells an unknown schema from a wrong address.
+            # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
                 unknown = _error_code(error)
             if unknown in _NOT_FOUND:

@@ -85,7 +85,7 @@ def check_query(
             f"{operator!r:.80} is no operator: give what dedup_by_id or dedup_by_sequence returned."
         )
     if sink is not None:
-        # Formats of all rooms meet there: this room itself knows none of them.
+        # That module imports every format; this one imports none.
         from dedup.formats import check_sink
 
         output = with_verdict(df, operator.options.verdict, (), ())

@@ -96,7 +96,7 @@ class FileLog:
             text = entry.read_text(encoding="utf-8")
             lines = "\n".join(_renamed_line(line, old, new) for line in text.split("\n"))
             if lines != text:
-                # Spark compares an entry with its checksum, where there is one.
+                # Spark compares an entry with its checksum, if there is one.
                 entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
                 publish(entry, lines.encode(), create=False)
 

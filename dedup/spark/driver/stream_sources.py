@@ -1,4 +1,4 @@
-"""A stream's sources and their options; which Kafka clusters could be taken for one."""
+"""A stream's sources and their options, and Kafka clusters that could be mistaken for one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PLACE_IN_KAFKA = "dedup.place_in_kafka"
 
 
 def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
-    """Refuse options that take records of two Kafka clusters for records of one.
+    """Reject options that take records of two Kafka clusters for records of one.
 
-    Topic, partition and offset say nothing of the cluster, and Spark has no column for it. Under
-    Spark Connect the sources are out of sight, and nothing is refused.
+    Topic, partition and offset do not identify the cluster, and Spark has no column for it. Under
+    Spark Connect the sources cannot be seen, and nothing is rejected.
 
     Parameters
     ----------
     df : DataFrame
     **options
-        What options of the operator were resolved to.
+        Options of the operator, resolved.
 
     Raises
     ------
@@ -74,9 +74,9 @@ def _hosts(servers: str) -> set[str]:
 
 
 def stream_sources_of(df: DataFrame) -> tuple[Source, ...] | None:
-    """Return the stream's sources and their options, from the plan in the JVM; None without one.
+    """Return the stream's sources and their options from the plan in the JVM, or None.
 
-    The plan is no public interface: where it is another one than expected, nothing is known.
+    The plan is no public interface: if it is not as expected, the sources are not known.
     """
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()
@@ -105,7 +105,7 @@ def _source(plan: Any) -> Source:
 
 
 def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the topics that Kafka's options name, and how many partitions where they say."""
+    """Return the topics that Kafka's options name, and the number of partitions if they name it."""
     if "subscribe" in options:
         return tuple(topic.strip() for topic in options["subscribe"].split(",")), None
     if "assign" in options:

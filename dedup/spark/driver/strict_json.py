@@ -26,7 +26,7 @@ from dedup.spark.plan import HELPER_PREFIX
 
 #: Columns that are added: the fields, null where they cannot be read, and why.
 FIELDS, CAUSE = f"{HELPER_PREFIX}fields", f"{HELPER_PREFIX}cause"
-#: The tagged text, null where it is not strict.
+#: The tagged text, or null if the text is not strict JSON.
 TAGGED = f"{HELPER_PREFIX}tagged"
 _RAW, _TYPED = f"{HELPER_PREFIX}raw", f"{HELPER_PREFIX}typed"
 NOT_STRICT = (

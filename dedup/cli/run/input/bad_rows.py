@@ -123,7 +123,7 @@ class BadRows:
         from pyspark.sql import functions as fn
 
         with suppress(Exception):
-            # If the number is not told, the files are read once more.
+            # If the number is not known, the files are read once more.
             if observed_so_far(self._spark, self._options.checkpoint, METRIC)[BAD] == 0:
                 return None
         paths = files_of_batch(self._options, self._log, batch_id)

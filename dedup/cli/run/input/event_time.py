@@ -68,7 +68,7 @@ def is_no_time(options: RunOptions, schema: StructType) -> Column | None:
 
 
 def _dated(text: Column) -> Column:
-    """Return a text that is no time if it has no date: Spark would take that of today."""
+    """Return a text that is no time if it has no date: Spark would add today's date."""
     from pyspark.sql import functions as fn
 
     return fn.regexp_replace(text, r"^\s*T?\d+:", "no date: $0")

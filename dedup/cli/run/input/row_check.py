@@ -1,4 +1,4 @@
-"""What Spark returned of a micro-batch's files, compared with what is in them."""
+"""Compare the rows that Spark returned of a micro-batch's files with the files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_rows(
     records = {str(path): check.records_of(path) for path in paths}
     total, returned = sum(records.values()), None
     with suppress(Exception):
-        # If the number is not told, the files are read once more.
+        # If the number is not known, the files are read once more.
         returned = observed_so_far(spark, job.options.checkpoint, METRIC).get(ALL)
     if returned == total:
         return
