@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -109,8 +110,25 @@ def judge(
         Whether the caller knows that the query runs now: then silence is no stop.
     """
     last = _window(samples)
-    status, reason = _judge(last, samples, now_ms, heard_ms, ended, alive=alive)
-    return Health(status, reason, min(len(last), WINDOW))
+    verdict = partial(Health, evidence=min(len(last), WINDOW))
+    back = _forgot(samples) or _went_back(last)
+    if back is not None:
+        return verdict(Status.REWOUND, back)
+    # A scheduled job ends after each run: an end alone is no news.
+    pause_ms = _pause_ms(samples) if ended == ENDED else None
+    if ended is not None and pause_ms is None:
+        return verdict(Status.STOPPED, ended)
+    if not last and heard_ms is None:
+        return verdict(Status.STOPPED, "no micro-batch was heard of")
+    silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
+    if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
+        return verdict(Status.STOPPED, f"silent for {span(silent_ms)}")
+    found = concerns(samples)
+    status = found[0].status if found else Status.OK
+    reason = "; ".join(map(str, found)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
+    if pause_ms is not None:
+        return verdict(status, f"between two runs; {reason}")
+    return verdict(status, reason + _quiet(last, now_ms, silent_ms))
 
 
 def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
@@ -123,35 +141,6 @@ def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
         if samples[first].batch.begins:
             break
     return tuple(samples[first:])
-
-
-def _judge(
-    last: tuple[TimedBatch, ...],
-    samples: Sequence[TimedBatch],
-    now_ms: int,
-    heard_ms: int | None,
-    ended: str | None,
-    *,
-    alive: bool,
-) -> tuple[Status, str]:
-    back = _forgot(samples) or _went_back(last)
-    if back is not None:
-        return Status.REWOUND, back
-    # A scheduled job ends after each run: an end alone is no news.
-    pause_ms = _pause_ms(samples) if ended == ENDED else None
-    if ended is not None and pause_ms is None:
-        return Status.STOPPED, ended
-    if not last and heard_ms is None:
-        return Status.STOPPED, "no micro-batch was heard of"
-    silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
-    if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
-        return Status.STOPPED, f"silent for {span(silent_ms)}"
-    found = concerns(samples)
-    status = found[0].status if found else Status.OK
-    reason = "; ".join(map(str, found)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
-    if pause_ms is not None:
-        return status, f"between two runs; {reason}"
-    return status, reason + _quiet(last, now_ms, silent_ms)
 
 
 def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:

@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from dedup.errors import ConfigError
 from dedup.monitor.metrics_log import SUFFIX
@@ -122,18 +121,10 @@ def _read(path: Path) -> QueryLog:
     log = QueryLog(path.name.removesuffix(SUFFIX))
     for line in _last_lines(path):
         try:
-            log.take(_event(line))
-        except (KeyError, TypeError, ValueError):
+            log.take(check_types(json.loads(line), _EVENT_TYPES))
+        except (KeyError, TypeError, ValueError, RecursionError):
             log.unreadable += 1
     return log
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    """Return an event with the types that ours have, ValueError where it is none."""
-    try:
-        return check_types(json.loads(line), _EVENT_TYPES)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
