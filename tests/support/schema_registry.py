@@ -38,6 +38,8 @@ class SchemaRegistry:
     asked: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+    #: In place of every body.
+    raw: bytes = b""
 
     def add(self, schema_id: int, schema: str, subject: str = "", **more: Any) -> bytes:
         """Register a schema; return what stands before its records."""
@@ -90,7 +92,7 @@ def running_registry() -> Iterator[SchemaRegistry]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            content = json.dumps(body).encode()
+            content = registry.raw or json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

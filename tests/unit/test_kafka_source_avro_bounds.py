@@ -215,6 +215,16 @@ def test_everything_that_a_writer_writes_passes() -> None:
                 bounds.check(wrong, 0)
 
 
+@pytest.mark.parametrize("size", [-1, "5", 1.5, None])
+def test_a_size_that_is_none_is_no_schema(size: Any) -> None:
+    """Items of a negative size would be counted to the end of a 64-bit number."""
+    fixed = {"type": "fixed", "name": "F", "size": size}
+    for kind in (fixed, {"type": "array", "items": fixed}):
+        writer = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
+        with pytest.raises(ValueError, match="a fixed type has the size"):
+            judged(json.dumps(writer), b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0")
+
+
 @pytest.mark.parametrize(
     "writer",
     [

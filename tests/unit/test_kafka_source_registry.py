@@ -189,6 +189,29 @@ def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, st
     assert read(decoder, good)[1] == [None]
 
 
+@pytest.mark.parametrize("status", [None, 404, 500])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"<html>",
+        b"[" * 200_000,
+        b'{"schema":' * 20_000,
+        b'{"error_code": 1e400}',
+        b"\xff\xfe",
+        b"5",
+    ],
+    ids=lambda raw: raw[:9],
+)
+def test_a_body_that_is_no_registry_s_makes_no_record_poison(
+    server: SchemaRegistry, raw: bytes, status: int | None
+) -> None:
+    good = server.add(1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    server.raw = raw
+    server.failures += [status] * 3 if status else []
+    with pytest.raises(SourceError, match="No record was passed by"):
+        read(ConfluentAvro(server.url, ONE).decoder(("orders",)), good)
+
+
 def test_a_registry_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "_PAUSES_S", ())
     with socket.socket() as taken:

@@ -151,6 +151,8 @@ def _text(value: bytes, at: int, depth: int) -> int:
 
 
 def _fixed(size: int) -> Step:
+    if not isinstance(size, int) or size < 0:  # fastavro checks neither
+        raise ValueError(f"a fixed type has the size {size!r}")
     return lambda value, at, depth: at + size
 
 

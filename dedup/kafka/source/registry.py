@@ -166,7 +166,7 @@ class Registry:
             for url in self.urls:
                 try:
                     return self._ask(url + path)
-                except (OSError, HTTPException, ValueError) as error:
+                except (OSError, HTTPException, ValueError, RecursionError) as error:
                     problem = f"{url} {without_secrets(_said(error), self._secrets)}"
             if pause_s is not None:
                 time.sleep(pause_s)
@@ -249,7 +249,7 @@ def _error_code(error: urllib.error.HTTPError) -> int | None:
     try:
         said = json.loads(error.read())
         return int(said["error_code"])
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+    except Exception:  # whatever another server answers
         return None
 
 
