@@ -1,4 +1,4 @@
-"""What is known of a query when it is looked over: options, Spark settings, sources, figures."""
+"""The known facts of a query: options, Spark settings, sources, figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER_MS = 1 << 62
 #: A source that is neither Kafka nor files, where its name is not known.
 OTHER = "other"
 
-#: How settings and options come to be known, for findings that lack them.
+#: How to give settings and options, for findings that lack them.
 HOW_SETTINGS = "Give --properties spark-defaults.conf, or --conf KEY=VALUE."
 HOW_OPTIONS = "Give --log, the folder of DedupListener(log=...), or --horizon."
 HOW_CORES = (
@@ -40,9 +40,9 @@ class Source:
     kind : str
         ``"kafka"``, ``"file"``, `OTHER`, or the name that Spark knows it by.
     options : mapping of str to str
-        What is known of the options it was given, names in lower case.
+        Its known options, names in lower case.
     complete : bool
-        Whether these are all, so that what is not among them has Spark's default.
+        Whether these are all, so that any other one has Spark's default.
     topics : tuple of str
         Of Kafka.
     partitions : int or None
@@ -56,7 +56,7 @@ class Source:
     partitions: int | None = None
 
     def option(self, name: str) -> str | None:
-        """Return the option's text, None where it is not known to be given."""
+        """Return the option's text, or None if it is not known."""
         return self.options.get(name.lower())
 
     @property
@@ -99,7 +99,7 @@ class Facts:
     settings : mapping of str to str
         Spark settings of the next start.
     complete : bool
-        Whether these are all, so that what is not among them has Spark's default.
+        Whether these are all, so that any other one has Spark's default.
     pinned : mapping of str to str, or None
         Settings that the checkpoint keeps for ever; None before the first start.
     state_partitions : int or None
@@ -226,12 +226,12 @@ def retention(value: str | timedelta, *, option: str) -> int:
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the whole number that a setting's text stands for, None where it is none."""
+    """Return a setting's text as a whole number, or None if it is none."""
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 
 def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
-    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``; None where it is none.
+    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``, or None if it is none.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
 
 
 def cores_of(settings: Mapping[str, str], machine_cores: int | None) -> int | None:
-    """Return how many tasks run at a time under these settings, None where they do not tell.
+    """Return how many tasks run at a time under these settings, or None if it is not known.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the tools advise: a rule, why it fired, the exact option to change, and when that works."""
+"""What the tools advise: a rule, its evidence, the option to change, and when that works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 
 class Takes(StrEnum):
-    """From when on a changed option works."""
+    """When a changed option takes effect."""
 
     RESTART = "takes effect at the next restart"
     BEGINNING = "only before a query's first start: a running one keeps it for ever"
@@ -27,7 +27,7 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a rule makes of what is known.
+    """A rule's verdict on the facts.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def fine(evidence: str) -> Assessment:
 
 
 def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
-    """Return what the rules made of the facts, given by name, that which matters most first."""
+    """Return the findings of the rules, given by name, the worst first."""
     found = []
     for rule, verdicts in judged:
         for one in [verdicts] if isinstance(verdicts, Assessment) else verdicts or ():
@@ -99,5 +99,5 @@ def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, those that matter most first, else as they came."""
+    """Return the findings, the worst first, otherwise in their order."""
     return sorted(findings, key=lambda finding: list(Level).index(finding.level))

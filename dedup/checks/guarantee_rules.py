@@ -1,4 +1,4 @@
-"""Rules about what breaks the guarantee: each looks at the facts and says what it found."""
+"""Rules about what breaks the guarantee."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def checkpoint_format(facts: Facts) -> Assessment:
 
 
 def catalog_place(facts: Facts) -> Assessment | None:
-    """A local path is another disk on every machine of a cluster."""
+    """A local path names a different disk on every machine of a cluster."""
     if facts.catalog_local is None or facts.local is None:
         return None
     master = facts.settings.get("spark.master")
@@ -124,7 +124,7 @@ def catalog_place(facts: Facts) -> Assessment | None:
 
 
 def chosen_guarantee(facts: Facts) -> Assessment | None:
-    """Less than exactly once was asked for."""
+    """The query was given a weaker guarantee than exactly-once."""
     if facts.guarantee in (None, "exactly-once"):
         return None
     what = (
@@ -139,7 +139,7 @@ def chosen_guarantee(facts: Facts) -> Assessment | None:
 
 
 def recent_batches(facts: Facts) -> Assessments:
-    """What `dedup watch` would say of the log's last micro-batches, whenever they were."""
+    """Report what `dedup watch` would say about the log's last micro-batches."""
     if facts.concerns is None:
         return None
     if not facts.concerns:
@@ -149,7 +149,7 @@ def recent_batches(facts: Facts) -> Assessments:
         )
     return [
         Assessment(
-            # Copies may pass among late records; what else there is costs memory.
+            # Copies may pass among late records; the other concerns cost memory.
             Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
             f"{status} in the last micro-batches of the log: {why}.",
             f"dedup remedies {status.lower()}",
@@ -160,7 +160,7 @@ def recent_batches(facts: Facts) -> Assessments:
 
 
 def lasting_id(facts: Facts) -> Assessment | None:
-    """An ID that is random or of the clock is another one when Spark reads a record again."""
+    """A random ID, or one of the clock, changes when Spark reads the record again."""
     if facts.does_not_last is None:
         return None
     option = facts.does_not_last.partition("=")[0]

@@ -1,4 +1,4 @@
-"""Rules about Kafka as the source: what a replay brings, whose clock counts, who reads."""
+"""Rules about Kafka as the source: replays, clocks and data loss."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def horizon_retention(facts: Facts) -> Assessment | None:
 
 
 def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Assessment:
-    """Return what a replay of all that Kafka keeps lets pass again."""
+    """Return the verdict on a replay of everything that Kafka keeps."""
     memory_ms = horizon_ms + (facts.lateness_ms or 0)
     options = _options(facts, horizon_ms)
     if retention_ms <= memory_ms:
@@ -90,7 +90,7 @@ def _options(facts: Facts, horizon_ms: int) -> str:
 
 
 def _lacking(facts: Facts) -> str:
-    """Return what would tell whether the query drops what is late, where it may."""
+    """Return how to find out whether the query drops late records, if that is open."""
     if facts.event_time is False or facts.late == "emit":
         return ""
     catalog = " --catalog ROOT, which tells whether it judges by timestamps."
@@ -101,7 +101,7 @@ def _lacking(facts: Facts) -> str:
 
 
 def of_many_partitions(facts: Facts) -> Sequence[Source]:
-    """Return the sources of Kafka whose partitions may share a clock; by query time none do."""
+    """Return the Kafka sources whose partitions may share a clock; by query time none do."""
     kafka = facts.of_kind("kafka")
     single = len(kafka) == 1 and kafka[0].partitions == 1
     return () if single or facts.event_time is False else kafka
@@ -138,7 +138,7 @@ def source_clocks(facts: Facts) -> Assessment | None:
 
 
 def kafka_data_loss(facts: Facts) -> Assessment | None:
-    """With failOnDataLoss=false, what Kafka deleted unread is passed over without an error."""
+    """With failOnDataLoss=false, Spark silently skips records that Kafka deleted unread."""
     kafka = facts.of_kind("kafka")
     if not kafka:
         return None
@@ -161,12 +161,12 @@ def kafka_data_loss(facts: Facts) -> Assessment | None:
 
 
 def named(sources: Iterable[Source]) -> str:
-    """Return what several sources are called in a sentence."""
+    """Return the names of several sources, for a sentence."""
     return " and ".join(source.name for source in sources)
 
 
 def in_days(duration_ms: int) -> str:
-    """Return the duration in words; days, and no weeks, as everybody writes a horizon."""
+    """Return the duration in words, in days rather than weeks, like a horizon."""
     if duration_ms >= FOREVER_MS:
         return "ever"
     if duration_ms % _DAY_MS == 0:
@@ -175,6 +175,6 @@ def in_days(duration_ms: int) -> str:
 
 
 def _whole_hours(duration_ms: int) -> str:
-    """Return what is at least so long, as an option is written."""
+    """Return the duration in words, rounded up to whole hours or days."""
     unit_ms = _DAY_MS if duration_ms >= 2 * _DAY_MS else _HOUR_MS
     return in_days(-(-duration_ms // unit_ms) * unit_ms)

@@ -1,4 +1,4 @@
-"""Rules about memory: what Python may come to need against what it is allowed."""
+"""Rules about memory: what Python may need, compared with what it may use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dedup.checks.findings import Assessment, costs, fine, unknown
 _MIB = 1 << 20
 #: Resident memory of a worker that judges a shard: measured with shares of 50 to 900 MB.
 _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
-#: Address space of one without records: it works with 1 GiB in all, and not with 512 MiB.
+#: Address space of a worker without records: 1 GiB in all is enough, 512 MiB is not.
 _MAPPED_BYTES = 768 * _MIB
 #: Advice does not go below such a share: some 100,000 records of a kilobyte or two.
 _LEAST_SHARE = 128 * _MIB
@@ -57,7 +57,7 @@ def batch_memory(facts: Facts) -> Assessment:
 
 
 def pyspark_memory(facts: Facts) -> Assessment | None:
-    """A limit of Python's address space, which counts what is mapped, not what is used."""
+    """Check the limit of Python's address space, which counts mapped memory, not used memory."""
     limit, tasks = size_bytes(facts.settings.get(_PYSPARK), unit="m"), _tasks(facts)
     if limit is None or tasks is None:
         return None
@@ -85,7 +85,7 @@ def pyspark_memory(facts: Facts) -> Assessment | None:
 
 
 def _need(facts: Facts, tasks: int) -> str:
-    """Return what all workers at work with the largest shares need, in words."""
+    """Return how much memory all workers need for the largest shares, in words."""
     share = facts.share_bytes
     default = "" if facts.max_shard_batch_bytes else ", unless it was given otherwise"
     return (
@@ -96,7 +96,7 @@ def _need(facts: Facts, tasks: int) -> str:
 
 
 def _room(facts: Facts, allowed: int, tasks: int) -> str:
-    """Return what the memory means for the micro-batches that there were."""
+    """Return how much room the memory gives each record of the recent micro-batches."""
     if not facts.batch_records_max or not facts.shards:
         return ""
     records = -(-facts.batch_records_max // facts.shards)
@@ -107,7 +107,7 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
 
 
 def workers_bytes(tasks: int, share: int) -> int:
-    """Return the memory of an executor's Python workers at work with shares of so many bytes."""
+    """Return the memory of an executor's Python workers for shares of so many bytes."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 
@@ -140,7 +140,7 @@ def _allowed(facts: Facts) -> tuple[int | None, int | None]:
 
 
 def _beside_heap(facts: Facts) -> int | None:
-    """Return what the machine has beside the JVM's heap, None where it is not known."""
+    """Return the machine's memory outside the JVM's heap, or None if it is not known."""
     heap = size_bytes(facts.setting("spark.driver.memory", "1g"), unit="m")
     if facts.machine_bytes is None or heap is None:
         return None
@@ -155,7 +155,7 @@ def _tasks(facts: Facts) -> int | None:
 
 
 def _python_bytes(facts: Facts) -> int | None:
-    """Return what an executor's container has beside the JVM's heap, as Spark reckons it."""
+    """Return a container's memory outside the JVM's heap, by Spark's own rule."""
     if facts.settings.get("spark.master") is None:
         return None
     pyspark = size_bytes(facts.settings.get(_PYSPARK), unit="m") or 0

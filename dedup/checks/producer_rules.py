@@ -1,4 +1,4 @@
-"""Rules about a query of `dedup_by_sequence`: whom it forgets, and what a restart goes on from."""
+"""Rules about a query of `dedup_by_sequence`: expiry, memory and restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOW_LOG = "Give --log, the folder of DedupListener(log=...)."
 
 
 def expire_after(facts: Facts) -> Assessment | None:
-    """By query time a query of single micro-batches forgets nobody."""
+    """With query time, a query of single micro-batches forgets no producer."""
     known = facts.producers
     if known is None:
         return None
@@ -58,7 +58,7 @@ def max_producers(facts: Facts) -> Assessment | None:
 
 
 def checkpoint_alone(facts: Facts) -> Assessment | None:
-    """There is no catalog: a replay after a lost checkpoint meets an empty memory."""
+    """There is no catalog: after a lost checkpoint a replay finds no producer remembered."""
     if facts.producers is None:
         return None
     return unknown(
@@ -91,7 +91,7 @@ def producer_clocks(facts: Facts) -> Assessment | None:
 
 
 def producer_memory(facts: Facts) -> Assessment | None:
-    """What a worker needs was measured for the other operator alone."""
+    """The memory of a worker was measured for `dedup_by_id` alone."""
     if facts.producers is None:
         return None
     return unknown(

@@ -7,14 +7,14 @@ from dedup.checks.findings import Assessment, Takes, costs, fine, unknown
 from dedup.core.duration import format_ms
 
 _TIMEOUT = "kafka.transaction.timeout.ms"
-#: Kafka's, where nobody gave it.
+#: Kafka's default.
 _TIMEOUT_MS = 60_000
-#: The brokers' transaction.max.timeout.ms, where nobody raised it.
+#: The default of the brokers' transaction.max.timeout.ms.
 _LONGEST_MS = 900_000
 
 
 def sink_readers(facts: Facts) -> Assessment | None:
-    """Readers of uncommitted records see what transactions that were aborted have left."""
+    """Readers of uncommitted records also see those of aborted transactions."""
     if not facts.kafka_sinks:
         return None
     return unknown(
@@ -29,7 +29,7 @@ def sink_readers(facts: Facts) -> Assessment | None:
 
 
 def sink_markers(facts: Facts) -> Assessment | None:
-    """The markers tell what is published; they must never be deleted."""
+    """The markers record what is published; they must never be deleted."""
     if not facts.kafka_sinks:
         return None
     topic = facts.sink_option("topic") or "TOPIC"
@@ -45,7 +45,7 @@ def sink_markers(facts: Facts) -> Assessment | None:
 
 
 def sink_timeout(facts: Facts) -> Assessment | None:
-    """A task that takes longer than a transaction may live starts again, and never gets through."""
+    """A task that outlives its transaction is retried, and may never succeed."""
     if not facts.kafka_sinks:
         return None
     given = whole_number(facts.sink_option(_TIMEOUT))

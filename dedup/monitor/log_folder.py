@@ -1,4 +1,4 @@
-"""Metrics logs, read back: files and lines that cannot be read are told of, and harm no other."""
+"""Read metrics logs. Unreadable files and lines are reported and do not affect others."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LogFolder:
         except OSError as error:
             troubles.append(f"{path} cannot be read ({error.strerror}) and is left out")
             return None
-        # Of a file that went away in between there is nothing to tell.
+        # A file that was removed meanwhile is left out.
         return entry if any(version) else None
 
 
@@ -99,7 +99,7 @@ def _parts(path: Path) -> tuple[Path, Path]:
 
 
 def _version(path: Path) -> _Version:
-    """Return what changes whenever a log does; OSError for what is no file."""
+    """Return a value that changes whenever a log does; OSError if it is no file."""
     return tuple(_file_version(part) for part in _parts(path))
 
 
@@ -128,7 +128,7 @@ def _read(path: Path) -> QueryLog:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Yield whole lines of a log's last bytes, from the file before as well where there is one."""
+    """Yield whole lines of a log's last bytes, also from the file before if there is one."""
     data = b""
     for part in _parts(path):
         # It may be renamed just now.

@@ -157,11 +157,11 @@ class MetricsLog:
         try:
             return self._path(query_id).stat().st_size > 0
         except OSError:
-            # Where it may not even be looked for, who writes there tells of it.
+            # If we may not list the folder, the writer reports the error.
             return False
 
     def _is_known(self, query_id: str) -> bool:
-        """Return whether the query has a log, be it that someone has just taken it away."""
+        """Return whether the query has a log, even if someone has just removed it."""
         return query_id in self._writers or self._is_there(query_id)
 
     def _writer(self, query_id: str) -> _Writer:
