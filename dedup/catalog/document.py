@@ -60,8 +60,12 @@ def from_document(
 
 
 def canonical(fields: Mapping[str, Any]) -> bytes:
-    """Return canonical JSON."""
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    """Return canonical JSON; ValueError for fields that are nested too deeply."""
+    try:
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    except RecursionError as error:  # Python reads a level more than it writes
+        raise ValueError("it is nested too deeply") from error
+    return text.encode()
 
 
 def checksum(fields: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -179,6 +180,14 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011
         from_document(data, version=1)
     assert not isinstance(refused.value, OtherVersion)
+
+
+def test_no_depth_is_more_than_damage() -> None:
+    """Some depths can still be read by Python, and not be written."""
+    depth = sys.getrecursionlimit()
+    for levels in (*range(depth - 60, depth + 20), 200_000):
+        with pytest.raises(ValueError, match=r"nested too deeply|checksum does not match"):
+            from_document(b'{"a":%s%s,"format":1}' % (b"[" * levels, b"]" * levels), version=1)
 
 
 def later_metadata(meta: segments.SegmentMeta) -> bytes:

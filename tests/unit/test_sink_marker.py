@@ -32,6 +32,17 @@ def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
     assert Marker.from_bytes(marker.to_bytes(), WHERE) == marker
 
 
+@pytest.mark.parametrize(
+    "key", [None, b"", b"\xff", b"[", b"[" * 200_000, b"[]", b"{}", b"1e400", b'["other"]', b"5"]
+)
+def test_a_foreign_key_in_the_topic_is_no_marker(key: bytes | None) -> None:
+    pytest.importorskip("confluent_kafka")
+    from dedup.kafka.sink.marker_log import _is_marker
+
+    assert not _is_marker(key)
+    assert _is_marker(marker_key("q", "s", 1))
+
+
 def test_no_byte_can_be_damaged_unnoticed() -> None:
     data = MARKER.to_bytes()
     for place in range(len(data)):

@@ -228,5 +228,5 @@ class MarkerLog:
 def _is_marker(key: bytes | None) -> bool:
     try:
         return bool(json.loads(key or b"")[0] == "dedup-marker")
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return False
