@@ -25,10 +25,11 @@ def machine_bytes() -> int:
 
 
 def home_path(path: str | Path) -> Path:
-    """Return a path whose ``~`` is the user's home folder; ConfigError if the user has none."""
+    """Return a path whose ``~`` is a user's home folder; ConfigError if there is none."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{path} cannot be found: the user with ID {os.getuid()} has no home folder. Set HOME."
+            f"{path} cannot be found: user {Path(path).parts[0][1:] or os.getuid()} has no home "
+            "folder. Set HOME, or give a path without '~'."
         ) from None

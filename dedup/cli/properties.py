@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from dedup.errors import ConfigError
+from dedup.machine import home_path
 
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 
@@ -25,8 +25,9 @@ def read_properties(where: str, flag: str) -> dict[str, str]:
     ConfigError
         If it cannot be read, or a line is none; a line may hold a secret, and is not shown.
     """
+    path = home_path(where)
     try:
-        text = Path(where).expanduser().read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise ConfigError(f"{flag} {where} cannot be read: {reason}.") from None

@@ -21,6 +21,7 @@ from dedup.files.folder_columns import folder_names
 from dedup.files.orc_times import check_orc_times
 from dedup.files.query import ParquetFolder, SourceFiles, query
 from dedup.files.stand_ins import spark_columns
+from dedup.machine import home_path
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
 from dedup.sinks.output_owner import own_output
 from dedup.sinks.staged import VERDICT, SparkRows, StagedFiles
@@ -197,7 +198,7 @@ def _check_classic(spark: SparkSession) -> None:
 def _folder(option: str, place: str | os.PathLike[str]) -> Path:
     text = os.fspath(place)
     check_local(text, option)
-    return Path(text).expanduser().resolve()
+    return home_path(text).resolve()
 
 
 def _check_apart(folders: Mapping[str, Path]) -> None:

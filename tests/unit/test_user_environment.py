@@ -9,7 +9,9 @@ import venv
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dedup.cli.app import app
 from dedup.cli.session import last_line
 from dedup.errors import ConfigError
 from dedup.spark.driver.checks import check_python
@@ -42,8 +44,24 @@ def test_a_user_without_a_home_folder() -> None:
     code = "from dedup.kafka import connector_jars; connector_jars()"
     told = nameless("-c", code)
     assert told.splitlines()[-1].startswith("dedup.errors.ConfigError: ~/.cache/rolling-dedup/")
-    assert told.endswith("the user with ID 54321 has no home folder. Set HOME.")
-    assert nameless("-m", "dedup.cli.main", "prepare").endswith("has no home folder. Set HOME.")
+    assert told.endswith("54321 has no home folder. Set HOME, or give a path without '~'.")
+    assert "has no home folder. Set HOME" in nameless("-m", "dedup.cli.main", "prepare")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "~nobody-here/in", "--output", "out", "--id", "id", "--horizon", "1 day"],
+        ["watch", "~nobody-here/out", "--once"],
+        ["check", "out", "--properties", "~nobody-here/spark.conf"],
+    ],
+)
+def test_a_home_folder_of_nobody(command: list[str]) -> None:
+    told = " ".join(CliRunner().invoke(app, command).output.split())
+    assert told.startswith("error: ~nobody-here/")
+    assert told.endswith(
+        "user nobody-here has no home folder. Set HOME, or give a path without '~'."
+    )
 
 
 def test_a_python_for_the_workers_that_lacks_the_packages(

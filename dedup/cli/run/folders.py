@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
+from dedup.machine import home_path
 from dedup.sinks.output_owner import list_keeper
 
 #: Below the output, where `dedup watch OUTPUT` looks.
@@ -26,7 +27,7 @@ def local_folder(option: str, value: str | Path) -> Path:
             f"{option} {text} is a URI, but a folder on this machine is needed: give its path, "
             "beginning with a slash where its name has a colon."
         )
-    return Path(text).expanduser().resolve()
+    return home_path(text).resolve()
 
 
 def check_folders(given: Path, output: Path, others: Mapping[str, Path]) -> None:

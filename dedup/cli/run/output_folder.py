@@ -16,6 +16,7 @@ from dedup.cli.run.folders import METRICS
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
+from dedup.machine import home_path
 from dedup.sinks.batch_folders import check_not_ahead, published_batches
 from dedup.spark.driver.file_log import last_number
 
@@ -36,13 +37,13 @@ _FLAGS = {
 
 def log_of(where: str) -> str:
     """Return the metrics log of a run whose output is given, else the place itself."""
-    output = Path(where).expanduser()
+    output = home_path(where)
     return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
 def record_of(where: str) -> Record | None:
     """Return what `dedup run` left in its output, or None if the place is no such output."""
-    output = Path(where).expanduser()
+    output = home_path(where)
     return Record.read(output) if (output / RECORD).is_file() else None
 
 

@@ -27,7 +27,7 @@ from dedup.core.policy import (
     NULL_TIMESTAMPS,
 )
 from dedup.errors import ConfigError
-from dedup.machine import machine_cores
+from dedup.machine import home_path, machine_cores
 from dedup.spark.driver.file_order import ORDERS
 
 #: Formats in which each file tells its own columns, as people write them.
@@ -168,7 +168,7 @@ class RunOptions:
             else str(local_folder("--bad-records", bad_records)),
             log=local_folder("--log", log or out / METRICS),
             # Not resolved: a link to the new place may be there by now.
-            moved_from=Path(moved_from).expanduser().absolute() if moved_from else None,
+            moved_from=home_path(moved_from).absolute() if moved_from else None,
             **options,
         )
         checked.check()

@@ -24,7 +24,7 @@ from dedup.causes import cause_of
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, StateError
-from dedup.machine import wall_clock_ms
+from dedup.machine import home_path, wall_clock_ms
 from dedup.monitor.live_runs import Runs
 from dedup.monitor.metrics_log import MetricsLog
 from dedup.monitor.watched import Watched
@@ -181,10 +181,7 @@ def _local_folder(log: object) -> Path:
     # A URI would be taken for a folder of that name.
     if not isinstance(folder, str) or not folder or scheme_of(folder) is not None:
         raise ConfigError(f"log={log!r} is no folder on this machine's disk; give a path")
-    try:
-        return Path(folder).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"log={log!r}: {error}; give a path without '~'") from error
+    return home_path(folder)
 
 
 def _check_port(port: object, address: object) -> None:
