@@ -128,6 +128,23 @@ def test_what_is_set_aside_already_stays(tmp_path: Path) -> None:
     assert (tmp_path / "aside" / "topic=_hidden" / "partition=1" / f"0{2**62}.json").exists()
 
 
+@pytest.mark.parametrize("part", ["key", "value", "timestamp_ms"])
+def test_another_record_of_the_same_place_is_not_taken_for_it(tmp_path: Path, part: str) -> None:
+    kept = Quarantine(tmp_path)
+    kept.write([poison(**{part: 1})])
+    with pytest.raises(SourceError, match=r"has another record as .*02.json.* None was passed by"):
+        kept.write([poison(**{part: 2})])
+
+
+@pytest.mark.parametrize("planted", ["", "[]", "{", "[" * 200_000, "\0"])
+def test_a_damaged_object_is_not_taken_for_the_record(tmp_path: Path, planted: str) -> None:
+    kept = Quarantine(tmp_path)
+    kept.write([poison()])
+    next(tmp_path.rglob("*.json")).write_text(planted)
+    with pytest.raises(SourceError, match="or a damaged one"):
+        kept.write([poison()])
+
+
 def test_rows_without_a_cause_go_on(tmp_path: Path) -> None:
     kept = Quarantine(tmp_path)
     assert kept.set_aside(pd.Series([None, poison(7), None])).tolist() == [True, False, True]

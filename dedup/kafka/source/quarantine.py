@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Objects that are written at a time: each waits for a disk or an object store.
 _WRITERS = 8
 _PROBE = "probe"
+#: What two records of one place have in common if they are one.
+_SAME = ("key", "value", "timestamp_ms")
 #: Columns of what `quarantined_records` returns, as they stand in the objects.
 _STORED = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, "
@@ -143,12 +145,17 @@ class Quarantine:
         data = text.encode() + b"\n"
         if self._root.create_bytes(name, data):
             return
-        there = json.loads(self._root.read_bytes(name))
-        if any(there.get(part) != place.get(part) for part in ("key", "value", "timestamp")):
+        try:
+            there = json.loads(self._root.read_bytes(name))
+            is_same = all(there.get(part) == place.get(part) for part in _SAME)
+        except (ValueError, AttributeError, RecursionError):
+            is_same = False
+        if not is_same:
             raise SourceError(
-                f"The quarantine has another record as {self._root.url(name)}: the folder belongs "
-                "to another cluster, or the topic was made anew. None was passed by. Give each "
-                "cluster, and a topic that was made anew, a folder of its own.",
+                f"The quarantine has another record as {self._root.url(name)}, or a damaged one: "
+                "the folder belongs to another cluster, or the topic was made anew. None was "
+                "passed by. Give each cluster, and a topic that was made anew, a folder of its "
+                "own; move a damaged file away.",
                 remedy="poison-records",
             )
 
