@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.checks import (
-    guarantee_rules,
-    kafka_rules,
-    memory_rules,
-    producer_rules,
-    sink_rules,
-    speed_rules,
-)
+from dedup.checks import cost_rules, guarantee_rules, kafka_rules, producer_rules, sink_rules
 from dedup.checks.facts import Facts
 from dedup.checks.findings import Assessments, Finding, findings
 
@@ -31,9 +24,9 @@ RULES: dict[str, Callable[[Facts], Assessments]] = {
     "sink-readers": sink_rules.sink_readers,
     "sink-markers": sink_rules.sink_markers,
     "sink-timeout": sink_rules.sink_timeout,
-    "shuffle-partitions": speed_rules.shuffle_partitions,
-    "batch-memory": memory_rules.batch_memory,
-    "pyspark-memory": memory_rules.pyspark_memory,
+    "shuffle-partitions": cost_rules.shuffle_partitions,
+    "batch-memory": cost_rules.batch_memory,
+    "pyspark-memory": cost_rules.pyspark_memory,
 }
 
 #: Of these some speak of IDs, their catalog, or what was measured with it. Of a query of

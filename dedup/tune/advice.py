@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
+from dedup.checks.cost_rules import PER_CORE_MAX, workers_bytes
 from dedup.checks.facts import SHARE_BYTES
 from dedup.checks.findings import (
     Assessment,
@@ -19,8 +20,6 @@ from dedup.checks.findings import (
     fine,
     unknown,
 )
-from dedup.checks.memory_rules import workers_bytes
-from dedup.checks.speed_rules import PER_CORE_MAX
 from dedup.core.duration import counted, format_ms, span
 from dedup.core.sizing import interval
 from dedup.tune.candidates import WORTH, Candidate, Choice, value_of, written
