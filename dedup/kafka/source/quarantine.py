@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 #: Objects that are written at a time: each waits for a disk or an object store.
 _WRITERS = 8
 _PROBE = "probe"
-#: What two records of one place have in common if they are one.
-_SAME = ("key", "value", "timestamp_ms")
 #: Columns of what `quarantined_records` returns, as they stand in the objects.
 _STORED = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, "
@@ -147,7 +145,7 @@ class Quarantine:
             return
         try:
             there = json.loads(self._root.read_bytes(name))
-            is_same = all(there.get(part) == place.get(part) for part in _SAME)
+            is_same = all(there.get(x) == place.get(x) for x in ("key", "value", "timestamp_ms"))
         except (ValueError, AttributeError, RecursionError):
             is_same = False
         if not is_same:
