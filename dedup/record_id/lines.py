@@ -24,6 +24,7 @@ def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFra
         ``spark.read`` or ``spark.readStream``, with options such as ``maxFilesPerTrigger``.
     path : str
         Folder, file or pattern. Compressed files are read by their names' endings, as by Spark.
+        Its partition folders must not be named ``value=``, ``file=`` or ``line=``.
 
     Returns
     -------
