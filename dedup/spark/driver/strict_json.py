@@ -49,9 +49,9 @@ _HALF_PAIR = (
 )
 #: Digits that Spark would cut from a time.
 _BELOW_MICROSECONDS = r":[0-9]{2}[.,][0-9]{6}[0-9]*[1-9]"
-#: A date alone or at midnight, and a time with its date: Spark would add today's.
-_DAY = r"^\s*[-+]?\d{4,7}(-\d{1,2}(-\d{1,2}([T ]00:00(:00([.]0*)?)?Z?)?)?)?\s*$"
-_WITH_DAY = r"^\s*[-+]?\d{4}"
+#: Spark would take a year or a month for its first day, and add today's date to a time alone.
+_WITH_DAY = r"^\s*[-+]?\d{4,7}-\d{1,2}-\d{1,2}"
+_DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
 _WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
 #: Spark's parser would let the number of microseconds overflow.
 _MAX_SECONDS = 9e12

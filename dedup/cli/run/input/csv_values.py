@@ -37,9 +37,9 @@ BETWEEN = "\x1f"
 _NUMBER = (
     r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.(\d{0,500}))?(?:[eE]([+-]?\d\d?))?$"
 )
-_DATE = r"^\s*[+-]?\d{4,7}(-\d{1,2}){0,2}\s*$"
-#: A time alone would be one of today.
-_TIME = r"^\s*[+-]?\d{4}"
+#: Spark would take a year or a month for its first day, and add today's date to a time alone.
+_TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
+_DATE = rf"{_TIME}\s*$"
 _TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 #: How an inferred time may be written; all values of a column in the same way.
 _WRITTEN = tuple(
