@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dedup.errors import ConfigError
-from dedup.kafka.java_names import COMMON, REFUSED, REFUSED_PREFIXES, RENAMED
+from dedup.kafka.java_names import REFUSED, REFUSED_PREFIXES, RENAMED
 from dedup.kafka.security_options import is_java_security, security_properties
 from dedup.redaction import without_secrets
 
@@ -157,24 +156,6 @@ def check_transactional(settings: ClientSettings) -> None:
             f"kafka.transaction.timeout.ms={timeout_ms}: records that wait longer than their "
             "transaction lives could come after it was aborted. Leave it out, and it is the same."
         )
-
-
-def unknown_name(option: str) -> str:
-    """Return the text for an option that librdkafka does not know, with the nearest that it does.
-
-    Examples
-    --------
-    >>> unknown_name("kafka.linger.m")
-    'Option kafka.linger.m is unknown to librdkafka. Did you mean kafka.linger.ms?'
-    """
-    name = option.removeprefix(PREFIX)
-    near = difflib.get_close_matches(name, COMMON, n=1, cutoff=0.75)
-    hint = (
-        f"Did you mean {PREFIX}{near[0]}?"
-        if near
-        else "Its CONFIGURATION.md lists what it knows; leave out what only Java's client knows."
-    )
-    return f"Option {option} is unknown to librdkafka. {hint}"
 
 
 def _refuse_java(name: str) -> None:

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.kafka.client_options import ClientSettings, check_transactional, unknown_name
+from dedup.kafka.client_options import ClientSettings, check_transactional
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -139,7 +139,10 @@ def check_known(settings: ClientSettings, *, transactional: bool = True) -> None
     for name, value in settings.properties.items():
         alone = _problem({name: value}) if name in config else None
         if alone is not None and "No such configuration property" in alone:
-            raise ConfigError(unknown_name(settings.option(name)))
+            raise ConfigError(
+                f"Option {settings.option(name)} is unknown to librdkafka. Its CONFIGURATION.md "
+                "lists what it knows; leave out what only Java's client knows."
+            )
         if alone is not None and not alone.startswith("Failed to create"):
             reason = settings.without_secrets(alone)
             raise ConfigError(f"Option {settings.option(name)} cannot be used: {reason}.")
