@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dedup.tune.candidates import LEAST_BYTES, Choice, named, written
-from dedup.tune.chart_labels import label_layers
 from dedup.tune.demand import Sizing
 
 Spec = dict[str, Any]
@@ -71,10 +70,14 @@ def _cost(choice: Choice) -> Spec:
         "layer": [
             _layer("line", {}, _equal_cost(choice), **_DASHED, color="gray", clip=True),
             _layer("point", points, rows, filled=True, size=110),
-            # Those that matter most choose first.
-            *label_layers(rows[::-1], xs, ys),
+            _label([row for row in rows if row["kind"] == "as it is"], dy=14),
+            _label([row for row in rows if row["kind"] == "recommended"], dy=-12),
         ],
     }
+
+
+def _label(rows: Sequence[Spec], dy: int) -> Spec:
+    return _layer("text", {"text": {"field": "label"}}, rows, dy=dy, fontSize=11)
 
 
 def _choices(choice: Choice) -> list[Spec]:
