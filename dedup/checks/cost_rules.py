@@ -122,7 +122,6 @@ def pyspark_memory(facts: Facts) -> Assessment | None:
 
 
 def _need(facts: Facts, tasks: int) -> str:
-    """Return how much memory all workers need for the largest shares, in words."""
     share = facts.share_bytes
     default = "" if facts.max_shard_batch_bytes else ", unless it was given otherwise"
     return (
@@ -133,7 +132,6 @@ def _need(facts: Facts, tasks: int) -> str:
 
 
 def _room(facts: Facts, allowed: int, tasks: int) -> str:
-    """Return how much room the memory gives each record of the recent micro-batches."""
     if not facts.batch_records_max or not facts.shards:
         return ""
     records = -(-facts.batch_records_max // facts.shards)
@@ -185,7 +183,6 @@ def _beside_heap(facts: Facts) -> int | None:
 
 
 def _tasks(facts: Facts) -> int | None:
-    """Return how many tasks run at a time on one executor."""
     cores = whole_number(facts.setting("spark.executor.cores", "1"))
     cpus = whole_number(facts.setting("spark.task.cpus", "1")) or 1
     return None if cores is None else max(1, cores // cpus)

@@ -81,7 +81,6 @@ def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Asse
 
 
 def _options(facts: Facts, horizon_ms: int) -> str:
-    """Return the options that decide how long IDs are remembered, for people."""
     lateness = f" and lateness {in_days(facts.lateness_ms)}" if facts.lateness_ms else ""
     assumed = (
         ', late taken to be "emit", the default' if facts.late is None and facts.event_time else ""
@@ -175,6 +174,5 @@ def in_days(duration_ms: int) -> str:
 
 
 def _whole_hours(duration_ms: int) -> str:
-    """Return the duration in words, rounded up to whole hours or days."""
     unit_ms = _DAY_MS if duration_ms >= 2 * _DAY_MS else _HOUR_MS
     return in_days(-(-duration_ms // unit_ms) * unit_ms)

@@ -214,7 +214,6 @@ def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
 
 
 def _end_java() -> None:
-    """Close the input of Spark's Java, so that it ends, and wait for its end."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

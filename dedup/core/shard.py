@@ -161,7 +161,6 @@ def effective_times(
 
 
 def _unchecked(late: BOOL) -> U8:
-    """Return the verdicts of records that nobody looks up."""
     return np.where(late, np.uint8(Verdict.LATE), np.uint8(Verdict.UNIQUE))
 
 

@@ -156,7 +156,6 @@ def _rates_by_keys(load: float) -> tuple[Floats, Floats, Floats]:
 
 @functools.lru_cache(maxsize=64)
 def _load_for(fpr: float) -> float:
-    """Return the most keys per block that stay at or below ``fpr``."""
     low, high = 0.0, _FULL_LOAD
     for _ in range(80):
         middle = (low + high) / 2

@@ -177,7 +177,6 @@ class ShardState:
         return b"".join(parts)
 
     def _digested_tail(self) -> Tail:
-        """Return the tail, in the form that a row with payloads has."""
         if not self.payloads or self.tail.digests is not None:
             return self.tail
         return replace(self.tail, digests=np.zeros(len(self.tail), np.uint64))

@@ -168,7 +168,6 @@ def _of_children(column: pa.Array, wanted: pa.DataType, children: pa.Array) -> p
 
 
 def _uuid_texts(column: pa.Array) -> pa.Array:
-    """Return UUIDs as text in lower case."""
     if not len(column):
         return pa.array([], pa.string())
     data = memoryview(column.buffers()[1])[column.offset * 16 :][: len(column) * 16]

@@ -40,7 +40,6 @@ def json_lines(rows: pa.RecordBatch) -> bytes:
 
 
 def _bytes(lines: pa.Array) -> bytes:
-    """Return texts without nulls one behind another."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset :][: len(lines) + 1]
     data = lines.buffers()[2]
     return b"" if data is None else bytes(memoryview(data)[offsets[0] : offsets[-1]])

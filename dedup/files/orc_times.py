@@ -85,7 +85,6 @@ def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.Struc
 
 
 def _is_by_cpp(path: Path) -> bool:
-    """Whether ORC's C++ library wrote a file."""
     try:
         return bool(orc.ORCFile(str(path)).writer == "ORC_CPP")
     except (OSError, pa.ArrowException):

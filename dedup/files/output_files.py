@@ -229,7 +229,6 @@ def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa
 
 
 def _as(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return the rows under the names and types of the output."""
     arrays = [
         column if column.type == wanted.type else column.cast(wanted.type)
         for column, wanted in zip(rows.columns, columns, strict=True)

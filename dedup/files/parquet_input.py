@@ -235,13 +235,11 @@ def _names(leaf: pq.ColumnSchema) -> tuple[str, ...]:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return how many columns of Parquet a type takes."""
     inner = getattr(kind, "storage_type", kind)
     return sum(_width(inner.field(at).type) for at in range(inner.num_fields)) or 1
 
 
 def _begin(group: pq.RowGroupMetaData) -> int:
-    """Where a row group begins in its file."""
     if not group.num_columns:
         return 0
     column = group.column(0)

@@ -23,7 +23,6 @@ def _damaged(block: int) -> ValueError:
 
 
 def _gather(data: U8, dtype: str, at: I64) -> npt.NDArray[np.generic]:
-    """Return the unaligned little-endian numbers that start at these bytes."""
     width = np.dtype(dtype).itemsize
     if len(data) < width or len(at) == 0:
         return np.empty(0, dtype)
@@ -116,7 +115,6 @@ def blocks_find(
 
 
 def _scatter(out: U8, at: I64, values: npt.NDArray[np.generic]) -> None:
-    """Write each number to the bytes that start there."""
     width = values.dtype.itemsize
     out[at[:, None] + np.arange(width)] = np.frombuffer(values.tobytes(), np.uint8).reshape(
         -1, width
@@ -124,7 +122,6 @@ def _scatter(out: U8, at: I64, values: npt.NDArray[np.generic]) -> None:
 
 
 def _copy(out: U8, out_at: I64, data: U8, at: I64, sizes: I64) -> None:
-    """Copy stretches of bytes."""
     row, position = spread(sizes)
     out[out_at[row] + position] = data[at[row] + position]
 

@@ -412,7 +412,6 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
 
 
 def _summary_of(marker: Marker) -> dict[str, str]:
-    """Return what the snapshot of a commit says of it."""
     return {
         "dedup.query-id": marker.query_id,
         "dedup.sink": marker.sink,

@@ -180,7 +180,6 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
 
 
 def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
-    """Return whether there are enough micro-batches to judge a lag."""
     spans_ms = last[-1].at_ms - last[0].at_ms if last else 0
     return len(last) >= LEAST_EVIDENCE and (spans_ms >= WINDOW_MS or len(last) >= HISTORY)
 
@@ -227,7 +226,6 @@ def _went_back(last: tuple[TimedBatch, ...]) -> str | None:
 
 
 def _of_checkpoint(samples: Sequence[TimedBatch]) -> Sequence[TimedBatch]:
-    """Return the known samples since the checkpoint began."""
     begun = max((n for n, sample in enumerate(samples) if sample.batch.begins), default=0)
     return samples[begun:]
 
@@ -256,7 +254,6 @@ def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> Concern
 
 
 def _advances(last: tuple[TimedBatch, ...]) -> bool:
-    """Return whether records brought newer timestamps."""
     newest_ms = last[-1].batch.newest_ms
     return newest_ms is not None and (last[0].batch.newest_ms or 0) < newest_ms
 
@@ -286,7 +283,6 @@ def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
 
 
 def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
-    """Return when the low watermark moved."""
     return [
         after.at_ms
         for before, after in pairwise(samples)

@@ -94,7 +94,6 @@ class LogFolder:
 
 
 def _parts(path: Path) -> tuple[Path, Path]:
-    """Return a log's newest file and the one before."""
     return path, path.with_name(path.name + ".1")
 
 

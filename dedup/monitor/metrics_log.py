@@ -185,7 +185,6 @@ class MetricsLog:
 
 
 def _is_torn(path: str) -> bool:
-    """Return whether the last line of a file was cut short."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return False
     with open(path, "rb") as file:

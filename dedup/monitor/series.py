@@ -59,7 +59,6 @@ def _counter(name: str, about: str, fields: str | dict[str, str], label: str = "
 
 
 def _gauge(name: str, about: str, fields: str | dict[str, str] = "", label: str = "") -> Series:
-    """Return a gauge, by default of the field of its own name."""
     fields = {"": fields or name} if isinstance(fields, str) else fields
     return Series(name, "gauge", about, fields, label)
 

@@ -183,7 +183,6 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
 
 
 def _lacking(connection: psycopg.Connection[Any], table: str, privileges: list[str]) -> str:
-    """Return which of these privileges the user does not have on a table."""
     found = connection.execute(
         "SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s)::oid, p)",
         (privileges, table),

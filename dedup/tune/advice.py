@@ -232,7 +232,6 @@ def _horizon(demand: Demand) -> Assessment | None:
 
 
 def _horizon_of(horizon_ms: int) -> str:
-    """Return the option as it is written."""
     return f'horizon="{format_ms(horizon_ms)}"'
 
 

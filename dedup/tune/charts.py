@@ -26,20 +26,17 @@ def charts(choice: Choice) -> dict[str, Spec]:
 
 
 def _number(field: str, title: str = "", axis_format: str = "", **more: Any) -> Spec:
-    """Return the encoding of a number along an axis."""
     titled = {"title": title} if title else {}
     axis = {"axis": {"format": axis_format}} if axis_format else {}
     return {"field": field, "type": "quantitative", **titled, **axis, **more}
 
 
 def _tooltip(*lines: tuple[str, ...]) -> list[Spec]:
-    """Return the lines of a tooltip: field, format and title of each, "" for none."""
     keys = ("field", "format", "title")
     return [{key: text for key, text in zip(keys, line, strict=False) if text} for line in lines]
 
 
 def _layer(mark: str, encoding: Spec, values: Sequence[Spec] | None = None, **options: Any) -> Spec:
-    """Return one layer; without values it draws those of the chart."""
     data = {} if values is None else {"data": {"values": values}}
     encoded = {"encoding": encoding} if encoding else {}
     return {**data, "mark": {"type": mark, **options}, **encoded}

@@ -92,7 +92,6 @@ def _filter_errors(batches: Sequence[tuple[int, BatchMetrics]]) -> tuple[int, in
 
 
 def _is_young(batches: Sequence[tuple[int, BatchMetrics]]) -> bool:
-    """Return whether the query has begun in this log, and has nothing to forget yet."""
     last = batches[-1][1]
     begins_ms = next((batch.newest_ms for _, batch in batches if batch.begins), None)
     newest_ms = next(b.newest_ms for _, b in reversed(batches) if b.newest_ms is not None)

@@ -74,5 +74,4 @@ def read_accepted_loss(
 
 
 def _crc32(fields: dict[str, Any]) -> int:
-    """Return the checksum of format 1."""
     return crc32(canonical(fields))

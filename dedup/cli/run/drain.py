@@ -266,7 +266,6 @@ def _sink(
 
 
 def _wait(query: StreamingQuery, progress: RunProgress, stop: StopRequest) -> bool:
-    """Wait for the end; True if `stop` came first."""
     while query.isActive:
         if stop.wait(_POLL_S):
             progress.reporter.note("Stopping; the unfinished micro-batch is left for the next run.")

@@ -78,7 +78,6 @@ class RunProgress:
 
 
 def _log_offset(progress: Any) -> int:
-    """Last batch of the file source that a progress report covers."""
     try:
         return int(json.loads(progress.sources[0].endOffset)["logOffset"])
     except (TypeError, ValueError, KeyError, IndexError, AttributeError):

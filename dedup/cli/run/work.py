@@ -209,7 +209,6 @@ def _tell_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
 
 
 def _all_told(job: Job) -> bool:
-    """Whether the columns of a first run are those of all its files."""
     given = {name.lower() for name, _ in job.options.read_options}
     is_whole = not given & {"samplingratio", "mergeschema", "mode"}
     return job.files.file_format != "csv" and job.options.schema is None and is_whole

@@ -86,7 +86,6 @@ def history(one: Watched, width: int, room: int) -> list[Text]:
 
 
 def _curves(steps: Sequence[PacedBatch], width: int) -> Iterator[Text]:
-    """A line for each figure, the newest micro-batch to the right."""
     recent = steps[-max(1, width - _LABEL - _ENDS) :]
     took_ms = [step.took_ms for step in recent]
     yield _curve("duration", took_ms, took(_least(took_ms)), took(_most(took_ms)))

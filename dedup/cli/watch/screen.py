@@ -200,7 +200,6 @@ def _pace(one: Watched, last: AnyMetrics) -> Text:
 
 
 def _stages(one: Watched) -> Text:
-    """Time of tasks in a micro-batch, and the stages that take most of it."""
     stages = one.stage_ms()
     slowest = ""
     for stage in sorted(stages, key=lambda stage: -stages[stage]):

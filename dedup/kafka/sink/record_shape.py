@@ -183,7 +183,6 @@ def _check_sizes(records: pa.RecordBatch, first_row: int, max_bytes: int) -> Non
 
 
 def _describe(records: pa.RecordBatch, row: int, first_row: int) -> str:
-    """Return which record it is, for an error."""
     parts = [f"row {first_row + row}"]
     names = records.schema.names
     for name in ("topic", "partition", "key"):

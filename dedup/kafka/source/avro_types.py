@@ -164,7 +164,6 @@ def _hidden(schema: Any) -> Any:
 
 
 def _branches(schema: Any, names: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the types that a schema allows."""
     if isinstance(schema, list):
         return [one for branch in schema for one in _branches(branch, names)]
     return [names.get(schema, {"type": schema}) if isinstance(schema, str) else schema]

@@ -68,7 +68,6 @@ def fingerprint() -> str:
 
 
 def _java() -> Path:
-    """The Java that Spark would start."""
     home = os.environ.get("JAVA_HOME")
     found = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
     return found.resolve()

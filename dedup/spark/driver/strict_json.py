@@ -244,7 +244,6 @@ def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
 
 
 def _decimal(number: Column, kind: T.DecimalType) -> Column:
-    """Return a number as a DECIMAL; null if it has more digits."""
     with_exponent = F.concat(number, F.lit("e0"))
     exponent = F.regexp_extract(with_exponent, "[eE]([^eE]*)", 1).try_cast("int")
     fraction = F.length(F.regexp_extract(number, "[.]([0-9]*[1-9])", 1))
@@ -253,12 +252,10 @@ def _decimal(number: Column, kind: T.DecimalType) -> Column:
 
 
 def _json_text(raw: Column) -> Column:
-    """Return the JSON that was tagged."""
     return F.regexp_replace(F.regexp_replace(raw, _TAGGED_NUMBER, "$1"), _TAGGED_TEXT, '"')
 
 
 def _by_spark(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
-    """Return a value as Spark's JSON parser reads it."""
     text = F.to_json(F.struct(F.substr(raw, F.lit(2)).alias("v")))
     other = F.concat(F.lit('{"v":'), _json_text(F.rtrim(raw, F.lit("|"))), F.lit("}"))
     one = F.when(raw.startswith("|"), text).otherwise(other)

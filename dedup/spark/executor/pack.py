@@ -280,6 +280,5 @@ def _packed_row(
 
 
 def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
-    """Return a binary array of one value over a buffer, without a copy."""
     offsets = pa.py_buffer(np.array([0, data.size], np.int32))
     return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, data])

@@ -66,7 +66,6 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _hash_together(columns: list[U64], rows: int, key: bytes) -> U64:
-    """Return the hash of each row of hashes."""
     if not columns:
         return np.zeros(rows, np.uint64)
     matrix = np.ascontiguousarray(np.stack(columns, axis=1))
@@ -74,7 +73,6 @@ def _hash_together(columns: list[U64], rows: int, key: bytes) -> U64:
 
 
 def _hash_runs(hashes: U64, lengths: I64, key: bytes) -> U64:
-    """Return the hash of each run of hashes, the runs one after another."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths * 8, out=offsets[1:])
     return kernel.hash64(hashes.astype("<u8").view(np.uint8), offsets, key)

@@ -235,7 +235,6 @@ def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
 
 
 def _first_lines(path: Path) -> list[bytes]:
-    """The lines at the beginning of a file, or none if it cannot be read."""
     try:
         with open_text(path) as stream:
             text = stream.read(_SEARCHED_BYTES)

@@ -205,7 +205,6 @@ class ColumnCheck:
         ]
 
     def _own(self) -> T.StructType:
-        """The known columns without those of partition folders."""
         columns = self._columns.read
         if not self._job.files.partitioned:
             return columns

@@ -201,7 +201,6 @@ class CsvRecords:
             yield [rest]
 
     def _decoder(self, start: bytes) -> codecs.IncrementalDecoder:
-        """Return what decodes as Java does."""
         encoding = self._encoding
         if encoding in ("utf-16", "utf-32") and not start.startswith(_WIDE_MARKS):
             encoding += "-be"

@@ -200,7 +200,6 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
 
 
 def _number(text: Column, kind: DecimalType) -> Column:
-    """Return a number as a DECIMAL; null if it has more digits."""
     from pyspark.sql import functions as fn
 
     fraction, exponent = (fn.regexp_extract(text, _NUMBER, n) for n in (1, 2))
@@ -211,7 +210,6 @@ def _number(text: Column, kind: DecimalType) -> Column:
 
 
 def _is_day(text: Column, pattern: str | None) -> Column:
-    """Whether a text is a day without a time."""
     from pyspark.sql import functions as fn
 
     if pattern is None:

@@ -86,7 +86,6 @@ def _decided(
 def _with_all(
     check: ColumnCheck, job: Job, columns: InputColumns, unlike: Sequence[Unlike]
 ) -> InputColumns:
-    """Add what the files have."""
     joint = joined(columns.schema, check.columns_of(unlike))
     assert isinstance(joint, T.StructType)
     if job.files.file_format in COLUMNAR:
