@@ -729,8 +729,8 @@ MUTANTS = (
     _mutant(
         "a decimal of CSV is rounded to fit its column",
         "cli/run/input/csv_values.py",
-        "fits = text.rlike(_NUMBER) & (decimals - shift <= kind.scale)",
-        "fits = text.rlike(_NUMBER)",
+        "return fn.when(text.rlike(_NUMBER), decimal(plain, kind))",
+        "return plain.try_cast(kind)",
         "spark/test_values.py",
     ),
     _mutant(

@@ -161,7 +161,7 @@ def test_options_that_strict_json_cannot_follow(job: Job, option: tuple[str, str
     job.files.text("1.json", '{"id":"a"}\n')
     failure = job.fails(read_options=(option,))
     assert failure.exit_code == USAGE
-    assert f"--read-option {option[0]}={option[1]} has no meaning for JSON" in failure.message
+    assert failure.message.startswith(f"--read-option {option[0]}=")
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json"])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.cli.run.input.bad_rows import good_rows
 from dedup.cli.run.input.event_time import timestamp_column
-from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files
-from dedup.cli.run.input.json_input import check_json_options, named_column
+from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files, folded
+from dedup.cli.run.input.json_input import named_column
 from dedup.cli.run.input.schema_change import check_new_schema
 from dedup.cli.run.input.source import InputColumns, read_schema, read_stream, stream_options
 from dedup.cli.run.output_folder import (
@@ -25,6 +25,7 @@ from dedup.cli.run.run_options import COLUMNAR, RunOptions, output_format_of
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.staged import VERDICT
+from dedup.spark.driver.strict_json import check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +75,14 @@ def resolve(options: RunOptions) -> Job:
             "damaged file stops the run by name, whatever is given. Leave the option out.",
             remedy="bad-records",
         )
-    if files.file_format == "csv" and any(n.lower() == "mode" for n, _ in options.read_options):
+    if files.file_format not in COLUMNAR and "mode" in folded(dict(options.read_options)):
         raise ConfigError(
             "--read-option mode=... lets Spark change or leave out records without a count. Leave "
             "it out: --bad-records decides about records that cannot be read.",
             remedy="bad-records",
         )
     if files.file_format == "json":
-        check_json_options(dict(options.read_options))
+        check_options(dict(options.read_options), {}, "--read-option {}")
     check_query(options, record)
     shards = options.shards or (record.shards if record else options.cores)
     return Job(options, files, record, shards)

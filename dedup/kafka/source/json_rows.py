@@ -8,26 +8,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.errors import ConfigError
-from dedup.spark.driver.strict_json import refused_option, with_fields, with_tagged
+from dedup.spark.driver.strict_json import with_fields, with_tagged
 
-_OURS = ("mode", "multiline", "encoding", "charset", "linesep")
-
-
-def check_options(options: Mapping[str, str]) -> None:
-    """Refuse options of `from_json` that would change what counts as a poison record.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option.
-    """
-    for name, value in options.items():
-        why = refused_option(name, value)
-        if name.lower() in _OURS:
-            why = "a value is one JSON object in UTF-8, and on_error= decides about others"
-        if why is not None:
-            raise ConfigError(f"Option {name} cannot be given to Json: {why}. Leave it out.")
+_WHOLE = "a value is one JSON object in UTF-8, and on_error= decides about others"
+#: Options of `from_json` that would change what counts as a poison record.
+FIXED = dict.fromkeys(("mode", "multiline", "encoding", "charset", "linesep"), _WHOLE)
 
 
 def parse_json(records: DataFrame, schema: T.StructType, options: Mapping[str, str]) -> DataFrame:

@@ -22,6 +22,7 @@ from dedup.kafka.source.reader import Reading, check_options
 from dedup.kafka.source.record_columns import RecordId, chosen, column_names
 from dedup.kafka.source.start import Start, check_start
 from dedup.kafka.source.value_formats import Avro, ConfluentAvro, Json, ValueFormat
+from dedup.spark.driver import strict_json
 from dedup.spark.driver.shipping import shipped
 
 
@@ -179,7 +180,7 @@ def _check_errors(value: ValueFormat, on_error: str, quarantine: object) -> None
 def _decoder(spark: SparkSession, value: ValueFormat, topics: tuple[str, ...]) -> Any:
     """Return what adds `FIELDS` and `CAUSE` to records, None for raw values."""
     if isinstance(value, Json):
-        json_rows.check_options(value.options)
+        strict_json.check_options(value.options, json_rows.FIXED, "Option {}")
         schema, settings = _schema(spark, value.schema), value.options
         return lambda records: json_rows.parse_json(records, schema, settings)
     if isinstance(value, (Avro, ConfluentAvro)):

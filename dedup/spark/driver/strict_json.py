@@ -61,9 +61,32 @@ _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
-def refused_option(name: str, value: str) -> str | None:
-    """Return why an option of Spark's JSON reader cannot be given, or None if it can."""
-    folded = name.lower()
+def check_options(options: Mapping[str, str], others: Mapping[str, str], shown: str) -> None:
+    """Refuse options of Spark's JSON reader that strict reading cannot follow.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+    others : mapping of str to str
+        Names in lower case that the caller refuses as well, with the reason.
+    shown : str
+        How users give an option, such as ``--read-option {}``.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option.
+    """
+    for name, value in options.items():
+        why = others.get(name.lower()) or _refusal(name.lower(), value)
+        if why is not None:
+            raise ConfigError(
+                f"{shown.format(name)}={value} has no meaning for JSON: {why}. Leave it out.",
+                remedy="bad-records",
+            )
+
+
+def _refusal(folded: str, value: str) -> str | None:
     if folded.startswith("allow") and str(value).lower() == "true":
         return "the text must be strict JSON"
     if folded in ("columnnameofcorruptrecord", "singlevariantcolumn"):
@@ -189,10 +212,10 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
     if type(kind) is T.StringType:
         return F.when(is_text, text).when(raw.endswith("|"), number).otherwise(_json_text(raw))
     if isinstance(kind, _INTEGERS):
-        whole = _decimal(number, T.DecimalType(38, 0)).try_cast(kind)
+        whole = decimal(number, T.DecimalType(38, 0)).try_cast(kind)
         return F.when(raw.endswith("|"), F.coalesce(number.try_cast(kind), whole))
     if isinstance(kind, T.DecimalType):
-        return _decimal(F.when(is_text, text).otherwise(number), kind)
+        return decimal(F.when(is_text, text).otherwise(number), kind)
     found = _by_spark(raw, kind, options)
     if isinstance(kind, (T.FloatType, T.DoubleType)):
         rounded = number.try_cast(kind)
@@ -243,7 +266,8 @@ def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
     return F.transform(F.array(value), use)[0]
 
 
-def _decimal(number: Column, kind: T.DecimalType) -> Column:
+def decimal(number: Column, kind: T.DecimalType) -> Column:
+    """Return the text of a number as a DECIMAL, or null if it has more digits than the type."""
     with_exponent = F.concat(number, F.lit("e0"))
     exponent = F.regexp_extract(with_exponent, "[eE]([^eE]*)", 1).try_cast("int")
     fraction = F.length(F.regexp_extract(number, "[.]([0-9]*[1-9])", 1))

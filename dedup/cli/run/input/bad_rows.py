@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.file_columns import open_text
+from dedup.cli.run.input.file_columns import line_of
 from dedup.cli.run.input.input_files import InputFiles, folded, is_true, separator
 from dedup.cli.run.input.json_input import FILE, TEXT, named_column
 from dedup.cli.run.input.source import InputColumns, read_files, read_settings
@@ -37,12 +36,9 @@ if TYPE_CHECKING:
 METRIC, BAD, ALL = "dedup_bad", "rows", "all"
 #: How an error of `good_rows` names a record: its file, and the hash of its text.
 _NAMED_RECORD = re.compile(r"(.*?)( cannot be read: .*) \[([0-9a-f]{32})\]")
-_LINE_END = re.compile(rb"\r\n|\n|\r")
 #: What options of the operator are called here.
 _NULL_FLAGS = {"null_ids": "--null-ids", "null_timestamps": "--null-timestamps"}
 _WAY = "mend it, or give --bad-records skip, or --bad-records DIR to set such records aside"
-_SEARCHED_BYTES = 64 << 20
-_SHOWN_CHARS = 200
 
 
 def good_rows(rows: DataFrame, options: RunOptions, columns: InputColumns) -> DataFrame:
@@ -173,7 +169,7 @@ def explained(
         if record is not None:
             settings = folded(read_settings(options, files))
             key = partial(_csv_key, settings) if files.file_format == "csv" else bytes
-            line = _line_of(Path(record[1]), record[3], key)
+            line = line_of(Path(record[1]), record[3], key)
             fault = f"{record[1]}{record[2]}{line} M{_WAY[1:]}, and run again."
             return DataError(fault, remedy="bad-records")
         for option, flag in _NULL_FLAGS.items():
@@ -213,17 +209,6 @@ def explained(
     return error
 
 
-def _line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
-    """The line whose key has that hash; nothing if it is not near the beginning."""
-    lines = _first_lines(path)
-    for number, line in enumerate(lines, start=1):
-        keys = (key(line), line) if len(lines) > 1 else ()
-        if digest in [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in keys]:
-            shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
-            return f" It is line {number}: {shown}."
-    return ""
-
-
 def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
     """The values of a line of CSV, in whichever way it is written."""
     text = line.decode(settings.get("encoding", settings.get("charset", "utf-8")), "replace")
@@ -232,12 +217,3 @@ def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
         values = next(csv.reader([text], delimiter=separator(settings), quotechar=mark))
         return BETWEEN.join(values).encode()
     return line
-
-
-def _first_lines(path: Path) -> list[bytes]:
-    try:
-        with open_text(path) as stream:
-            text = stream.read(_SEARCHED_BYTES)
-    except (OSError, pa.ArrowException):
-        return []
-    return _LINE_END.split(text.removeprefix(b"\xef\xbb\xbf"))

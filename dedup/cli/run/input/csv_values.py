@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dedup.cli.run.input.input_files import separator
 from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, named_column, with_file
-from dedup.spark.driver.strict_json import CAUSE
+from dedup.spark.driver.strict_json import CAUSE, decimal
 from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ _FORM = ("sep", "delimiter", "quote", "escape")
 _MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
 BETWEEN = "\x1f"
 #: Java takes minutes for a number of many digits, or with a large exponent.
-_NUMBER = (
-    r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.(\d{0,500}))?(?:[eE]([+-]?\d\d?))?$"
-)
+_NUMBER = r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.\d{0,500})?(?:[eE][+-]?\d\d?)?$"
 #: Spark would take a year or a month for its first day, and add today's date to a time alone.
 _TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
 _DATE = rf"{_TIME}\s*$"
@@ -202,11 +200,8 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
 def _number(text: Column, kind: DecimalType) -> Column:
     from pyspark.sql import functions as fn
 
-    fraction, exponent = (fn.regexp_extract(text, _NUMBER, n) for n in (1, 2))
-    decimals = fn.length(fn.rtrim(fraction, fn.lit("0")))
-    shift = fn.coalesce(exponent.try_cast("int"), fn.lit(0))
-    fits = text.rlike(_NUMBER) & (decimals - shift <= kind.scale)
-    return fn.when(fits, fn.replace(text, fn.lit(","), fn.lit("")).try_cast(kind))
+    plain = fn.replace(text, fn.lit(","), fn.lit(""))
+    return fn.when(text.rlike(_NUMBER), decimal(plain, kind))
 
 
 def _is_day(text: Column, pattern: str | None) -> Column:

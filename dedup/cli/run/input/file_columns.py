@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +28,8 @@ _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
 _LONGEST_BLANKS = 64
 NO_FAULT = "Spark does not know its columns"
 _BLOCK_BYTES = 8 << 20
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_SEARCHED_BYTES, _SHOWN_CHARS = 64 << 20, 200
 #: What Hadoop unpacks, and pyarrow does not.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
 
@@ -44,6 +47,26 @@ def open_text(path: Path) -> pa.NativeFile:
         raise OSError(f"{path} is compressed in a way that pyarrow does not know")
     compression = "gzip" if name.endswith(".gz") else "detect"
     return pa.input_stream(str(path), compression=compression)
+
+
+def line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
+    """Return which line's key has that MD5, or nothing if it is not near the beginning."""
+    lines = _first_lines(path)
+    for number, line in enumerate(lines, start=1):
+        keys = (key(line), line) if len(lines) > 1 else ()
+        if digest in [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in keys]:
+            shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
+            return f" It is line {number}: {shown}."
+    return ""
+
+
+def _first_lines(path: Path) -> list[bytes]:
+    try:
+        with open_text(path) as stream:
+            text = stream.read(_SEARCHED_BYTES)
+    except (OSError, pa.ArrowException):
+        return []
+    return _LINE_END.split(text.removeprefix(b"\xef\xbb\xbf"))
 
 
 def with_empty_objects(

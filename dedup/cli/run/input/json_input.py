@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dedup.cli.run.input.input_files import InputFiles, folded, is_true
-from dedup.errors import ConfigError
 from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
@@ -27,27 +26,6 @@ OF_TIMES = (
 )
 _BLANK = "^[ \t\r\n]*$"
 _BYTE_ORDER_MARK = "\ufeff"
-
-
-def check_json_options(options: Mapping[str, str]) -> None:
-    """Refuse options of Spark's JSON reader that `read_json` cannot follow.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option.
-    """
-    from dedup.spark.driver.strict_json import refused_option
-
-    for name, value in options.items():
-        why = refused_option(name, value)
-        if name.lower() == "mode":
-            why = "--bad-records decides about records that cannot be read"
-        if why is not None:
-            raise ConfigError(
-                f"--read-option {name}={value} has no meaning for JSON: {why}. Leave it out.",
-                remedy="bad-records",
-            )
 
 
 def read_json(

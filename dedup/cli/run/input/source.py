@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
 from dedup.cli.run.input.input_files import InputFiles, folded, is_true
-from dedup.cli.run.input.json_input import read_json
+from dedup.cli.run.input.json_input import FILE, TEXT, read_json
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError, DataError
 from dedup.files.stand_ins import spark_columns
+from dedup.spark.driver.strict_json import CAUSE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -108,6 +110,12 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
         if files.file_format in COLUMNAR:
             reason = _fault(files) or reason
             way = "Write the file again under its name, or give --schema without such a column."
+        elif files.file_format == "json":
+            reason = _bad_json(spark, options, files) or reason
+            way = (
+                "Mend the file. Or give --read-option multiLine=true if a record has several "
+                "lines, or --bad-records if single records are wrong."
+            )
         raise DataError(
             f"The columns of INPUT {options.input} cannot be read: {reason}. {way}",
             remedy="bad-records",
@@ -241,6 +249,22 @@ def _fault(files: InputFiles) -> str | None:
     faults = ((path, fault(path, files.file_format)) for path in paths)
     found = next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
     return found or (unlike(paths) if files.file_format == "parquet" else None)
+
+
+def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> str | None:
+    """Return the place, the fault and the text of a record that is not JSON."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    from dedup.cli.run.input.file_columns import line_of
+
+    columns = T.StructType([T.StructField("_", T.StringType())])
+    settings = read_settings(options, files)
+    rows = read_json(spark.read, files.place, files, columns, settings)
+    bad = rows.where(rows[CAUSE].isNotNull()).first()
+    if bad is None:
+        return None
+    digest = hashlib.md5(bad[TEXT].encode(), usedforsecurity=False).hexdigest()
+    return f"{bad[FILE]}: {bad[CAUSE]}{line_of(Path(bad[FILE]), digest, bytes)}".rstrip(".")
 
 
 def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
