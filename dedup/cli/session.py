@@ -274,7 +274,6 @@ def last_line(log: Path) -> str:
 
 
 def _java_hint(log: Path) -> str:
-    """What to do if Java is missing, or older than Spark needs."""
     signs = ("JAVA_HOME is not set", "/bin/java: ", "UnsupportedClassVersionError")
     if not any(sign in _content(log) for sign in signs):
         return ""

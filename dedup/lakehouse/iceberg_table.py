@@ -401,7 +401,6 @@ def _connected(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
 
 
 def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
-    """Return what data files of a table hang on."""
     return (
         metadata.table_uuid,
         metadata.current_schema_id,
@@ -465,7 +464,6 @@ def _without_bounds(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _make_durable(place: str) -> None:
-    """Flush a file of a local file system to its disk."""
     told = urlsplit(place)
     if told.scheme in ("", "file"):
         # As pyiceberg takes it: what is encoded in it stays so.

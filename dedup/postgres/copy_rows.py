@@ -169,7 +169,6 @@ def _refused(reason: str, record: pa.RecordBatch) -> DataError:
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield rows a bounded number of bytes at a time."""
     if not rows.num_rows:
         return
     row_bytes = max(1, rows.nbytes // rows.num_rows)

@@ -83,7 +83,6 @@ def _fixed(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
 
 
 def _blank(keys: Keys, null: Bools) -> Keys:
-    """The keys with empty bytes where null."""
     array = keys.to_arrow()
     return Keys.from_arrow(pc.if_else(pa.array(null), pa.scalar(b"", pa.large_binary()), array))
 
@@ -109,7 +108,6 @@ def _component(column: pa.Array) -> Keys:
 
 
 def _bytes_of(column: pa.Array) -> pa.Array:
-    """A string or binary column as binary without nulls (empty bytes instead)."""
     large = column.cast(pa.large_binary())
     if not large.null_count:
         return large

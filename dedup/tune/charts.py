@@ -111,7 +111,6 @@ def _equal_cost(choice: Choice) -> list[Spec]:
 
 
 def _short(sizing: Sizing, base: Sizing) -> str:
-    """Return a choice as `named`, in the words of the table."""
     mib = f"budget={sizing.state_budget_bytes / 2**20:g}M"
     budget = written("state_budget_bytes", sizing.state_budget_bytes)
     return named(sizing, base).replace(budget, mib)
