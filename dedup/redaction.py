@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, unquote
 
 #: Parts of names of options whose values no text may show.
-_SECRET = (
-    r"password|passwd|passphrase|secret|token|credential|jaas|assertion|\.pem|keystore\.key|"
+_SECRET = re.compile(
+    r"(?i)password|passwd|passphrase|secret|token|credential|jaas|assertion|\.pem|keystore\.key|"
     r"(?:private|access|account|shared|api).?key|sas(?!l)|signature|connection.string|"
-    r"authorization|user\.info"
+    r"authorization|user\.info|(?:^|[.-])sig$"
 )
 #: How names of options end that only say where a secret is, or of what kind.
-_NO_SECRET = "(?:location|path|file|url|uri|endpoint|type|mechanism|name|callback)"
-#: Name of an option that holds a secret.
-_NAME = rf"(?<![\w.-])(?![\w.-]*{_NO_SECRET}(?![\w.-]))(?:[\w.-]*(?:{_SECRET})[\w.-]*|sig)"
+_NO_SECRET = re.compile("(?i)(?:location|path|file|url|uri|endpoint|type|mechanism|name|callback)$")
 _NO_VALUE = re.compile(r"(?i)true|false|none|\d{0,3}")
 #: User and password of a URI; a key may have a slash in it, and behind a port there is a path.
-_IN_URI = re.compile(r"(?P<begin>:/+)(?P<secret>[^\s'\"<>@/:]*:(?!\d+/)[^\s<>@]*)@")
+_IN_URI = re.compile(r":/+(?P<secret>[^\s'\"<>@/:]{0,999}:(?!\d+/)[^\s<>@]{0,9999})@")
 #: The same of an option, which is a URI as a whole.
 _IN_OPTION = re.compile(r"://[^/@:]*:(?!\d+/)(.*)@", re.DOTALL)
-#: Quoted or plain values behind such a name, as in JAAS, a DSN or JSON; our advice has "...".
-_IN_TEXT = re.compile(
-    rf"(?i)(?P<begin>{_NAME}(?:\s*=|['\"]\s*[=:])\s*)(?!['\"]?\.\.\.)"
-    r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\";,&]+)"
+#: A name in front of a value, as in JAAS, a DSN or JSON.
+_NAMED = re.compile(
+    r"(?<![\w.-])(?P<name>[\w.-]{1,256})(?:\s*=|['\"]\s*=|['\"]\s*:\s*(?=['\"]))\s*"
+)
+#: The value, be its quotes escaped, plain or never closed; our advice has "...".
+_VALUE = re.compile(
+    r"(?!(['\"]?)\.\.\.\1(?![\w.]))(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\"[^\"]*\"|"
+    r"['\"]\S+|[^\s'\";,&]+)"
 )
 HIDDEN = "***"
 
@@ -43,18 +45,39 @@ def without_secrets(text: object, options: Mapping[str, str]) -> str:
     plain = str(text)
     for secret in sorted(found, key=len, reverse=True):
         plain = plain.replace(secret, HIDDEN)
-    for pattern, end in ((_IN_URI, "@"), (_IN_TEXT, "")):
-        plain = pattern.sub(rf"\g<begin>{HIDDEN}{end}", plain)
-    return plain
+    plain = _hidden(plain, (found.span("secret") for found in _IN_URI.finditer(plain)))
+    return _hidden(plain, _named_values(plain))
+
+
+def _hidden(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    at, parts = 0, []
+    for begin, end in spans:
+        parts += [text[at:begin], HIDDEN]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _named_values(text: str) -> Iterator[tuple[int, int]]:
+    end = 0
+    for found in _NAMED.finditer(text):
+        if found.start() >= end and _is_secret(found["name"]):
+            value = _VALUE.match(text, found.end())
+            if value is not None:
+                end = value.end()
+                yield value.span()
+
+
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET.search(name)) and not _NO_SECRET.search(name)
 
 
 def _secrets(options: Mapping[str, str]) -> Iterator[str]:
     for name, value in options.items():
-        if re.search(_NAME, name, re.IGNORECASE):
+        if _is_secret(name):
             yield value
             if ":" in value:  # a client and its secret
                 yield value.partition(":")[2]
-        yield from (found["secret"].strip("'\"") for found in _IN_TEXT.finditer(value))
+        yield from (value[begin:end].strip("'\"") for begin, end in _named_values(value))
         if in_uri := _IN_OPTION.search(value):
             # A library that takes a piece of the password for the host cites that piece.
             yield from (in_uri[1], *re.split(r"[@:/?#&=]", in_uri[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _REFUSED = "INVALID_UTF8_STRING"
 
 
-def exact_texts(rows: DataFrame, file_format: str, split_by: str | None) -> DataFrame:
+def exact_texts(
+    rows: DataFrame, file_format: str, split_by: str | None, options: Mapping[str, str]
+) -> DataFrame:
     """Return rows that Spark's writer can write without loss or change.
 
     Each text is validated, because the writer puts U+FFFD for bytes that are not UTF-8. A CSV file
@@ -28,6 +30,8 @@ def exact_texts(rows: DataFrame, file_format: str, split_by: str | None) -> Data
         ``csv`` or ``json``.
     split_by : str or None
         Column that the files lack.
+    options : mapping of str to str
+        Options of the writer.
     """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812
@@ -39,7 +43,8 @@ def exact_texts(rows: DataFrame, file_format: str, split_by: str | None) -> Data
     if file_format == "csv" and len(in_files) == 1:
         (only,) = in_files
         is_text = kinds[only] == T.StringType()
-        text = columns[only] if is_text else F.to_csv(F.struct(columns[only]))
+        formats = {name: value for name, value in options.items() if name.endswith("Format")}
+        text = columns[only] if is_text else F.to_csv(F.struct(columns[only]), formats)
         columns[only] = F.coalesce(text, F.lit(""))
     return rows.select(*(c.alias(name) for c, name in zip(columns, rows.columns, strict=True)))
 
@@ -79,8 +84,9 @@ def _valid(column: Column, kind: DataType) -> Column:
     if isinstance(kind, T.ArrayType):
         return F.transform(column, lambda one: _valid(one, kind.elementType))
     if isinstance(kind, T.MapType):
-        keys = F.transform_keys(column, lambda key, _: _valid(key, kind.keyType))
-        return F.transform_values(keys, lambda _, value: _valid(value, kind.valueType))
+        if "string" in kind.keyType.simpleString():
+            column = F.transform_keys(column, lambda key, _: _valid(key, kind.keyType))
+        return F.transform_values(column, lambda _, value: _valid(value, kind.valueType))
     if isinstance(kind, T.StructType):
         inner = (_valid(column[field.name], field.dataType).alias(field.name) for field in kind)
         return F.when(column.isNotNull(), F.struct(*inner))

@@ -63,8 +63,9 @@ class SparkRows:
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """As `RowsWriter` says."""
-        is_text = self.file_format != "parquet"
-        rows = exact_texts(batch, self.file_format, split_by) if is_text else batch
+        rows = batch
+        if self.file_format != "parquet":
+            rows = exact_texts(batch, self.file_format, split_by, self.options)
         writer = rows.write.format(self.file_format).options(**self.options)
         if split_by is not None:
             writer = writer.partitionBy(split_by)

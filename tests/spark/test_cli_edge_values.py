@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,16 @@ def test_csv(job: Job) -> None:
 
 def test_no_value_in_a_csv_file_of_one_column(job: Job) -> None:
     """An empty line, which Spark would write, is left out by writers and readers."""
-    for ids, text in ((pa.array(["a", None]), "a"), (pa.array([None, 1]), "1")):
+    at = pa.array([None, datetime(2024, 1, 1, microsecond=123456)], pa.timestamp("us", "UTC"))
+    for ids, text in (
+        (pa.array(["a", None]), "a"),
+        (pa.array([None, 1]), "1"),
+        (at, "2024-01-01T00:00:00.123456Z"),
+    ):
+        output = job.output / str(ids.type.id)
         pq.write_table(pa.table({"id": ids}), job.files.folder / "1.parquet")
-        job(output_format="csv", output=job.output / text)
-        lines = [line for path in (job.output / text).glob("batch=*/*.csv")
+        job(output_format="csv", output=output)
+        lines = [line for path in output.glob("batch=*/*.csv")
                  for line in path.read_text().splitlines()]  # fmt: skip
         assert sorted(line for line in lines if line != "id") == ['""', text]
 

@@ -62,8 +62,27 @@ def test_a_secret_of_the_options_is_hidden(
 
 
 @pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        (r"password='hunter2\' x", "password=*** x"),
+        (r'password="hunter2\" x', "password=*** x"),
+        ("password='hunter2 x", "password=*** x"),
+        ("password=...hunter2", "password=***"),
+        ("url=http://h/?a.sig=hunter2", "url=http://h/?a.sig=***"),
+    ],
+)
+def test_a_secret_of_no_known_option_is_hidden(text: str, hidden: str) -> None:
+    assert without_secrets(text, {}) == hidden
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "timestamp='auth_token': the stream has no such column",
+        "give password='...'",
+        "signal.x=5",
+        # Minutes, if each word within the word were followed to its end.
+        "token" * 50_000,
         "Connection to http://host:8080/a@b refused",
         "Unexpected token: 'a', no password is given",
         "abfss://container@account.dfs.core.windows.net/x",

@@ -16,7 +16,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ import pyarrow.fs as pafs
 from dedup.checks.facts import OTHER, Source
 from dedup.core.parse import name
 from dedup.errors import ConfigError, StateError
+from dedup.machine import home_path
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ class _Folder:
     @classmethod
     def at(cls, where: str) -> _Folder:
         if "://" not in where:
-            return cls(pafs.LocalFileSystem(), str(Path(where).expanduser().absolute()), where)
+            return cls(pafs.LocalFileSystem(), str(home_path(where).absolute()), where)
         try:
             fs, path = pafs.FileSystem.from_uri(where)
         except (OSError, ValueError, pa.ArrowException) as error:

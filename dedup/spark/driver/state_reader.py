@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dedup.catalog.certificate import certificate_of, load_certificate
@@ -16,7 +15,7 @@ from dedup.catalog.root import Root
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from dedup.machine import wall_clock_ms
+from dedup.machine import home_path, wall_clock_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +34,7 @@ def checkpoint_place(checkpoint: str) -> str:
     """
     if "://" in checkpoint:
         return checkpoint
-    local = Path(checkpoint).expanduser().resolve()
+    local = home_path(checkpoint).resolve()
     if not (local / "metadata").is_file():
         raise ConfigError(f"--checkpoint {local} holds no checkpoint of a streaming query.")
     return str(local)
