@@ -296,7 +296,6 @@ def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BO
 
 @functools.lru_cache(maxsize=4096)
 def _false_rate(segment: SegmentRef) -> float:
-    """Return how often the segment's filter is wrong about an ID that it does not hold."""
     return min(predicted_fpr(segment.count, blocks_in(segment.filter_bytes)), _MAX_FALSE_RATE)
 
 

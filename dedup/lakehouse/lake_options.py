@@ -158,7 +158,6 @@ def _check_storage(properties: Mapping[str, str]) -> None:
 
 
 def _place(table: str) -> str:
-    """Return where a table of Delta Lake is, the same in every process."""
     scheme = scheme_of(table)
     if scheme in ("s3a", "s3n"):
         return "s3" + table[len(scheme) :].rstrip("/")

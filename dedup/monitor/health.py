@@ -132,7 +132,6 @@ def judge(
 
 
 def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
-    """Return the newest samples of one checkpoint, as many as a window takes."""
     first = len(samples)
     while first and not (
         len(samples) - first >= WINDOW and samples[-1].at_ms - samples[first].at_ms >= WINDOW_MS
@@ -194,7 +193,6 @@ def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
 
 
 def _patience_ms(last: tuple[TimedBatch, ...]) -> int:
-    """Return the usual silence: the window's length, or twice its longest pause if that is more."""
     if len(last) < 2:
         return UNKNOWN_SILENCE_MS
     window_ms = last[-1].at_ms - last[0].at_ms

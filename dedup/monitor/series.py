@@ -139,7 +139,6 @@ _BY_NAME = {series.name: series for series in SERIES}
 
 
 def _same(name: str, fields: dict[str, str] | None = None) -> Series:
-    """Return the series of this name, of the same fields, or of these."""
     return _BY_NAME[name] if fields is None else replace(_BY_NAME[name], fields=fields)
 
 

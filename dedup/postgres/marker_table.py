@@ -147,7 +147,6 @@ class MarkerTable:
         )
 
     def _session(self, slot: int | str) -> str:
-        """The name of a session that has a slot locked, at most 63 characters."""
         which = hashlib.blake2b("\0".join(self._mine).encode(), digest_size=12).hexdigest()
         return f"dedup {which} {slot}"
 

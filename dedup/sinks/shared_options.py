@@ -82,7 +82,6 @@ def located(checkpoint: str) -> str:
 
 
 def _absolute(where: str) -> str:
-    """Return a location that means the same in every process."""
     return where.rstrip("/") if scheme_of(where) else os.path.abspath(where)
 
 

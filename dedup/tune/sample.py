@@ -137,7 +137,6 @@ def _newest_by_file(times_ms: I64, files: I64) -> I64:
 
 
 def _file_index(files: I64) -> npt.NDArray[np.intp]:
-    """Return which of the files that there are each record is in."""
     return np.searchsorted(np.unique(files), files)
 
 

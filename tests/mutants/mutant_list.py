@@ -518,8 +518,8 @@ MUTANTS = (
     _mutant(
         "a number is rounded to fit its DECIMAL",
         "spark/driver/strict_json.py",
-        "(fraction - exponent <= kind.scale)",
-        "True",
+        "(decimals <= kind.scale)",
+        "F.lit(True)",
         "spark/test_values.py",
     ),
     _mutant(

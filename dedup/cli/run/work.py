@@ -199,7 +199,6 @@ def _published(job: Job, taken: FileLog) -> list[str]:
 
 
 def _tell_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
-    """Say that there is much to be looked through before the first micro-batch."""
     count = sum(stamp.size for stamp in new.values())
     if job.files.file_format == "csv" and count > _MUCH_BYTES:
         note(
@@ -236,7 +235,6 @@ def _by(why_spark: str | None) -> str:
 
 
 def _missing_parents(paths: Iterable[Path]) -> list[Path]:
-    """Folders that do not exist yet, on the way to the given ones, the deepest first."""
     found = {p for path in paths for p in (path, *path.parents) if not p.exists()}
     return sorted(found, key=lambda p: len(p.parts), reverse=True)
 

@@ -148,7 +148,6 @@ def _lines(look: Look, width: int, height: int) -> list[Text]:
 
 
 def _with_keys(lines: list[Text], width: int, height: int, help_text: str) -> list[Text]:
-    """The lines, as many as have room, and at the bottom what to press."""
     if not is_large_enough(width, height - 1):
         return fit(lines, width, height)
     shown = fit(lines, width, height - 1)

@@ -105,7 +105,6 @@ def _source(plan: Any) -> Source:
 
 
 def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the topics that Kafka's options name, and the number of partitions if they name it."""
     if "subscribe" in options:
         return tuple(topic.strip() for topic in options["subscribe"].split(",")), None
     if "assign" in options:

@@ -81,7 +81,6 @@ def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Arra
 
 
 def _short(value: object) -> str:
-    """Return the value in few characters: of long text and bytes the beginning and the end."""
     if not isinstance(value, (str, bytes)):
         return str(value)
     if len(value) <= _VALUE_CHARS:

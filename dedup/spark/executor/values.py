@@ -27,7 +27,6 @@ def plain(value: pa.Scalar) -> Any:
 
 
 def _moment(value: pa.Scalar) -> str:
-    """Return a date or timestamp as ISO 8601 text, of whatever year and zone."""
     if pa.types.is_date(value.type):
         return str(np.datetime64(value.value, "D"))
     time_us = value.cast(pa.timestamp("us", value.type.tz)).value

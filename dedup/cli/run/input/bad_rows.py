@@ -210,7 +210,6 @@ def explained(
 
 
 def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
-    """The values of a line of CSV, in whichever way it is written."""
     text = line.decode(settings.get("encoding", settings.get("charset", "utf-8")), "replace")
     with suppress(csv.Error, TypeError, StopIteration):
         mark = settings.get("quote", '"') or None

@@ -224,8 +224,8 @@ class CsvRecords:
         """Whether a value goes on behind a line, which begins within one if it is open."""
         if "\0" in line and (is_open or self._mark in line):
             raise _Fault(
-                "has a NUL in the record of LINE, which Spark loses beside quotes",
-                f"{_AGAIN} without it. {_NO_QUOTES}",
+                "has a NUL in the record of LINE, which Spark would lose",
+                f"{_AGAIN} without it" + (f". {_NO_QUOTES}" if self._mark != "\0" else ""),
             )
         found = self._line.fullmatch(self._mark + line if is_open else line)
         if found is None:

@@ -68,10 +68,10 @@ def is_no_time(options: RunOptions, schema: StructType) -> Column | None:
 
 
 def _dated(text: Column) -> Column:
-    """Return a text that is no time if it has no date: Spark would add today's date."""
+    """Return a text that is no time if it has no whole date, which Spark would complete."""
     from pyspark.sql import functions as fn
 
-    return fn.regexp_replace(text, r"^\s*T?\d+:", "no date: $0")
+    return fn.regexp_replace(text, r"^\s*(T?\d+:|[+-]?\d{4,7}(-\d\d?)?\s*$)", "no date: $0")
 
 
 def check_time_format(spark: SparkSession, options: RunOptions) -> None:

@@ -28,7 +28,7 @@ _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
 _LONGEST_BLANKS = 64
 NO_FAULT = "Spark does not know its columns"
 _BLOCK_BYTES = 8 << 20
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LINE_END = re.compile(rb"\r\r\n|\r\n|\n|\r")
 _SEARCHED_BYTES, _SHOWN_CHARS = 64 << 20, 200
 #: What Hadoop unpacks, and pyarrow does not.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")

@@ -135,7 +135,7 @@ def _refuse_what_cannot_be_read(unlike: Sequence[Unlike], job: Job) -> None:
         for change in one.of_kind("other"):
             raise ConfigError(
                 f"{one.path}: the column {change.column!r} is {type_text(change.now)} there, and "
-                f"{type_text(change.was)} in the output, which cannot hold it. Nothing of it was "
+                f"{type_text(change.was)} in the output or another new file. Nothing of it was "
                 "taken. Write the file with the type of the output. Or give a new --output, and "
                 "--schema with a type that holds both.",
                 remedy="new-columns",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -253,6 +253,7 @@ def _fault(files: InputFiles) -> str | None:
 
 def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> str | None:
     """Return the place, the fault and the text of a record that is not JSON."""
+    from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
     from dedup.cli.run.input.file_columns import line_of
@@ -260,11 +261,14 @@ def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> st
     columns = T.StructType([T.StructField("_", T.StringType())])
     settings = read_settings(options, files)
     rows = read_json(spark.read, files.place, files, columns, settings)
-    bad = rows.where(rows[CAUSE].isNotNull()).first()
+    bad = None
+    with suppress(Exception):
+        found = rows.where(rows[CAUSE].isNotNull()).select(FILE, CAUSE, fn.md5(TEXT))
+        bad = found.first()
     if bad is None:
         return None
-    digest = hashlib.md5(bad[TEXT].encode(), usedforsecurity=False).hexdigest()
-    return f"{bad[FILE]}: {bad[CAUSE]}{line_of(Path(bad[FILE]), digest, bytes)}".rstrip(".")
+    file, cause, digest = bad
+    return f"{file}: {cause}{line_of(Path(file), digest, bytes)}".rstrip(".")
 
 
 def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
