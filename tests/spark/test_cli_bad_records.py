@@ -143,7 +143,7 @@ def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     assert job().written_again == (str(path),)
 
 
-@pytest.mark.parametrize("time", ["soon", "10:00", ""])
+@pytest.mark.parametrize("time", ["soon", "10:00", "2024-05", ""])
 def test_a_time_that_is_none(job: Job, time: str) -> None:
     job.files.text("1.csv", f"id,t\na,{time}\n")
     options: dict[str, Any] = {"timestamp": "t"}

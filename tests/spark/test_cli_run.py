@@ -340,6 +340,15 @@ def test_malformed_json(job: Job) -> None:
     assert "2.json: It is not exactly one JSON value" in failure.message
     assert 'It is line 2: {"id": .' in failure.message
     assert "--read-option multiLine=true" in failure.message
+    (job.files.folder / "2.json").write_bytes(b'{"id": "\xe9"}\n{"id": \n')
+    failure = job.fails(output=job.output.parent / "latin")
+    assert "2.json: It is not valid UTF-8. It is line 1: " in failure.message
+    cut = gzip.compress(b'{"id": "c"}\n' * 1000)[:-20]
+    (job.files.folder / "3.json.gz").write_bytes(cut)
+    job.files.text("2.json", '{"id": "b"}\n')
+    failure = job.fails(output=job.output.parent / "cut")
+    assert "cannot be read" in failure.message
+    assert "--bad-records if single records are wrong" in failure.message
     assert (failure.exit_code, failure.kind) == (FAILED, "DataError")
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import orc
 
+from dedup.cli.run.input.file_columns import line_of
 from dedup.cli.run.input.input_files import Stamp, check_in_folders, find_files
 from dedup.cli.run.input.rewritten import NAME, FilesAsRead, warning
 from dedup.cli.run.output_folder import (
@@ -24,6 +29,7 @@ from dedup.cli.run.output_folder import (
 )
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError, DedupError
+from dedup.files.orc_times import columns_before_1970
 from dedup.spark.driver.file_log import FileLog
 
 
@@ -443,3 +449,18 @@ def test_rows_set_aside_alone_count_as_published(tmp_path: Path) -> None:
     (options.checkpoint / "metadata").write_text('{"id": "q1"}')
     with pytest.raises(ConfigError, match="holds micro-batches 1 to 1"):
         check_query(options, record)
+
+
+def test_lines_of_windows_in_text_mode_are_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "1.csv"
+    path.write_bytes(b"id,a\r\r\n1,x,y\r\r\n")
+    digest = hashlib.md5(b"1,x,y", usedforsecurity=False).hexdigest()
+    assert line_of(path, digest, bytes) == " It is line 2: 1,x,y."
+
+
+def test_a_time_that_arrow_cannot_hold_hides_no_column_before_1970(tmp_path: Path) -> None:
+    late, early = datetime(9999, 12, 31), datetime(1969, 12, 31, 23, 59, 59, 500_000)
+    kind = pa.timestamp("us")
+    columns = {"until": pa.array([late], kind), "t": pa.array([early], kind)}
+    orc.write_table(pa.table(columns), tmp_path / "1.orc")
+    assert list(columns_before_1970(str(tmp_path / "1.orc"))) == ["t"]
