@@ -147,7 +147,6 @@ def workers_bytes(tasks: int, share: int) -> int:
 
 
 def _fitting(allowed: int, tasks: int) -> int:
-    """Return the largest share for which the memory is enough, in whole MiB; at least 0."""
     return max(0, (allowed // tasks - _WORKER_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB)
 
 
@@ -157,7 +156,6 @@ def _mappable(each: int) -> int:
 
 
 def _advised(facts: Facts) -> int:
-    """Return the share that both rules advise: the smaller one, so that a report advises one."""
     (allowed, workers), tasks, shares = _allowed(facts), _tasks(facts), []
     limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
     if limit is not None and tasks is not None:

@@ -110,7 +110,6 @@ class Lineage:
         )
 
     def _ends(self) -> dict[str, int]:
-        """Return the first micro-batch of each run's successor; the newest run has none."""
         return {run.run_id: after.began_epoch for run, after in pairwise(self.runs)}
 
     def _first_epoch(self) -> int:

@@ -19,8 +19,8 @@ from dedup.core.option_rules import choice
 from dedup.errors import ConfigError
 from dedup.files.folder_columns import folder_names
 from dedup.files.orc_times import check_orc_times
+from dedup.files.parquet_input import spark_columns
 from dedup.files.query import ParquetFolder, SourceFiles, query
-from dedup.files.stand_ins import spark_columns
 from dedup.machine import home_path
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
 from dedup.sinks.output_owner import own_output

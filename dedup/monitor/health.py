@@ -155,7 +155,6 @@ def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
 
 
 def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
-    """Return the longest pause between two runs, or None if only one is known."""
     pauses = (
         after.at_ms - before.at_ms
         for before, after in pairwise(samples)
@@ -303,7 +302,6 @@ def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
 def _growth(
     samples: Sequence[TimedBatch], newest: int, lags_ms: Sequence[int | None]
 ) -> str | None:
-    """Return by how much a lag grew, and in what time, or None if it did not."""
     known_ms = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
     if len(known_ms) < len(samples):
         return None

@@ -101,7 +101,6 @@ def _choices(choice: Choice) -> list[Spec]:
 
 
 def _equal_cost(choice: Choice) -> list[Spec]:
-    """Return the curve of what costs as much as the recommended choice."""
     gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
     cost, least = choice.recommended.cost / 2**30, LEAST_BYTES / 2**30
     return [
@@ -121,7 +120,6 @@ def _between(ends: tuple[float, float]) -> Spec:
 
 
 def _padded(values: Sequence[float]) -> tuple[float, float]:
-    """Return a scale's ends, so that no point lies at the edge; of equal values as well."""
     low, high = min(values), max(values)
     room = 0.15 * (high - low) or 0.15 * abs(high) or 1.0
     return low - room, high + room

@@ -236,7 +236,6 @@ def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) 
 
 
 def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
-    """Return IDs by bucket, those in the tail included."""
     bucket_ms = load.policy.bucket_ms
     ids = {b.start_ms // bucket_ms: b.ids for b in step.state.manifest.buckets}
     starts, counts = np.unique(step.state.tail.bucket_starts(bucket_ms), return_counts=True)

@@ -231,7 +231,6 @@ def _of_catalog(facts: Facts, where: str, log: CheckpointLog, checkpoint: str) -
 
 
 def _has_state(checkpoint: str) -> bool:
-    """Return whether the query keeps a state, also if nobody can tell."""
     try:
         with reading_session() as session:
             return has_state(session, checkpoint)

@@ -53,7 +53,6 @@ def hash_values(values: pa.Array, key: bytes) -> U64:
 
 
 def _entries(maps: pa.MapArray) -> pa.ListArray:
-    """Return the same values as lists of key-value structs, without a copy."""
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items], ["key", "value"])
     buffers = maps.buffers()[:2]
     return pa.Array.from_buffers(
@@ -79,7 +78,6 @@ def _hash_runs(hashes: U64, lengths: I64, key: bytes) -> U64:
 
 
 def _canonical_floats(column: pa.Array) -> pa.Array:
-    """Return the bits of the values as doubles, with one NaN and one zero."""
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).copy()
     values[np.isnan(values)] = np.nan
     values += 0.0  # -0.0 + 0.0 is 0.0

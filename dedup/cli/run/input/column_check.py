@@ -29,7 +29,7 @@ from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
 from dedup.files.folder_columns import folder_names
-from dedup.files.stand_ins import spark_columns
+from dedup.files.parquet_input import spark_columns
 from dedup.files.unreadable import unreadable
 
 if TYPE_CHECKING:

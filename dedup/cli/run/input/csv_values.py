@@ -216,7 +216,6 @@ def _is_day(text: Column, pattern: str | None) -> Column:
 def _is_whole_time(
     text: Column, value: Column, field: StructField, settings: Mapping[str, str]
 ) -> Column:
-    """Whether a time has no digit but zeros behind the microsecond, and a date."""
     from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
