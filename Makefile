@@ -105,6 +105,7 @@ bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's buil
 	@$(PY) -m benchmarks.runs --rows 100000 --shape kafka
 	@$(PY) -m benchmarks.runs --rows 100000 --shape wide
 	@$(PY) -m benchmarks.small
+	@$(PY) -m benchmarks.parsing
 	@$(PY) -m benchmarks.sweeps duplicates
 	@$(PY) -m benchmarks.starts
 	@$(PY) -m benchmarks.lines
