@@ -14,7 +14,8 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from dedup.cli.run.input.input_files import separator
-from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, named_column, with_file
+from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, with_file
+from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.strict_json import CAUSE, decimal
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -151,16 +152,17 @@ def spelled_alike(
 
 
 def _parsed(typed: Sequence[StructField], settings: Mapping[str, str]) -> Column:
-    """The values of the typed columns as Spark's CSV parser has them, null if it has none."""
+    """The values of typed columns as Spark's CSV parser has them, null if it has none."""
     from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
+    # `_exact` has rules of its own for these.
+    own = T.IntegralType, T.DecimalType, T.BinaryType
+    told = {f"_{at}": f for at, f in enumerate(typed) if not isinstance(f.dataType, own)}
     # A control character has a place in none of these types, but would end the line.
-    columns = [fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in typed]
+    columns = [fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in told.values()]
     texts = [fn.coalesce(text, fn.lit("")) for text in columns]
-    own = T.IntegralType, T.DecimalType
-    kinds = ["STRING" if isinstance(k := f.dataType, own) else k.simpleString() for f in typed]
-    ddl = "".join(f", _{at} {kind}" for at, kind in enumerate(kinds))
+    ddl = "".join(f", {place} {f.dataType.simpleString()}" for place, f in told.items())
     # The first value keeps the line from being empty.
     line = fn.concat_ws(BETWEEN, fn.lit("_"), *texts)
     options = {name: settings[name] for name in _MEANING if name in settings}
