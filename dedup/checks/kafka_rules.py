@@ -47,7 +47,6 @@ def horizon_retention(facts: Facts) -> Assessment | None:
 
 
 def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Assessment:
-    """Return the verdict on a replay of everything that Kafka keeps."""
     memory_ms = horizon_ms + (facts.lateness_ms or 0)
     options = _options(facts, horizon_ms)
     if retention_ms <= memory_ms:

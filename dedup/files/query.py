@@ -27,6 +27,7 @@ from dedup.files.unreadable import WRITE_AGAIN
 from dedup.files.write import WRITTEN, FileWriter
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator, assemble, by_id, output_schema, prepare
+from dedup.spark.driver.columns import named_column
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.plan import Plan
@@ -222,7 +223,7 @@ def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructFiel
     metadata = files.metadataColumn("_metadata")  # also if a folder names such a column
     listed_size = metadata["file_size"]
     files = files.where(listed_size > 0)
-    shown = [F.col("`" + f.name.replace("`", "``") + "`") for f in folders]
+    shown = [named_column(f.name) for f in folders]
     splits = files.select(
         "path",
         listed_size.alias("size"),

@@ -36,9 +36,10 @@ def exact_texts(
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812
 
-    names = [F.col("`" + name.replace("`", "``") + "`") for name in rows.columns]
+    from dedup.spark.driver.columns import named_column
+
     kinds = [field.dataType for field in rows.schema.fields]
-    columns = [_valid(column, kind) for column, kind in zip(names, kinds, strict=True)]
+    columns = list(map(_valid, map(named_column, rows.columns), kinds))
     in_files = [place for place, name in enumerate(rows.columns) if name != split_by]
     if file_format == "csv" and len(in_files) == 1:
         (only,) = in_files

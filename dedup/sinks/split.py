@@ -126,15 +126,14 @@ class _Routes:
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Let the operator run, then each sink in its turn."""
-        from pyspark.sql import functions as F  # noqa: N812
+        from dedup.spark.driver.columns import named_column
 
         kept = rows.persist()
         try:
             # To its end before any sink begins, and also where a sink reads nothing: Spark commits
             # the operator's state only then.
             kept.count()
-            # A name may have a dot, which would mean a field.
-            verdict = F.col("`" + self.column.replace("`", "``") + "`")
+            verdict = named_column(self.column)
             taken: list[BatchFunction] = []
             for function in self.own.values():
                 if function not in taken:

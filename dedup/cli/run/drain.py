@@ -202,7 +202,6 @@ def check_all_taken(job: Job, taken: FileLog) -> None:
 
 
 def _nothing_done(files: int, job: Job) -> str:
-    """Say why there was no micro-batch, and which options were changed nevertheless."""
     said = f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
     before = DEFAULTS | job.record.rules if job.record else {}
     rules = job.options.rules().items()

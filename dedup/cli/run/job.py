@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.run.input.bad_rows import good_rows
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import InputFiles, check_in_folders, find_files, folded
-from dedup.cli.run.input.json_input import named_column
 from dedup.cli.run.input.schema_change import check_new_schema
 from dedup.cli.run.input.source import InputColumns, read_schema, read_stream, stream_options
 from dedup.cli.run.output_folder import (
@@ -25,6 +24,7 @@ from dedup.cli.run.run_options import COLUMNAR, RunOptions, output_format_of
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.staged import VERDICT
+from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.strict_json import check_options
 
 if TYPE_CHECKING:

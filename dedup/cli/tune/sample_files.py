@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from dedup.causes import spark_cause
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import file_order
-from dedup.cli.run.input.json_input import named_column
 from dedup.cli.run.input.source import read_settings
 from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import RunOptions
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
+from dedup.spark.driver.columns import named_column
 from dedup.tune.read_sample import read_sample as sample_of
 from dedup.tune.sample import Sample
 

@@ -97,7 +97,6 @@ def check_python(name: str) -> None:
 
 @cache
 def _unfit(python: str) -> str | None:
-    """Return why a Python cannot run tasks, or None."""
     code = "import sys, pandas, pyarrow, rocksdict; print('%d.%d' % sys.version_info[:2])"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)

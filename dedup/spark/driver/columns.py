@@ -194,6 +194,11 @@ class Columns:
         return name
 
 
+def named_column(name: str) -> Column:
+    """Return the column of that name; a dot in it asks for no field of a struct."""
+    return F.col(column_text([name]))
+
+
 def _first_line(error: Exception) -> str:
     """What Spark says, without the plan and the JVM's stack that may follow."""
     return str(error).strip().partition("\n")[0]

@@ -19,13 +19,14 @@ from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
 from dedup.cli.run.input.file_columns import line_of
 from dedup.cli.run.input.input_files import InputFiles, folded, is_true, separator
-from dedup.cli.run.input.json_input import FILE, TEXT, named_column
+from dedup.cli.run.input.json_input import FILE, TEXT
 from dedup.cli.run.input.source import InputColumns, read_files, read_settings
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
 from dedup.files.orc_times import columns_before_1970
 from dedup.files.unreadable import WRITE_AGAIN, unreadable
+from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.file_log import FileLog
 from dedup.spark.driver.strict_json import CAUSE
 

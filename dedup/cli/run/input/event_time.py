@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dedup.cli.failures import explain
-from dedup.cli.run.input.json_input import named_column
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
+from dedup.spark.driver.columns import named_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

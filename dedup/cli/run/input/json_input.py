@@ -9,7 +9,7 @@ from dedup.cli.run.input.input_files import InputFiles, folded, is_true
 from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader
+    from pyspark.sql import DataFrame, DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
@@ -51,6 +51,7 @@ def read_json(
     from pyspark.sql import functions as fn
     from pyspark.sql.types import StringType, StructField, StructType
 
+    from dedup.spark.driver.columns import named_column
     from dedup.spark.driver.strict_json import (
         CAUSE,
         FIELDS,
@@ -95,10 +96,3 @@ def with_file(rows: DataFrame) -> DataFrame:
     uri = rows.metadataColumn("_metadata")["file_path"]
     path = fn.regexp_replace(fn.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B")
     return rows.withColumn(FILE, fn.url_decode(path))
-
-
-def named_column(name: str) -> Column:
-    """The column of that name; a dot in it asks for no field of a struct."""
-    from pyspark.sql import functions as fn
-
-    return fn.col("`" + name.replace("`", "``") + "`")

@@ -263,8 +263,7 @@ def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> st
     rows = read_json(spark.read, files.place, files, columns, settings)
     bad = None
     with suppress(Exception):
-        found = rows.where(rows[CAUSE].isNotNull()).select(FILE, CAUSE, fn.md5(TEXT))
-        bad = found.first()
+        bad = rows.where(rows[CAUSE].isNotNull()).select(FILE, CAUSE, fn.md5(TEXT)).first()
     if bad is None:
         return None
     file, cause, digest = bad
