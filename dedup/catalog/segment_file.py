@@ -242,7 +242,6 @@ def _check_piece(piece: Entries, plan: SegmentPlan) -> None:
 
 
 def _chunk_bounds(nblocks: int, plan: SegmentPlan) -> U64:
-    """Return the hashes at which chunks of whole blocks begin."""
     bits = plan.hash_ranges.bit_length() - 1
     bounds = block_bounds(nblocks, _CHUNK_BLOCKS) >> np.uint64(bits)
     return bounds | np.uint64(plan.range_index << (64 - bits)) if bits else bounds

@@ -111,7 +111,6 @@ def _directory(file: FileIO) -> tables.Directory:
 
 
 def _block(file: FileIO, context: int, offset: int, length: int) -> U8:
-    """Return the table block of that place, if it is as it was written."""
     data = np.frombuffer(_read(file, offset, length + _TRAILER_BYTES), np.uint8)
     checksum = int.from_bytes(data[-4:].tobytes(), "little")
     if data[-5] != 0 or tables.table_checksum(data[:-4], context, offset) != checksum:
@@ -120,7 +119,6 @@ def _block(file: FileIO, context: int, offset: int, length: int) -> U8:
 
 
 def _index_handle(metaindex: U8) -> tuple[int, int]:
-    """Return where the index is, and how many bytes it has."""
     end = len(metaindex) - 4 - 4 * int.from_bytes(metaindex[-4:].tobytes(), "little")
     at = np.zeros(1, np.int64)
     while 0 <= at[0] < end:

@@ -183,7 +183,6 @@ def _check_values(
 
 
 def _check_order(used: BOOL, firsts: I64, lasts: I64) -> None:
-    """Refuse ranges that fall, overlap or adjoin."""
     if bool((firsts > lasts)[used].any()):
         raise ValueError("a range of sequences ends before it begins")
     if bool((firsts[:, 1:] <= lasts[:, :-1] + 1)[used[:, 1:]].any()):

@@ -274,7 +274,6 @@ class _NumberedRecords:
         remembered: BOOL,
         counts: Counter[str],
     ) -> None:
-        """Judge the runs of these indexes one after another."""
         columns = (runs.rows, runs.epochs, runs.firsts, runs.lasts, runs.starts)
         at, memory = -1, None
         for row, epoch, first, last, start in zip(

@@ -128,5 +128,4 @@ class Tail:
 
 
 def _entry_bytes(*, digested: bool) -> int:
-    """Return how many bytes an entry takes beside its key: length, time, flag, digest."""
     return 4 + 8 + 1 + (8 if digested else 0)

@@ -113,7 +113,6 @@ class Upkeep:
                 return
 
     def _seal_bucket(self, start_ms: int) -> None:
-        """Move a bucket's entries from the tail to a segment, if it has any."""
         inside = self.state.tail.bucket_starts(self.state.bucket_ms) == start_ms
         tail, rest = self.state.tail.where(inside), self.state.tail.where(~inside)
         if not len(tail):

@@ -58,7 +58,6 @@ def _field(name: str, values: pa.Array) -> pa.Array:
 
 
 def _values(column: pa.Array, name: str) -> pa.Array:
-    """Return a column as values of JSON; null stays null."""
     kind = column.type
     if pa.types.is_map(kind):
         column = _compact(column)

@@ -249,7 +249,6 @@ def _repeating(rows: pa.Table) -> list[str]:
 
 
 def _leaves(kind: pa.DataType, path: str) -> Iterator[str]:
-    """Yield the paths of a column's leaves, as Parquet names them."""
     if pa.types.is_list(kind):
         yield from _leaves(kind.value_type, f"{path}.list.element")
     elif pa.types.is_map(kind):

@@ -160,7 +160,6 @@ def schema_json(stream: Sequence[tuple[str, str]]) -> str:
 
 
 def _told(kind: SparkType) -> Any:
-    """Return a type in Delta's words."""
     inner = [(name, _told(each)) for name, each in kind.inner]
     if kind.name == "array":
         return {"type": "array", "elementType": inner[0][1], "containsNull": True}

@@ -199,7 +199,6 @@ def _decimal(spark: str, modifier: int) -> pa.DataType:
 
 
 def _uuid(values: pa.Array) -> pa.Array:
-    """UUIDs as their 16 bytes."""
     is_uuid = pc.match_substring_regex(values, _UUID, ignore_case=True)
     wrong = values.filter(pc.invert(is_uuid))
     if len(wrong):

@@ -97,7 +97,6 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
 
 
 def _taken(dsn: str) -> psycopg.Connection[Any] | None:
-    """Return a free connection, which no other thread gets."""
     try:
         return _free.get(dsn, []).pop()
     except IndexError:

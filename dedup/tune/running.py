@@ -99,7 +99,6 @@ def _is_young(batches: Sequence[tuple[int, BatchMetrics]]) -> bool:
 
 
 def _key_bytes(base: Demand, segment_bytes: int, ids: int) -> int:
-    """Return the mean length of an ID in segments that hold so many."""
     if ids <= 0 or not segment_bytes:
         return base.key_bytes
     return max(1, round(segment_bytes / ids - SST_BYTES_BESIDE_KEY))

@@ -212,7 +212,6 @@ def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, key
 
 
 def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load) -> None:
-    """Add what the shard holds, in IDs, segments and bytes of the real one."""
     scale, segments = trial.scale, list(state.manifest.segments())
     real_count = sum(load.parts if segment.hash_ranges > 1 else 1.0 for segment in segments)
     trial.live_ids += scale * (state.manifest.ids + len(state.tail))

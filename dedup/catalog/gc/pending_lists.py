@@ -69,6 +69,5 @@ def _names(data: bytes, place: str) -> list[str]:
 
 
 def _checksum_of_names(fields: dict[str, Any]) -> str:
-    """Return the checksum as format 2 has it."""
     names = [str(fields.get("place")), *map(str, array(fields.get("segments")))]
     return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()

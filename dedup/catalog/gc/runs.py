@@ -136,5 +136,4 @@ def _folder(query_id: str) -> str:
 
 
 def _checksum_of_runs(fields: dict[str, Any]) -> str:
-    """Return the checksum as format 1 has it."""
     return hashlib.blake2b(json.dumps(fields.get("runs")).encode(), digest_size=16).hexdigest()

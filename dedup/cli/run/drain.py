@@ -211,7 +211,6 @@ def _nothing_done(files: int, job: Job) -> str:
 
 
 def _record(job: Job, columns: InputColumns) -> Record:
-    """What the output is to remember of this run."""
     options, schema = job.options, columns.schema.jsonValue()
     if job.record is not None:
         # Without --schema the one of before holds, and what was guessed with it.

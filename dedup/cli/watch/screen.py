@@ -154,7 +154,6 @@ def _times(one: Watched, last: AnyMetrics) -> Iterator[Text]:
 
 
 def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
-    """Yield rates, and what is remembered."""
     rates = one.rates()
     yield figure(
         "records/s",
