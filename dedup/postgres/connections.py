@@ -186,6 +186,9 @@ def reason_of(error: DataError) -> str:
     return error.text.removesuffix(_ADVICE)
 
 
+#: Classes of errors, or none, that say nothing about what was written: connections, transactions,
+#: resources, locks, people who step in, and the server's own faults.
+_OF_SERVER = ("", "08", "25", "40", "53", "55", "57", "58", "XX")
 _ADVICE = (
     " Nothing of its slice was written. Mend the record where it comes from, or the table, and "
     "start the query again; or let the option quarantine set such records aside."
@@ -206,13 +209,13 @@ def meaning(error: Any, table: str) -> Exception:
     context = _PLACE.search(diag.context or "")
     where = f" ({context[0]})" if context else ""
     text = f"Table {table}: {told}{where}"
-    if state[:2] in ("22", "23", "54") or state == "P0001":  # and what a trigger raises
-        return record_refused(f"{text}.{detail}")
+    if state[:2] in _OF_SERVER:
+        return Aborted(text)
     if state[:2] in ("42", "0A", "2B", "3F", "28"):
         return ConfigError(
             f"{text}.{detail} Nothing was written. Change the table or its privileges."
         )
-    return Aborted(text)
+    return record_refused(f"{text}.{detail}")  # also under a code of a trigger's own
 
 
 def copied_line(error: Any) -> int | None:

@@ -18,7 +18,7 @@ _OWN = (
     "mode", "name", "quarantine", "staging.schema", "table", "timeout.seconds", "version",
 )  # fmt: skip
 
-_PART = r'(?:"[^"]+"|[A-Za-z_][\w$]*)'
+_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][\w$]*)'
 _IDENTIFIER = re.compile(rf"{_PART}(?:\.{_PART})?")
 
 

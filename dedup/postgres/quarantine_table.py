@@ -83,17 +83,7 @@ class Refused:
     def move(self, connection: psycopg.Connection[Any], source: str) -> None:
         """Bring the rows of such a table into the target.
 
-        Parameters
-        ----------
-        connection : psycopg.Connection
-            With an open transaction.
-        source : str
-            The table, as SQL names it.
-
-        Raises
-        ------
-        DataError
-            If more than `MOST` of the slice are refused.
+        The parameters and errors are those of `copy`.
         """
         found = connection.execute(
             "SELECT pg_relation_size(%s) / current_setting('block_size')::int", [source]
@@ -150,8 +140,9 @@ class Refused:
         return len(self._found)
 
     def _move(self, connection: psycopg.Connection[Any], source: str, where: str) -> str | None:
-        statement = self._table.merge_from(source, where).encode()
-        return self._attempt(connection, lambda: connection.execute(statement))
+        # With the commit nobody could tell any more which record a deferred constraint is about.
+        statement = f"{self._table.merge_from(source, where)}; SET CONSTRAINTS ALL IMMEDIATE"
+        return self._attempt(connection, lambda: connection.execute(statement.encode()))
 
     def _attempt(
         self, connection: psycopg.Connection[Any], act: Callable[[], object]

@@ -95,6 +95,19 @@ def test_many_blocks_and_a_second_row_of_a_key(dsn: str, tmp_path: Path) -> None
     assert sink.numbers().total() == 10_000
 
 
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_constraints_that_wait_for_the_commit(dsn: str, tmp_path: Path, mode: str) -> None:
+    """The commit itself would fail, at every start again, and set nothing aside."""
+    run(dsn, "CREATE TABLE customers (n int PRIMARY KEY)", "INSERT INTO customers VALUES (1), (2)",
+        "CREATE TABLE numbers (n int REFERENCES customers DEFERRABLE INITIALLY DEFERRED, "
+        "text text, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")  # fmt: skip
+    sink = Sink(dsn, tmp_path, quarantine="refused", mode=mode)
+    sink.batch("run1", 0, [1, 7])
+    sink.batch("run1", 1, [1, 2, 8])
+    assert sorted(sink.numbers().elements()) == [1, 2]
+    assert [json.loads(record)["n"] for _, _, record, *_ in refused(dsn)] == [7, 1, 8]
+
+
 @pytest.mark.parametrize("batch_id", [0, 1])
 def test_where_most_are_refused_it_is_not_the_records(
     dsn: str, tmp_path: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch
