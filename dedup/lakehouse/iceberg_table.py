@@ -150,9 +150,11 @@ class IcebergFiles:
             try:
                 with writer:
                     writer.write(rows)
+                statistics = writer.result().to_serialized_dict()
                 break
-            except OverflowError:
-                # A time or date that Python has not, which pyiceberg would take for a bound.
+            except (OverflowError, UnicodeEncodeError):
+                # A time or date that Python has not, which pyiceberg would take for a bound, or a
+                # text whose 16th character is the last one before the surrogates.
                 if settings is not properties:
                     raise
         _make_durable(where)
@@ -167,7 +169,7 @@ class IcebergFiles:
             spec_id=self.metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **writer.result().to_serialized_dict(),
+            **statistics,
         )
         return DataFile(where, size_bytes, entry)
 

@@ -102,6 +102,18 @@ def test_times_and_dates_beyond_those_of_python(lake: Lake, tmp_path: Path, us: 
     assert found["at"].cast(pa.int64()).combine_chunks() == times.view(pa.int64())
 
 
+@pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
+def test_a_text_behind_whose_beginning_there_is_none(lake: Lake, tmp_path: Path) -> None:
+    """Its upper bound, 16 characters of which the last is the next one, would be no text."""
+    text = "x" * 15 + "\ud7ff and more"
+    sink = Sink(lake, tmp_path / "checkpoint")
+    rows = pa.record_batch({"n": [1, 2], "text": [text, "a"]})
+    sink.work.complete([sink.write("run1", 0, 0, rows)])
+    for one in (text, "a"):
+        found = lake.iceberg().scan(row_filter=f"text = '{one}'").to_arrow()
+        assert found["text"].to_pylist() == [one]
+
+
 def test_a_table_that_is_divided_by_such_a_date(lake: Lake, tmp_path: Path) -> None:
     if lake.format == DELTA:
         from deltalake import DeltaTable, Schema
