@@ -168,6 +168,15 @@ def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
         read(ConfluentAvro(server.url, whole).decoder(("orders",)), head + b"\0")
 
 
+def test_schemas_that_refer_to_each_other_end_in_a_cause(server: SchemaRegistry) -> None:
+    for name, other in (("A", "B"), ("B", "A")):
+        reference = {"name": other, "subject": other, "version": 1}
+        server.add(1, schema(x=other).replace('"R"', f'"{name}"'), name, references=[reference])
+    _, [cause] = read(ConfluentAvro(server.url, ONE).decoder(("orders",)), b"\0\0\0\0\1\0")
+    assert cause == "Its schema, with ID 1, cannot be read: A."
+    assert len(server.asked) == 3
+
+
 def test_a_registry_that_comes_back_is_asked_again(server: SchemaRegistry) -> None:
     server.add(1, ONE)
     server.failures += [503, 0]
@@ -197,6 +206,9 @@ def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, st
         b"[" * 200_000,
         b'{"schema":' * 20_000,
         b'{"error_code": 1e400}',
+        b'{"schema": null}',
+        b'{"schema": {"type": "record"}}',
+        b'{"schema": "' + b" " * (17 << 20) + b'"}',
         b"\xff\xfe",
         b"5",
     ],

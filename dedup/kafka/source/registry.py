@@ -26,6 +26,8 @@ from dedup.redaction import without_secrets
 _NOT_FOUND = frozenset((40401, 40402, 40403))
 #: Waits before a server that does not answer is asked again.
 _PAUSES_S = (0.2, 1.0, 3.0)
+#: A longer answer is cut, and so no JSON.
+_ANSWER_BYTES = 16 << 20
 _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -141,13 +143,14 @@ class Registry:
         references: dict[str, str] = {}
         self._collect(found, references)
         kind = str(found.get("schemaType") or "AVRO")
-        return WriterSchema(str(found["schema"]), kind, tuple(references.values()))
+        return WriterSchema(found["schema"], kind, tuple(references.values()))
 
     def _collect(self, found: Mapping[str, Any], references: dict[str, str]) -> None:
         for named in found.get("references") or ():
             name, subject, version = (str(named[key]) for key in ("name", "subject", "version"))
             if name in references:
                 continue
+            references[name] = ""  # in a circle it is met again
             other = self._get(f"/subjects/{_quoted(subject)}/versions/{_quoted(version)}")
             if other is None:
                 raise SourceError(
@@ -157,7 +160,8 @@ class Registry:
                     remedy="poison-records",
                 )
             self._collect(other, references)
-            references[name] = str(other["schema"])
+            del references[name]  # what it needs comes before it
+            references[name] = other["schema"]
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return the registry's answer, or None if it says that it holds no such thing."""
@@ -191,7 +195,7 @@ class Registry:
         try:
             opener = urllib.request.build_opener(*handlers)
             with opener.open(request, timeout=self.timeout_s) as reply:
-                found = json.loads(reply.read())
+                found = json.loads(reply.read(_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
@@ -201,7 +205,7 @@ class Registry:
             if error.code in (401, 403, 404):
                 raise self._refused(url, error.code) from None
             raise
-        if not isinstance(found, dict) or "schema" not in found:
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
             raise ValueError("answers with something else than a schema")
         return found
 
@@ -247,7 +251,7 @@ def _server(url: str) -> tuple[str, str | None, int | None]:
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
     try:
-        said = json.loads(error.read())
+        said = json.loads(error.read(_ANSWER_BYTES))
         return int(said["error_code"])
     except Exception:  # whatever another server answers
         return None
