@@ -165,8 +165,9 @@ def column_type(spark: str) -> str:
         encoding(spark, f"{element.partition('(')[0]}[]", -1)
         return f"{element}[]"
     wanted = _wanted(spark)
-    if spark.startswith(("struct", "map", "variant")) or not wanted:
-        raise Unsuitable(f"it is {spark.partition('<')[0]}; {_AS_JSON}")
+    if not wanted:
+        advice = _AS_JSON if spark.startswith(("struct", "map", "variant")) else "cast it"
+        raise Unsuitable(f"it is {spark.partition('<')[0]}; {advice}")
     return wanted[0]
 
 

@@ -257,7 +257,7 @@ _PERMANENT = re.compile(
 
 
 def _no_connection(dsn: str, error: Any) -> DedupError:
-    text = without_password(dsn, " ".join(str(error).split())).rstrip(".")
+    text = without_password(dsn, " ".join(str(error).split()).rstrip("."))
     if _is_passing(error):
         return SinkError(
             f"No connection to PostgreSQL: {text}. Nothing was written; start the query again once "
@@ -275,7 +275,7 @@ def without_password(dsn: str, text: str) -> str:
     try:
         parts = psycopg_library().conninfo.conninfo_to_dict(dsn)
     except psycopg_library().Error:
-        text = _CITED.sub("...", text)  # where it ends is not known
+        text = _CITED.sub('"..."', text)  # where it ends is not known
     named = {name: str(value) for name, value in parts.items() if value}
     text = without_secrets(text, {**named, "dsn": dsn})
     if "password=" in text:  # a separator that is none

@@ -93,7 +93,7 @@ class PostgresSlot:
         SinkError
             If this process has published what the server does not know any more.
         """
-        last = self.last
+        last = None if self._options.accept_lost_markers else self.last
         if last is not None and (newest is None or newest.batch_id < last.batch_id):
             raise SinkError(
                 f"The server has lost what it had committed: slice {self.number} was published up "

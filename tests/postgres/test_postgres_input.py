@@ -89,6 +89,7 @@ def test_sessions_notice_a_server_that_is_gone_as_the_user_says(dsn: str) -> Non
         ("{dsn} user=nobody", ConfigError, "does not exist"),
         ("host=no.such.host.invalid password=s3cret", SinkError, "resolve host"),
         ("postgresql//mistyped", ConfigError, "Correct the option dsn"),
+        ("jdbc:postgresql://h/a?password=s3cret", ConfigError, r'connection option "\.\.\."\.'),
         ("postgresql://u:%s3cret@h", ConfigError, "invalid percent-encoded token"),
         ("postgresql://u:p@s3cret@h.invalid", SinkError, "resolve host"),
         ("postgresql://u:p:s3cret/x@h.invalid", SinkError, "No connection"),

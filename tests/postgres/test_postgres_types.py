@@ -234,6 +234,9 @@ def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
     with pytest.raises(ConfigError, match="key='x' is no column"):
         create_table(schema, "t", key=["x"])
     assert column_type("array<string>") == "text[]"
+    for kind in ("void", "interval year", "array<time(6)>"):  # of which to_json takes none
+        with pytest.raises(Unsuitable, match=r"; cast it$"):
+            column_type(kind)
 
 
 @pytest.mark.parametrize("text", ["no-uuid", "00112233-4455-6677-8899-aabbccddeeffg", ""])
