@@ -172,9 +172,21 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
         (Status.LATE, "are late"),
     ):
-        if share := share_of(status.lower(), (batch for _, batch in last)):
+        if share := share_of(status.lower(), _for_shares(samples, len(last))):
             found.append(Concern(status, f"{share:.0%} of the records {why}"))
     return found
+
+
+def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:
+    """Return the window's micro-batches, and earlier ones if its records are too few to tell."""
+    batches: list[AnyMetrics] = []
+    records = 0
+    for _, batch in reversed(_of_checkpoint(samples)):
+        if len(batches) >= window and records >= LEAST_RECORDS / NOTABLE_SHARE:
+            break
+        batches.append(batch)
+        records += batch.records_in
+    return batches
 
 
 def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
@@ -263,7 +275,8 @@ def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
         return "no fault so far; its lag is judged once a minute has passed"
     newest = last[-1].batch
     if not _advances(last):
-        came = any(batch.records_in for _, batch in last[1:])
+        stands = last[0].batch.low_watermark_ms == newest.low_watermark_ms
+        came = stands and any(batch.records_in for _, batch in last[1:])
         return "no newer timestamps" + (" in its records: its watermarks stand" if came else "")
     before = last[-LEAST_EVIDENCE].batch
     moved_ms = (_moves_ms(samples) or [samples[0].at_ms])[-1]

@@ -223,6 +223,27 @@ def test_records_that_are_late_or_clamped_in_numbers_are_a_verdict(count: int) -
         assert told(handful)[0] is Status.OK
 
 
+@pytest.mark.parametrize(("field", "status"), [("future", Status.FUTURE), ("late", Status.LATE)])
+def test_a_share_of_few_records_is_counted_over_more_micro_batches(
+    field: str, status: Status
+) -> None:
+    """With a record in each micro-batch a window never holds a handful of bad ones."""
+    slow = samples([0] * HISTORY)
+    often = [changed(one, records_in=1, **{field: n % 3 == 0}) for n, one in enumerate(slow)]
+    assert told(often)[0] is status
+    # Enough records since then: what was before counts no longer.
+    well = [changed(one, records_in=50) for one in slow[-WINDOW:]]
+    assert told([*often[:-WINDOW], *well])[0] is Status.OK
+    seldom = [changed(one, records_in=1, **{field: n % 30 == 0}) for n, one in enumerate(slow)]
+    assert told(seldom) == (Status.OK, WELL)
+
+
+def test_a_watermark_that_moves_behind_a_newest_timestamp_far_ahead_does_not_stand() -> None:
+    given = [changed(one, newest_ms=START_MS + 600_000) for one in samples([0] * WINDOW)]
+    assert told(given) == (Status.OK, "no newer timestamps")
+    assert told(samples([0] * WINDOW)) == (Status.OK, WELL)
+
+
 def test_the_worst_is_the_verdict_and_everything_else_is_told_too() -> None:
     given = [changed(one, late=20, future=400) for one in samples([0] * WINDOW, stuck=True)]
     status, reason = told(given)
