@@ -19,7 +19,7 @@ from dedup.catalog.repair.inspection import open_root
 from dedup.checks.facts import SHARE_BYTES
 from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools import read_checkpoint
 from dedup.tune import read_sample as reading
@@ -184,12 +184,12 @@ def test_a_column_that_holds_no_times_is_told_in_one_line(
     logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
     monkeypatch.setattr(logger, "handle", logged.append)
     job.files.text("1.csv", "id,at\na,2024-01-01 00:00:00\nb,soon")
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(DataError) as refused:
         read(job, timestamp_format=timestamp_format)
     said = refused.value.text
-    assert said.startswith("--timestamp at cannot be read as a time")
-    assert (f"by --timestamp-format {timestamp_format}: " in said) == (timestamp_format is not None)
-    assert said.endswith("or give its --timestamp-format.")
+    assert said.startswith("--timestamp at cannot be read as a time: ")
+    assert "give --timestamp-format" in said
+    assert said.endswith("mend it, or take its file out of the sample, and run again.")
     assert "try_" not in said
     assert logged == []
     assert logger.isEnabledFor(logging.ERROR)
@@ -215,3 +215,32 @@ def test_a_sample_in_the_order_of_its_files(job: Job) -> None:
     sample = read(job)
     assert [sample.keys[i] for i in range(3)] == [b"\0z", b"\0m", b"\0a"]
     assert sample.files.tolist() == [0, 1, 2]
+
+
+def test_a_sample_of_one_file_leaves_its_neighbours_out(job: Job, tmp_path: Path) -> None:
+    files = FileDrop(tmp_path / "of [may] {1}")
+    for name in ("a", "b"):
+        files.table(f"{name}.parquet", table([(name, START)]))
+    sample = read(job, input=files.folder / "b.parquet")
+    assert [key[1:] for key in [sample.keys[i] for i in range(len(sample.files))]] == [b"b"]
+    assert len(read(job, input=files.folder).files) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("1.json", b'{"id": "a", "id": "b"}\n', "a key occurs twice in an object"),
+        ("1.json", b'{"id": "a"}\n{"id": "b"} x\n', "It is line 2"),
+        ("1.csv", b"id,v\na,1\nb,1.5\n", "v does not fit int. It is line 3: b,1.5."),
+        ("1.csv", b"id,v\ncaf\xe9,1\n", "bytes in line 2 that are not UTF-8"),
+    ],
+    ids=["key twice", "behind the value", "type", "bytes"],
+)
+def test_a_sample_is_read_as_strictly_as_by_a_run(
+    job: Job, name: str, text: bytes, fault: str
+) -> None:
+    (job.files.folder / name).write_bytes(text)
+    with pytest.raises(DataError) as failed:
+        read(job, timestamp=None, schema="id STRING, v INT")
+    assert fault in str(failed.value)
+    assert "--bad-records" not in str(failed.value)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dedup.causes import spark_cause
+from dedup.cli.run.input.bad_rows import explained, good_rows
+from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.input_files import file_order
-from dedup.cli.run.input.source import read_settings
+from dedup.cli.run.input.source import InputColumns, read_files
 from dedup.cli.run.job import Job, resolve, schema_of
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
 from dedup.spark.driver.columns import named_column
@@ -70,10 +70,12 @@ def read_sample(
 
 def _read(spark: SparkSession, job: Job, where: str) -> Sample:
     run, schema = job.options, schema_of(spark, job)
-    reader = spark.read.format(job.files.file_format).schema(schema)
-    reader = reader.options(**read_settings(run, job.files))
-    frame = reader.load(str(job.files.root))
-    with _times_read(run):
+    columns = InputColumns(schema, schema)
+    ColumnCheck(spark, job, columns).check_text(job.files.paths)
+    frame = read_files(spark, run, job.files, columns, [job.files.place])
+    if job.files.file_format not in COLUMNAR:
+        frame = good_rows(frame, run, columns)
+    with _faults_named(job):
         return sample_of(
             frame,
             [named_column(name) for name in run.id],
@@ -84,9 +86,8 @@ def _read(spark: SparkSession, job: Job, where: str) -> Sample:
 
 
 @contextmanager
-def _times_read(run: RunOptions) -> Iterator[None]:
-    """Name the option where a text is no time; PySpark would log the whole stack besides."""
-    from pyspark.errors import ArithmeticException, DateTimeException, NumberFormatException
+def _faults_named(job: Job) -> Iterator[None]:
+    """Name the option or the record at fault; PySpark would log the whole stack besides."""
     from pyspark.logger import PySparkLogger
 
     logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
@@ -94,15 +95,8 @@ def _times_read(run: RunOptions) -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
-    except (ArithmeticException, DateTimeException, NumberFormatException) as error:
-        # What follows advises another function.
-        cause = re.split(r" (?:Correct the value|Use `)", spark_cause(str(error)))[0]
-        how = (
-            "" if run.timestamp_format is None else f" by --timestamp-format {run.timestamp_format}"
-        )
-        raise ConfigError(
-            f"--timestamp {run.timestamp} cannot be read as a time{how}: {cause} Name the column "
-            "of the event time, or give its --timestamp-format."
-        ) from None
+    except Exception as error:
+        way = "mend it, or take its file out of the sample"
+        raise explained(error, job.options, job.files, job.files.stamps, way=way) from None
     finally:
         logger.setLevel(level)

@@ -158,7 +158,12 @@ def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Pat
 
 
 def explained(
-    error: Exception, options: RunOptions, files: InputFiles, paths: Iterable[str]
+    error: Exception,
+    options: RunOptions,
+    files: InputFiles,
+    paths: Iterable[str],
+    *,
+    way: str = _WAY,
 ) -> Exception:
     """Return the error of a query over these files, with the way out if it is the input's fault."""
     if isinstance(error, DedupError):
@@ -171,7 +176,7 @@ def explained(
             settings = folded(read_settings(options, files))
             key = partial(_csv_key, settings) if files.file_format == "csv" else bytes
             line = line_of(Path(record[1]), record[3], key)
-            fault = f"{record[1]}{record[2]}{line} M{_WAY[1:]}, and run again."
+            fault = f"{record[1]}{record[2]}{line} M{way[1:]}, and run again."
             return DataError(fault, remedy="bad-records")
         for option, flag in _NULL_FLAGS.items():
             if f"{option}=" in ours.message:
@@ -204,7 +209,7 @@ def explained(
         return DataError(
             f"--timestamp {options.timestamp} cannot be read as a time: {cause.rstrip('.')}. Where "
             "all records have another format, give --timestamp-format (and a new --output, if this "
-            f"one has rows). Where one record is wrong, {_WAY}, and run again.",
+            f"one has rows). Where one record is wrong, {way}, and run again.",
             remedy="bad-records",
         )
     return error
