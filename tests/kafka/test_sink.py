@@ -325,6 +325,12 @@ def wrong_type(rows: DataFrame) -> DataFrame:
             lambda rows: rows.drop("value"), {}, "needs a column `value`", marks=pytest.mark.slow
         ),
         pytest.param(
+            lambda rows: rows.select("*", lit("x").alias("VALUE")),
+            {},
+            "Two columns are named `value`",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             lambda rows: rows, {"topic": ""}, "Nothing says the topic", marks=pytest.mark.slow
         ),
         pytest.param(

@@ -96,7 +96,7 @@ def record_shape(schema: Sequence[tuple[str, str]], options: SinkOptions) -> Rec
     Raises
     ------
     ConfigError
-        If ``value`` is missing, nothing says the topic, or a type does not fit.
+        If ``value`` is missing or there twice, nothing says the topic, or a type does not fit.
     """
     types = {name.lower(): kind for name, kind in schema}
     names = [name for name in TYPES if name in types]
@@ -110,6 +110,8 @@ def record_shape(schema: Sequence[tuple[str, str]], options: SinkOptions) -> Rec
     if options.topic is None and "topic" not in names:
         raise ConfigError("Nothing says the topic: give the option topic, or a column `topic`.")
     for name in names:
+        if [other.lower() for other, _ in schema].count(name) > 1:
+            raise ConfigError(f"Two columns are named `{name}`: drop or rename one of them.")
         if types[name] not in _accepted(name):
             raise ConfigError(
                 f"Column `{name}` is {types[name]}, and must be {_WANTED[name]}: cast it, or "
