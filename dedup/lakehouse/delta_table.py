@@ -30,6 +30,7 @@ from dedup.lakehouse.delta_schema import (
     columns_of,
     partition_text,
     refuse_features,
+    schema_json,
     stats_of,
 )
 from dedup.lakehouse.lake_columns import TableColumns, fitting, parts
@@ -263,15 +264,7 @@ def delta_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Delt
     MissingExtraError
         If the extra ``delta`` is not installed.
     """
-    deltalake = delta_library()
-    if options.create:
-        from dedup.lakehouse.delta_schema import schema_json
-
-        schema = deltalake.Schema.from_json(schema_json(stream))
-        deltalake.DeltaTable.create(
-            options.table, schema, mode="ignore", storage_options=dict(options.properties) or None
-        )
-    table = open_table(options)
+    table = open_table(options, schema_json(stream) if options.create else None)
     refuse_features(options.table, table)
     partition_by = tuple(table.metadata().partition_columns)
     columns = fitting(options.table, columns_of(table), stream)
@@ -299,8 +292,8 @@ def delta_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Delt
 _PARTITION_KINDS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
 
 
-def open_table(options: LakeOptions) -> DeltaTable:
-    """Return the newest version of the table.
+def open_table(options: LakeOptions, schema: str | None = None) -> DeltaTable:
+    """Return the newest version of the table, which is made first where there is a schema for it.
 
     Raises
     ------
@@ -312,18 +305,23 @@ def open_table(options: LakeOptions) -> DeltaTable:
     deltalake = delta_library()
     properties = dict(options.properties) or None
     try:
+        if schema is not None:
+            deltalake.DeltaTable.create(
+                options.table, deltalake.Schema.from_json(schema), mode="ignore",
+                storage_options=properties,
+            )  # fmt: skip
         table: DeltaTable = deltalake.DeltaTable(options.table, storage_options=properties)
         return table
-    except deltalake.exceptions.TableNotFoundError:
-        raise ConfigError(
-            f"There is no table of Delta Lake at {options.table}. Create it, correct the path, or "
-            "let the option create=true make it from the columns of the stream."
-        ) from None
     except Exception as error:
+        if schema is None and isinstance(error, deltalake.exceptions.TableNotFoundError):
+            raise ConfigError(
+                f"There is no table of Delta Lake at {options.table}. Create it, correct the path, "
+                "or let the option create=true make it from the columns of the stream."
+            ) from None
         raise SinkError(
-            f"The table at {options.table} cannot be read: {options.without_secrets(error)}. Start "
-            "the query again once it can; should a commit have become visible before, it is found "
-            "then."
+            f"The table at {options.table} cannot be opened: {options.without_secrets(error)}. "
+            "Start the query again once it can; should a commit have become visible before, it is "
+            "found then."
         ) from None
 
 

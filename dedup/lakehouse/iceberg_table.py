@@ -342,8 +342,8 @@ def iceberg_files(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Ic
 def _create(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> None:
     from pyiceberg.exceptions import TableAlreadyExistsError
 
-    catalog = _catalog(options)
     try:
+        catalog = _catalog(options)
         with suppress(TableAlreadyExistsError):
             catalog.create_namespace_if_not_exists(options.table.rpartition(".")[0])
             catalog.create_table(options.table, schema_of(stream))

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup.errors import ConfigError, DataError
+from dedup.errors import ConfigError, DataError, DedupError
 from dedup.lakehouse.delta_schema import stats_of
+from dedup.lakehouse.lake_function import ready
 from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
 from dedup.lakehouse.spark_types import spark_type
 from dedup.sinks.work import new_batch
@@ -403,6 +404,29 @@ def test_large_slices_become_several_files(
     sink.work.complete([sink.work.write(batch, 0, iter(rows))])
     assert lake.found() == dict.fromkeys(range(500), 1)
     assert len(lake.named_files()) == 3
+
+
+@pytest.mark.parametrize(
+    ("format_name", "given", "why"),
+    [
+        (DELTA, {"path": "/dev/null/orders"}, "/dev/null/orders cannot be opened"),
+        (DELTA, {"path": "/proc/x"}, "/proc/x cannot be opened"),
+        (ICEBERG, {"catalog.uri": "sqlite:////dev/null/c.db"}, "unable to open database file"),
+        (ICEBERG, {"catalog.uri": "mysql://u:s3cret@h/x"}, "not be created: .*not installed"),
+        (ICEBERG, {"catalog.type": "rest", "catalog.uri": "http://u:s3cret@127.0.0.1:1/x"},
+         "could not be created: .*refused"),
+        (ICEBERG, {"catalog.warehouse": "file:///dev/null/x"}, "could not be created: .*Not a dir"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("create", ["true", "false"])
+def test_tables_that_cannot_be_reached(
+    tmp_path: Path, format_name: str, given: dict[str, str], why: str, create: str
+) -> None:
+    """The library's own error would say neither whose fault it is nor what to do next."""
+    whole = Lake(format_name, tmp_path).options() | {"checkpointLocation": str(tmp_path)} | given
+    with pytest.raises(DedupError, match=why if create == "true" else None) as refused:
+        ready(lake_options(format_name, whole | {"create": create}), [("n", "bigint")])
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
