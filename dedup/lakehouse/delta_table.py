@@ -306,10 +306,10 @@ def open_table(options: LakeOptions, schema: str | None = None) -> DeltaTable:
     properties = dict(options.properties) or None
     try:
         if schema is not None:
+            columns = deltalake.Schema.from_json(schema)
             deltalake.DeltaTable.create(
-                options.table, deltalake.Schema.from_json(schema), mode="ignore",
-                storage_options=properties,
-            )  # fmt: skip
+                options.table, columns, mode="ignore", storage_options=properties
+            )
         table: DeltaTable = deltalake.DeltaTable(options.table, storage_options=properties)
         return table
     except Exception as error:
