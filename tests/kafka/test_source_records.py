@@ -15,7 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812
 import dedup
 from dedup import dedup_by_id
 from dedup.errors import ConfigError, DataError
-from dedup.kafka import Field, Header, Json, kafka_records, poison_counts, quarantined_records
+from dedup.kafka import (
+    Field,
+    FromGroup,
+    Header,
+    Json,
+    kafka_records,
+    poison_counts,
+    quarantined_records,
+)
 from dedup.spark.driver.strict_json import NOT_STRICT
 from tests.kafka.records import make_topic, partitions_of, read_topic, send
 from tests.kafka.source_query import failure, replay, roll_back, run, start, written
@@ -279,6 +287,9 @@ def test_a_quarantine_that_cannot_be_written_stops_the_query_before_it_starts(
         ({"topics": None}, "Give topics= or pattern="),
         ({"pattern": "x"}, "Give topics= or pattern="),
         ({"topics": "nowhere"}, "Topic nowhere does not exist"),
+        ({"topics": "two words"}, "Topic two words does not exist"),
+        ({"topics": []}, "topics= holds an empty name"),
+        ({"topics": None, "pattern": ""}, "Give topics= or pattern="),
         ({"topics": None, "pattern": "("}, "no regular expression"),
         ({"options": {"failOnDataLoss": "false"}}, "failOnDataLoss cannot be false"),
         ({"options": {"startingOffsets": "latest"}}, "start= says where to begin"),
@@ -298,6 +309,7 @@ def test_a_quarantine_that_cannot_be_written_stops_the_query_before_it_starts(
         ({"tombstones": "emit"}, "tombstones='emit' is unknown"),
         ({"start": "newest"}, "start='newest' is unknown"),
         ({"start": datetime(2024, 1, 1)}, "has no time zone"),
+        ({"start": FromGroup(" ")}, "The group has no name"),
     ],
 )
 def test_what_cannot_work_is_refused_on_the_driver(

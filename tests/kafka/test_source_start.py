@@ -69,6 +69,8 @@ def test_a_query_begins_where_it_is_told_to(spark: SparkSession, broker: str) ->
     assert values(spark, broker, topic, start="earliest") == everything
     at = datetime.fromtimestamp(1_500, UTC)
     assert values(spark, broker, topic, start=at) == ["a3"]
+    long_ago = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)
+    assert values(spark, broker, topic, start=long_ago) == everything
     given = FromOffsets({topic: {0: 2}})
     assert values(spark, broker, topic, start=given) == ["a2", "a3", "b0", "b1"]
     given = FromOffsets({topic: {0: 4, 1: 0}})

@@ -120,7 +120,7 @@ def kafka_records(
     For `dedup_by_id`: ``timestamp="timestamp"`` and
     ``source_partition=["topic", "partition"]``, so that each partition has a clock of its own.
     """
-    if (topics is None) == (pattern is None):
+    if (topics is None) == (not pattern):
         raise ConfigError("Give topics= or pattern=, one of them: what is read.")
     given = dict(options or {})
     check_options(given)
@@ -159,7 +159,7 @@ def kafka_records(
 def _several(topics: str | Sequence[str] | None) -> tuple[str, ...]:
     given = [topics] if isinstance(topics, str) else list(topics or ())
     names = tuple(name.strip() for text in given for name in text.split(","))
-    if topics is not None and not all(names):
+    if topics is not None and not (names and all(names)):
         raise ConfigError("topics= holds an empty name: give the topics' names.")
     return names
 

@@ -77,6 +77,8 @@ def check_start(start: Start) -> None:
                 "datetime(2024, 5, 1, tzinfo=UTC)."
             )
         return
+    if isinstance(start, FromGroup) and not start.group.strip():  # librdkafka would end Python
+        raise ConfigError("The group has no name: give one, such as FromGroup('old-consumer').")
     ends = [start.otherwise] if isinstance(start, (FromGroup, FromOffsets)) else [start]
     if ends[0] not in ENDS:
         raise ConfigError(
@@ -104,7 +106,8 @@ def start_options(start: Start, partitions: Partitions, settings: ClientSettings
     """
     if isinstance(start, datetime):
         return {
-            "startingTimestamp": str(int(start.timestamp() * 1000)),
+            # Kafka has no records before 1970: negative numbers mean other things to it.
+            "startingTimestamp": str(max(0, int(start.timestamp() * 1000))),
             # A partition without a record that late begins with the next that comes.
             "startingOffsetsByTimestampStrategy": "latest",
         }

@@ -75,7 +75,7 @@ def describe(
     library = confluent("Reading from Kafka")
     if not names:
         return {}
-    missing = library.KafkaError.UNKNOWN_TOPIC_OR_PART
+    missing = library.KafkaError.UNKNOWN_TOPIC_OR_PART, library.KafkaError.TOPIC_EXCEPTION
     found: dict[str, ReadTopic | None] = {}
     asked = admin.describe_topics(library.TopicCollection(list(names)), request_timeout=wait_s)
     for name, future in asked.items():
@@ -83,7 +83,7 @@ def describe(
             try:
                 about = future.result()
             except library.KafkaException as error:
-                if error.args[0].code() != missing:
+                if error.args[0].code() not in missing:
                     raise
                 found[name] = None
                 continue
