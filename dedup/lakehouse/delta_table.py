@@ -111,13 +111,7 @@ class DeltaFiles:
                 part.drop_columns(list(self.partition_by)), buffer, metadata_collector=metadata
             )
             data = buffer.getvalue()
-            try:
-                root.put_bytes(name, data)
-            except CatalogError as error:
-                raise SinkError(
-                    f"A data file of table {self.columns.shown} could not be written. Spark tries "
-                    f"the task again. {error.text}"
-                ) from None
+            root.put_bytes(name, data)
             files.append(DataFile(name, len(data), (texts, stats_of(metadata[0]))))
         return files
 

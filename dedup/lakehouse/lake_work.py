@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dedup import faults
-from dedup.errors import SinkError
+from dedup.errors import CatalogError, SinkError
 from dedup.lakehouse.lake_columns import CHUNK_BYTES, TableColumns
 from dedup.lakehouse.lake_options import LakeOptions
 from dedup.sinks.content import Content, content_of
@@ -134,8 +134,15 @@ class LakeWork:
         if not waiting:
             return []
         faults.point("lakehouse.stage.before")
-        with only_utf8(f"table {self.table.columns.shown}"):
-            files = self.table.write(batch, slot, pa.concat_tables(waiting))
+        shown = self.table.columns.shown
+        try:
+            with only_utf8(f"table {shown}"):
+                files = self.table.write(batch, slot, pa.concat_tables(waiting))
+        except (CatalogError, OSError) as error:
+            raise SinkError(
+                f"A data file of table {shown} could not be written. Spark tries the task again. "
+                f"{self.options.without_secrets(getattr(error, 'text', error))}"
+            ) from None
         waiting.clear()
         faults.point("lakehouse.stage.after")
         return files

@@ -538,3 +538,19 @@ def test_a_text_that_is_not_utf_8_is_told(sink: Sink, wrong: bytes) -> None:
     rows = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), text], names=["n", "text"])
     with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.x(ff|80).*make_valid_utf8"):
         sink.write("run1", 0, 0, rows)
+
+
+def test_data_files_that_cannot_be_written(lake: Lake, sink: Sink) -> None:
+    """As on a full disk: said of which table."""
+    sink.batch("run1", 0, [0])
+    (folder,) = {path.parent for path in lake.folder.rglob("0*.parquet")}
+    blocked = folder.parent if lake.format == DELTA else folder
+    blocked.rename(f"{blocked}-away")
+    blocked.write_text("no folder")
+    shown = sink.work.table.columns.shown
+    with pytest.raises(SinkError, match=f"data file of table {shown} could not be written"):
+        sink.batch("run1", 1, [1])
+    blocked.unlink()
+    Path(f"{blocked}-away").rename(blocked)
+    sink.batch("run1", 1, [1])
+    assert lake.found() == once(2)
