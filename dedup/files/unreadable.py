@@ -14,11 +14,13 @@ WRITE_AGAIN = (
 
 def unreadable(path: object, why: str, *, file_format: str | None = None) -> DataError:
     """Return the error for an unreadable file, which may be damaged or healthy."""
-    read = "read" if file_format is None else f"read as {file_format}"
+    read, way = "read", ""
+    if file_format is not None:
+        read, way = f"read as {file_format}", "have Spark read it (dedup run --parquet spark), or "
     return DataError(
         f"{path} cannot be {read}: {why}. Nothing of its micro-batch was taken. If the file is "
-        "damaged, put a good copy in its place. If it is healthy, write it again in a form that "
-        "can be read. Keep its name, and run again. An empty file in its place would leave out "
-        "its rows for good.",
+        f"damaged, put a good copy in its place. If it is healthy, {way}write it again in a form "
+        "that can be read. Keep its name, and run again. An empty file in its place would leave "
+        "out its rows for good.",
         remedy="bad-records",
     )

@@ -90,6 +90,13 @@ def test_one_file_as_input(tmp_path: Path) -> None:
     assert files.place == str(tmp_path / "in" / "a\\[1\\].csv")
 
 
+def test_lz4_of_which_spark_might_read_nothing(tmp_path: Path) -> None:
+    """Hadoop's LZ4 has another form than the one of the tool `lz4` and of pyarrow."""
+    options = options_for(tmp_path, "a.json.gz", "b.json.LZ4")
+    with pytest.raises(ConfigError, match=r"b\.json\.LZ4 has an LZ4 format .* pack it with gzip"):
+        find_files(replace(options, file_format="json"))
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("a:1.csv", "has a colon in its name"), ("a\udce4.csv", "a name that is not in UTF-8")],

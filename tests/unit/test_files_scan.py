@@ -150,6 +150,8 @@ def test_damage_is_told_by_name(path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be read as Parquet: .*CRC") as error:
         rows(scan_of(table.schema), split(path))
     assert error.value.remedy == "bad-records"
+    # Spark reads pages of DuckDB that pyarrow does not.
+    assert "If it is healthy, have Spark read it (dedup run --parquet spark)" in str(error.value)
     path.write_bytes(b"no Parquet")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         rows(scan_of(table.schema), split(path))

@@ -203,13 +203,17 @@ def _refuse_broken_links(files: Iterable[Path], stamps: Mapping[Path, Stamp]) ->
 def _refuse_names(files: Iterable[Path]) -> None:
     for path in files:
         if ":" in path.name:
-            wrong = "a colon in its name, which Hadoop cannot read"
+            wrong = "a colon in its name, which Hadoop cannot read; rename it"
         elif not _is_utf8(str(path)):
-            wrong = "a name that is not in UTF-8, which Java cannot read"
+            wrong = "a name that is not in UTF-8, which Java cannot read; rename it"
+        elif path.name.lower().endswith(".lz4"):
+            wrong = (
+                "an LZ4 format that Spark may read as no rows; pack it with gzip or zstd instead"
+            )
         else:
             continue
         shown = os.fsencode(path).decode("utf-8", errors="replace")
-        raise ConfigError(f"INPUT: {shown} has {wrong}; rename it.", remedy="input-names")
+        raise ConfigError(f"INPUT: {shown} has {wrong}.", remedy="input-names")
 
 
 def _is_utf8(name: str) -> bool:
