@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,6 @@ def spark_session(
         If Spark does not start, with the last line it printed.
     """
     try:
-        from pyspark.accumulators import AccumulatorTCPServer
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("spark", "The dedup command") from None
@@ -102,8 +102,9 @@ def spark_session(
         except Exception as error:
             reason = last_line(log) or str(error)
             raise DedupError(f"Spark does not start: {reason}{_java_hint(log)}") from None
-        handle_error = AccumulatorTCPServer.handle_error
-        AccumulatorTCPServer.handle_error = _tell_unless_ended  # type: ignore[method-assign,assignment]
+        # Its class has another name in PySpark 4.0.
+        server: Any = session.sparkContext._accumulatorServer
+        server.handle_error = partial(_tell_unless_ended, server)
         # Without a handler Py4J would install one that prints every stack of its own.
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
@@ -122,7 +123,6 @@ def spark_session(
             if archive_to is not None:
                 _end_java()
             logging.getLogger().removeHandler(handler)
-            AccumulatorTCPServer.handle_error = handle_error  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -62,6 +62,17 @@ def test_without_java(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_spark_starts_on_a_release_that_names_its_servers_otherwise() -> None:
+    """PySpark 4.0 has no `AccumulatorTCPServer`."""
+    code = (
+        "from pyspark import accumulators; vars(accumulators).pop('AccumulatorTCPServer', None)\n"
+        "from dedup.cli.session import reading_session\n"
+        "with reading_session(): pass\n"
+    )
+    done = python("-c", code, env={"JAVA_HOME": "/nowhere"})
+    assert "DedupError: Spark does not start: " in done.stderr
+
+
 def test_version() -> None:
     from dedup import kernel
 
