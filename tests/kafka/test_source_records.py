@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from datetime import UTC, datetime
@@ -319,3 +320,16 @@ def test_what_cannot_work_is_refused_on_the_driver(
         make_topic(broker, "refusals")
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         kafka_records(spark, broker, **{"topics": "refusals", **given})
+
+
+def test_base64_of_any_length_is_binary_and_lost_bits_are_poison(
+    spark: SparkSession, broker: str, topic: str
+) -> None:
+    """Spark itself breaks long base64 into lines."""
+    whole = bytes(range(200))
+    texts = [base64.b64encode(whole), base64.encodebytes(whole).replace(b"\n", b"\\r\\n"), b"YR=="]
+    send(broker, topic, [{"value": b'{"id": "%s"}' % one, "partition": 0} for one in texts])
+    rows = kafka_records(
+        spark, broker, topics=topic, value=Json("id binary"), on_error="skip", stream=False
+    )
+    assert [bytes(row.id) for row in rows.collect()] == [whole, whole]

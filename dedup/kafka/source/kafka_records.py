@@ -16,7 +16,7 @@ from dedup.errors import ConfigError
 from dedup.kafka.client_options import client_settings
 from dedup.kafka.source import json_rows
 from dedup.kafka.source.parsed import CAUSE, FIELDS
-from dedup.kafka.source.poison import ON_ERROR, OnError, counted, quarantined, refused, skipped
+from dedup.kafka.source.poison import ON_ERROR, OnError, counted, quarantined, refused
 from dedup.kafka.source.quarantine import Quarantine
 from dedup.kafka.source.reader import Reading, check_options
 from dedup.kafka.source.record_columns import RecordId, chosen, column_names
@@ -219,4 +219,4 @@ def _without_poison(
 ) -> DataFrame:
     if quarantine is not None:
         return quarantined(records, quarantine)
-    return refused(records) if on_error == "fail" else skipped(records)
+    return refused(records) if on_error == "fail" else records.where(F.col(CAUSE).isNull())

@@ -97,11 +97,6 @@ def refused(records: DataFrame) -> DataFrame:
     return records.where(fine)
 
 
-def skipped(records: DataFrame) -> DataFrame:
-    """Return the records without the poison ones."""
-    return records.where(F.col(CAUSE).isNull())
-
-
 def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
     """Return the records without the poison ones, which are written to the quarantine."""
     load = shipped(quarantine)
