@@ -209,6 +209,8 @@ def meaning(error: Any, table: str) -> Exception:
     context = _PLACE.search(diag.context or "")
     where = f" ({context[0]})" if context else ""
     text = f"Table {table}: {told}{where}"
+    if state == "57014":  # cancelled, by somebody or a time limit; COPY waits for Spark
+        text += "; with options='-c statement_timeout=0' in the dsn there is no time limit"
     if state[:2] in _OF_SERVER:
         return Aborted(text)
     if state[:2] in ("42", "0A", "2B", "3F", "28"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,15 @@ def test_names_with_percent_signs(dsn: str, tmp_path: Path) -> None:
         rows = batch_of([1], mode)
         write(dsn, tmp_path / mode, columns, rows, mode=mode, name=mode, **named)
         assert run(dsn, 'SELECT * FROM "a%b"."t%s"') == [(1, mode)]
+
+
+def test_a_time_limit_of_the_user_is_told(dsn: str, tmp_path: Path) -> None:
+    """Each start would meet it again."""
+    hasty = Sink(f"{dsn} options='-c statement_timeout=200'", tmp_path)
+    slow = (time.sleep(0.5) or batch_of([n]) for n in range(2))  # type: ignore[func-returns-value]
+    with pytest.raises(SinkError, match=r"statement timeout.*'-c statement_timeout=0' in the dsn"):
+        hasty.write("run1", 0, 0, slow)
+    Sink(f"{dsn} options='-c statement_timeout=0'", tmp_path).batch("run2", 0, [1])
 
 
 def test_names_with_quotes(dsn: str, tmp_path: Path) -> None:
