@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from dedup import record_id
 from dedup.errors import ConfigError
 from tests.support.spark_query import Query, daily, shown
 
@@ -151,6 +152,19 @@ def test_awkward_column_names(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 day"}, id="user.id", schema=frame.schema)
     run = query.add_frame(frame).run()
     assert sorted(row["user.id"] for row in run.all_rows()) == [0, 1, 2]
+
+
+def test_expressions_of_names_in_backticks_and_with_a_dotted_capital_i(spark: SparkSession) -> None:
+    """SQL often quotes plain names. Two letters are İ in Python's lower case, not in Spark's."""
+    frame = spark.createDataFrame([("A", 1), ("a", 1), ("B", 2)], ["İşlem", "order_id"])
+    for given, count in (
+        (F.expr("`order_id` + 1"), 2), (F.expr("lower(`İşlem`)"), 2), (F.lower("İşlem"), 2),
+        (record_id.from_columns(F.expr("`order_id` + 1")), 2),
+        (record_id.from_columns("İşlem", "order_id"), 3),
+    ):  # fmt: skip
+        assert frame.transform(daily(given)).count() == count, given
+    with pytest.raises(ConfigError, match="reads no column"):
+        frame.transform(daily(F.expr("1 + 1")))
 
 
 def test_fields_of_structs_and_expressions_as_id(spark: SparkSession) -> None:

@@ -126,10 +126,7 @@ class Columns:
             # An alias makes no other value.
             if expression.text == self._reference(name):
                 return self._column(name, only.name)
-        definition = self._definition(expression, only.dataType)
-        return Resolved(
-            self.add(given), only.name, only.dataType, definition, is_constant=not definition.inputs
-        )
+        return self._made(given, only, expression)
 
     def _recipe(self, recipe: IdRecipe) -> Resolved:
         made = recipe.of(self.df)
@@ -141,11 +138,14 @@ class Columns:
         expression.functions.discard("struct")
         check_row_by_row(selected, self.steps, expression, "id")
         (only,) = self.df.select(made).schema.fields
-        definition = self._definition(expression, only.dataType)
-        is_constant = not definition.inputs
-        return Resolved(
-            self.add(made), only.name, only.dataType, definition, is_constant=is_constant
-        )
+        return self._made(made, only, expression)
+
+    def _made(self, value: Column, made: T.StructField, expression: Expression) -> Resolved:
+        definition = self._definition(expression, made.dataType)
+        # `mentioned` misses plain names in backticks, and certificates hold what it found.
+        is_constant = not definition.inputs and "`" not in "".join(expression.sql)
+        column = self.add(value)
+        return Resolved(column, made.name, made.dataType, definition, is_constant=is_constant)
 
     def _column(self, name: str, shown: str) -> Resolved:
         kind = self.df.schema[name].dataType
@@ -156,7 +156,7 @@ class Columns:
         return column_text([name if self.case_sensitive else name.lower()])
 
     def _definition(self, expression: Expression, kind: T.DataType) -> Definition:
-        read = self.df.select(*map(F.col, expression.columns)).schema.fields
+        read = self.df.select(*map(F.col, expression.columns.values())).schema.fields
         inputs = dict(
             zip(expression.columns, (f.dataType.simpleString() for f in read), strict=True)
         )

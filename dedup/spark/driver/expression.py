@@ -69,8 +69,8 @@ class Expression:
     ----------
     text : str
         Such as ``lower(order_id)``.
-    columns : list of str
-        What it reads, as `pyspark.sql.functions.col` takes it.
+    columns : dict of str to str
+        What it reads: its name in the text, and as `pyspark.sql.functions.col` takes it.
     functions : set of str
         Names of the functions that it calls, in lower case; those of SQL among them.
     is_order : bool
@@ -84,7 +84,7 @@ class Expression:
     """
 
     text: str = ""
-    columns: list[str] = field(default_factory=list)
+    columns: dict[str, str] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
     is_order: bool = False
     unstable: set[str] = field(default_factory=set)
@@ -131,11 +131,9 @@ class Words:
 
     def column(self, parts: list[str]) -> str:
         """A column, or the way to a field of one, that the expression reads."""
-        if not self._case_sensitive:
-            parts = [part.lower() for part in parts]
-        name = column_text(parts)
-        if name not in self.out.columns:
-            self.out.columns.append(name)
+        written = column_text(parts)
+        name = written if self._case_sensitive else column_text([part.lower() for part in parts])
+        self.out.columns.setdefault(name, written)
         return name
 
     def as_printed(self, kind: str, printed: str, below: list[str]) -> str:
