@@ -59,7 +59,6 @@ def summary_line(findings: Sequence[Finding]) -> Text:
 
 
 def _options(finding: Finding) -> str:
-    """The options of the command that would settle a finding, as its evidence names them."""
     named = list(dict.fromkeys(_OPTION.findall(finding.evidence)))
     # A file of settings holds each of them.
     return "--properties or --conf" if "--conf" in named else " or ".join(named)

@@ -35,7 +35,6 @@ class Content:
     high: int = 0
 
     def __add__(self, other: Content) -> Content:
-        """Return the content of both together."""
         return Content(
             self.rows + other.rows, (self.low + other.low) & _MASK, (self.high + other.high) & _MASK
         )

@@ -125,7 +125,6 @@ class _Routes:
     unique: BatchFunction
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Let the operator run, then each sink in its turn."""
         from dedup.spark.driver.columns import named_column
 
         kept = rows.persist()

@@ -168,7 +168,6 @@ def demand_of(asked: TuneOptions) -> Demand:
 
 
 def _found(base: Demand, asked: TuneOptions) -> Demand:
-    """The demand as the sample, the log or the catalog shows it."""
     if asked.sample is not None:
         return of_sample(base, asked.sample(), base.ids_per_day or None)
     if asked.log is not None:

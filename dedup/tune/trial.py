@@ -184,7 +184,6 @@ def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None
 
 
 def _add_filters(trial: Trial, step: Step, store: CountingStore, load: Load) -> None:
-    """Add the filters that an ID asks at this moment, and what is predicted of them."""
     filters = [
         (share, segment.count, store.filters[segment.name].blocks)
         for share, segment in asked_of(step.state, load, step.now_ms)
@@ -195,7 +194,6 @@ def _add_filters(trial: Trial, step: Step, store: CountingStore, load: Load) -> 
 
 
 def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
-    """Ask the filters for IDs that they know and for some that they do not, and add the answers."""
     unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
     matches = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
     trial.asked += matches.negative + matches.false_positive

@@ -68,6 +68,21 @@ def test_a_value_without_an_end(tmp_path: Path, row: str) -> None:
     assert said.startswith("has a value in quotes without an end in line 3. Nothing")
 
 
+def test_quotes_behind_backslashes(tmp_path: Path) -> None:
+    """As Spark and MySQL write them: else the value would keep all its marks."""
+    for row in ('1,"a\\"b"', '"a\\"b",1', '"\\"a\\"",1'):
+        for multiline in ("true", "false"):
+            said = str(told(tmp_path, f"id,x\n{row}\n", multiline=multiline))
+            assert said.startswith("has a quote behind a backslash within a value in line 2.")
+            assert "give --read-option escape=\\\\ with a new --output" in said
+        assert told(tmp_path, f"id,x\n{row}\n", escape="\\") == 1
+    assert "has a quote" in str(told(tmp_path, 'id,x\n1,"a\nb\\"c"\n', multiline="true"))
+    assert "escape=" in str(told(tmp_path, 'id,x\n1,"a\\""\n'))
+    # At the end of a value, before a doubled quote, or without quotes a backslash is one.
+    for row in ('1,"C:\\"', '"C:\\",1', '1,"{""a"":""x\\""y""}"', '1,{"a":"x\\"y"}', '1,"x,""y\\"'):
+        assert told(tmp_path, f"id,x\n{row}\n") == 1
+
+
 def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:
     for text, settings, rows in (
         ("id|x\na,'1|2\n", {"quote": "'", "sep": "|"}, 1),

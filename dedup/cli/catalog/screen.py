@@ -123,7 +123,6 @@ def _query(query: dict[str, Any]) -> Iterator[str]:
 
 
 def _shards(shards: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A line for each; without a column that says the same of all."""
     columns = {
         "shard": "shard",
         "batch": "epoch",

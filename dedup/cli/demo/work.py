@@ -161,7 +161,6 @@ def _first_checks(figures: Figures, truth: made.Truth) -> list[Check]:
 
 
 def _output_checks(options: RunOptions, stream: made.Stream, truth: made.Truth) -> list[Check]:
-    """Judge the files themselves, with no help from the operator."""
     output = _read(options.output)
     delivered = {name for name in stream.ids if name is not None}
     named = sorted(

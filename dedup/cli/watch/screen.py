@@ -136,7 +136,6 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
 
 
 def _times(one: Watched, last: AnyMetrics) -> Iterator[Text]:
-    """Yield the lines of time, each with its gap to the one before."""
     gaps = one.gaps()
     clock = f"{span(gaps['source'])} behind the clock"
     if isinstance(last, SequenceMetrics) and last.by_query_time:

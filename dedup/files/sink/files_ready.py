@@ -132,7 +132,6 @@ def _check_folder_column(name: str, by_name: dict[str, T.StructField]) -> None:
 
 
 def _check_text(path: str, kind: T.DataType, file_format: str) -> None:
-    """Refuse a column that a format of text cannot hold."""
     nested = isinstance(kind, (T.ArrayType, T.MapType, T.StructType))
     if file_format == "csv":
         if nested or isinstance(kind, T.BinaryType):

@@ -31,6 +31,10 @@ _CHECKED = re.compile("utf-(8|16|32)|ascii|iso8859-|koi8-|cp125")
 _LINE_ENDS = {"\r\n": "CR LF", "\r": "CR", "\n": "LF"}
 _ANY_LINE_END = re.compile("|".join(_LINE_ENDS))
 _AGAIN = "Write the file again under its name"
+_DOUBLED = (
+    "Correct the file under its name: within a value in quotes, a quote is doubled. If a "
+    "backslash stands before it, give --read-option escape=\\\\ with a new --output"
+)
 _NO_QUOTES = "If quotes have no meaning, give --read-option quote= with a new --output"
 
 
@@ -72,7 +76,12 @@ class CsvRecords:
         self._mark = settings.get("quote", '"') or "\0"
         self._separator = separator(settings)
         self._encoding = self._checked_encoding(settings)
-        self._line = re.compile(self._pattern(settings.get("escape", '"')), re.DOTALL)
+        escape = settings.get("escape", '"')
+        self._line = re.compile(self._pattern(escape), re.DOTALL)
+        between = re.escape(self._separator)
+        #: A quote within a value in quotes, as Spark and MySQL write it.
+        foreign = rf'(?:\A|{between})"(?>(?:[^"\\]|(?:\\)?""|\\(?!"))*)\\"(?!{between}|\Z)'
+        self._foreign = re.compile(foreign if escape == self._mark == '"' else r"(?!)")
         #: Of the file; None until it has been seen.
         self._end = self._line_end
         self._number = 0
@@ -161,7 +170,6 @@ class CsvRecords:
         return Counted(max(records - self._has_header, 0), header)
 
     def _lines(self, path: Path, stop: StopRequest | None) -> Iterator[list[str]]:
-        """Yield the lines of a file without their ends, in blocks."""
         decoder, rest, is_last = None, "", False
         with open_text(path) as stream:
             while not is_last:
@@ -227,7 +235,8 @@ class CsvRecords:
                 "has a NUL in the record of LINE, which Spark would lose",
                 f"{_AGAIN} without it" + (f". {_NO_QUOTES}" if self._mark != "\0" else ""),
             )
-        found = self._line.fullmatch(self._mark + line if is_open else line)
+        line = self._mark + line if is_open else line
+        found = self._line.fullmatch(line)
         if found is None:
             other, first = _ANY_LINE_END.findall(line)[0], self._end or "\n"
             raise _Fault(
@@ -236,6 +245,8 @@ class CsvRecords:
                 f"{_AGAIN} with one kind of line end. If it belongs to a value in quotes, give "
                 "--read-option multiLine=true with a new --output",
             )
+        if '\\"' in line and self._foreign.search(line):
+            raise _Fault("has a quote behind a backslash within a value in LINE", _DOUBLED)
         if found[1] is None:
             return False
         if not self._multiline:
@@ -251,7 +262,7 @@ class CsvRecords:
 
     def _unclosed(self, line: str = "") -> _Fault:
         what = "has a value in quotes without an end in LINE"
-        way = "Correct the file under its name: within a value in quotes, a quote is doubled"
+        way = _DOUBLED
         if not self._multiline:
             shown = "".join(c if c.isprintable() else "\ufffd" for c in line[:_SHOWN_CHARS])
             what += f", where Spark ends the record: {shown}"

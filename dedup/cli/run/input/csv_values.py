@@ -189,8 +189,9 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
         elif isinstance(kind, T.IntegralType):
             value = _number(plain, T.DecimalType(38, 0)).try_cast(kind)
         elif isinstance(kind, T.FractionalType):
-            # A number that is too large is not infinite.
-            value = fn.when(~(text.rlike("[0-9]") & (fn.abs(value) == float("inf"))), value)
+            # A number that is too large is not infinite, and `1D` is one for Java alone.
+            is_wrong = (fn.abs(value) == float("inf")) | text.rlike("[dDfFxX]")
+            value = fn.when(~(text.rlike("[0-9]") & is_wrong), value)
         elif isinstance(kind, T.DateType):
             value = fn.when(_is_day(text, settings.get("dateformat")), value)
         elif isinstance(kind, (T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)):
