@@ -284,6 +284,7 @@ def test_a_redirect_to_the_same_server_is_followed(server: SchemaRegistry) -> No
     ("given", "said"),
     [
         ({"url": "registry:8081"}, "is none"),
+        ({"url": "http://host?token=secret"}, "'http://host' is none"),
         ({"url": []}, "no URL"),
         ({"url": "http://u:secret@host"}, "holds credentials"),
         ({"url": "http://host", "user": "u"}, "together"),

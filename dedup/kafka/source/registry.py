@@ -87,7 +87,7 @@ class Registry:
     def __post_init__(self) -> None:
         for url in self.urls:
             parts = urllib.parse.urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
                 raise ConfigError(
                     f"The registry's URL {without_credentials(url)!r} is none: give one such as "
                     '"https://registry:8081".'
