@@ -16,6 +16,8 @@ that are refused by themselves.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -118,22 +120,17 @@ class Refused:
         sink: str,
         batch_id: int,
     ) -> None:
-        """Write the records to a table of this kind.
-
-        Parameters
-        ----------
-        connection : psycopg.Connection
-        into : str
-            The table, as SQL names it.
-        query_id, sink : str
-        batch_id : int
-        """
-        if self._found:
+        """Write the records to a table of this kind."""
+        found = self._found
+        if connection.info.parameter_status("server_encoding") != "UTF8":
+            # A character that the database does not have may be why the table took no record.
+            found = [(_in_ascii(reason), _in_ascii(record)) for reason, record in found]
+        if found:
             into = into.replace("%", "%%")  # psycopg fills in what follows a single one
             with connection.cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO {into} ({_NAMES}) VALUES (%s, %s, %s, %s, %s)",
-                    [(query_id, sink, batch_id, *one) for one in self._found],
+                    [(query_id, sink, batch_id, *one) for one in found],
                 )
 
     def __len__(self) -> int:
@@ -171,11 +168,13 @@ class Refused:
             )
 
 
-def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
-    """Make a table of this kind, unless it is there; return its name with its schema.
+def _in_ascii(text: str) -> str:
+    """Return a text with other characters escaped as in JSON, whose numbers stay as they are."""
+    return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)
 
-    The parameters and errors are those of `make_own_table`.
-    """
+
+def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
+    """Make a table of this kind, unless it is there; return its name with its schema."""
     return make_own_table(connection, "quarantine", name, _COLUMNS)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dedup.errors import ConfigError, DataError
 from dedup.postgres import quarantine_table
+from dedup.postgres.connections import forget_connections
 from dedup.postgres.postgres_options import postgres_options
 from dedup.postgres.postgres_work import ready
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
@@ -137,6 +138,26 @@ def test_refused_records_are_not_lost_with_a_staging_table(dsn: str, tmp_path: P
     sink.work.complete([sink.write("run2", 0, 0, iter([mixed([0, 3])]))])
     assert (sink.numbers(), len(refused(dsn))) == (once(1), 1)
     assert run(dsn, "SELECT 1 FROM pg_class WHERE relname LIKE 'dedup_%q'") == []
+
+
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_characters_that_the_database_does_not_have(dsn: str, tmp_path: Path, mode: str) -> None:
+    run(dsn, "CREATE DATABASE narrow ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
+             "TEMPLATE template0")  # fmt: skip
+    try:
+        narrow = f"{dsn} dbname=narrow"
+        run(narrow, "CREATE TABLE numbers (n int, text text)")
+        sink = Sink(narrow, tmp_path, quarantine="refused", mode=mode)
+        rows = [batch_of([1], "é"), batch_of([2], '日"\U0001f600')]
+        for batch_id in range(2):
+            sink.work.complete([sink.write("run1", batch_id, 0, iter(rows))])
+        assert sorted(sink.numbers().elements()) == [1, 1]
+        for _, reason, record, *_ in refused(narrow):
+            assert "no equivalent" in reason
+            assert json.loads(record) == {"n": 2, "text": '日"\U0001f600'}
+    finally:
+        forget_connections()
+        run(dsn, "DROP DATABASE narrow")
 
 
 def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
