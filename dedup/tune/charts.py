@@ -126,7 +126,6 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _fill(choice: Choice) -> Spec:
-    """IDs of one shard by bucket, from birth until buckets come and go."""
     fill = choice.recommended.trial.fill
     step = max(1, len(fill) // _MOMENTS)
     rows = [

@@ -131,7 +131,6 @@ def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
 
 
 def _newest_by_file(times_ms: I64, files: I64) -> I64:
-    """Return for each file in turn the newest timestamp up to its end."""
     starts = np.searchsorted(files, np.unique(files))
     return np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
 

@@ -223,3 +223,13 @@ def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.M
     job.files.text("3.json", '{"id":"c","extra":2}\n{"id":"b"}\n')
     job(new_columns="add")
     assert written(job) == [{"id": "a"}, {"id": "b"}, {"id": "c", "extra": 2}]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_oldest_file_lies_in_a_folder_of_no_value(job: Job, ending: str) -> None:
+    """As Hive and Spark name the folder of null."""
+    for folder, name in (("k=__HIVE_DEFAULT_PARTITION__", "a"), ("k=07", "b")):
+        (job.files.folder / folder).mkdir()
+        job.files.table(f"{folder}/1.{ending}", pa.table({"id": [name]}))
+        job(output_format="parquet")
+    assert job.rows("parquet") == [("a", None), ("b", "07")]

@@ -135,7 +135,6 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
 def _queries(
     spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog, note: Note
 ) -> Iterator[FilesQuery]:
-    """Yield the queries that read the new files in their order, each to be run to its end."""
     ahead, once = taken.ahead(job.files.stamps), cache(note)
     # The first query begins with the files of a micro-batch that is yet to be committed.
     begun = [path for path in ahead if path in taken.taken]

@@ -96,7 +96,6 @@ def _curves(steps: Sequence[PacedBatch], width: int) -> Iterator[Text]:
 
 
 def _curve(label: str, values: Sequence[int | None], low: str, high: str) -> Text:
-    """From nothing to the most; a figure that hardly moves is a bar of one height."""
     most = _most(values) or 1
     marks = "".join(
         " " if value is None else _LEVELS[min(7, max(0, value) * 8 // most)] for value in values

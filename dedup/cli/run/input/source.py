@@ -69,6 +69,7 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
         Where a file that they should be read from cannot be read.
     """
     from pyspark.errors import ParseException
+    from pyspark.sql.types import StringType
 
     reader = spark.read.format(files.file_format)
     if files.file_format == "csv" and options.infer:
@@ -122,6 +123,10 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
         ) from None
     if files.file_format == "json" and options.schema is None:
         schema = exact_columns(schema, options, files, files.paths)
+    for field in schema.fields:
+        # The oldest file may lie below k=__HIVE_DEFAULT_PARTITION__.
+        if field.dataType.typeName() == "void":
+            field.dataType = StringType()
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
         raise ConfigError(
@@ -252,7 +257,6 @@ def _fault(files: InputFiles) -> str | None:
 
 
 def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> str | None:
-    """Return the place, the fault and the text of a record that is not JSON."""
     from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
