@@ -106,10 +106,10 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
                 f"Option path={table!r} has a percent sign and two digits, which delta-rs takes "
                 "for one character: log and data files would be in two folders. Rename it."
             )
-        if is_uri and {"#", "?"} & {*table}:
+        if is_uri and "#" in table:
             raise ConfigError(
-                f"Option path={table!r} has a '#' or '?', behind which a URI does not name a "
-                "folder any more. Give the folder another name."
+                f"Option path={table!r} has a '#', behind which a URI does not name a folder any "
+                "more. Give the folder another name."
             )
     # Spark gives them in lower case or as they were written, by its version.
     properties = {
@@ -136,10 +136,10 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
 
 def _check_without_credentials(table: str) -> None:
     plain = without_credentials(table)
-    if scheme_of(table) is not None and plain != table.partition("?")[0]:
+    if scheme_of(table) is not None and plain != table:
         raise ConfigError(
-            f"Option path={plain!r} was given with credentials, which would show in the table's "
-            "log, in errors and in the checkpoint. Leave them out, and give them by the "
+            f"Option path={plain!r} was given with credentials or a query ('?'), which would show "
+            "in the table's log, in errors and the checkpoint. Leave them out. Give them by the "
             "environment of driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)."
         )
 

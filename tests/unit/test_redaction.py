@@ -255,6 +255,10 @@ def test_a_delta_path_with_credentials_is_refused_and_its_checkpoint_goes_on(
 ) -> None:
     with pytest.raises(ConfigError, match="path='s3://b/x' was given with credentials"):
         lake_options(DELTA, {"path": uri(), "checkpointLocation": str(tmp_path)})
+    signed = f"az://container/x?sig={SECRET}"
+    with pytest.raises(ConfigError, match="path='az://container/x' was given with cred") as refused:
+        lake_options(DELTA, {"path": signed, "checkpointLocation": str(tmp_path)})
+    assert SECRET not in str(refused.value)
     lake_options(DELTA, {"path": "abfss://c@a.dfs.core.windows.net/x", "checkpointLocation": "/c"})
     lake_options(DELTA, {"path": "s3://b/a:b@c", "checkpointLocation": "/c"})
     written_before = to_document({"path": uri(), "table ID": "id"}, version=FORMAT)
