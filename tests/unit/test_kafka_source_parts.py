@@ -72,8 +72,16 @@ def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> 
     assert checkpoint.topics_read() == {"c"}
     checkpoint.note({"b": "2", "a": "1"})
     assert checkpoint.topic_ids() == {"a": "1", "b": "2"}
-    for damaged in ("", "[]", '{"format": 2, "topics": {}}', '{"format": 1}'):
-        (tmp_path / "checkpoint" / FILE).write_text(damaged)
+    whole = b'{"format": 1, "topics": {"a": "1\xff"}}'
+    for damaged in (
+        b"",
+        b"[]",
+        b'{"format": 2, "topics": {}}',
+        b'{"format": 1}',
+        whole,
+        b"[" * 9999,
+    ):
+        (tmp_path / "checkpoint" / FILE).write_bytes(damaged)
         with pytest.raises(StateError, match=FILE):
             checkpoint.topic_ids()
 

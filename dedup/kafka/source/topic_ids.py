@@ -59,8 +59,9 @@ class Checkpoint:
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
         if not numbers:
             return None
-        text = self._read(f"offsets/{numbers[-1]}") or ""
-        return frozenset(topic for line in text.splitlines()[2:] for topic in _topics(line))
+        text = self._read(f"offsets/{numbers[-1]}") or b""
+        lines = text.decode(errors="replace").splitlines()[2:]
+        return frozenset(topic for line in lines for topic in _topics(line))
 
     def topic_ids(self) -> dict[str, str]:
         """Return the IDs that are noted; none where no file is."""
@@ -72,7 +73,7 @@ class Checkpoint:
             if noted["format"] != _FORMAT:
                 raise ValueError(noted["format"])
             return {str(topic): str(one) for topic, one in noted["topics"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StateError(
                 f"{self._root.url(FILE)} is damaged, or another release wrote it. It holds the IDs "
                 "of the topics that the query reads. Restore the checkpoint from a copy; if no "
@@ -88,9 +89,9 @@ class Checkpoint:
         except CatalogError as error:
             raise self._unusable(error) from None
 
-    def _read(self, name: str) -> str | None:
+    def _read(self, name: str) -> bytes | None:
         try:
-            return self._root.read_bytes(name).decode()
+            return self._root.read_bytes(name)
         except ObjectMissing:
             return None
         except CatalogError as error:
