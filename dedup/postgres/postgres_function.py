@@ -17,7 +17,7 @@ def postgres_sink(
     *,
     checkpoint: str,
     mode: str = "append",
-    key: Sequence[str] = (),
+    key: str | Sequence[str] = (),
     version: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> SinkFunction:
@@ -36,7 +36,7 @@ def postgres_sink(
         The query's checkpoint location.
     mode : str
         ``append``, ``upsert`` or ``atomic``.
-    key : sequence of str, optional
+    key : str or sequence of str, optional
         Columns that tell rows apart, for ``upsert`` and ``atomic``.
     version : str, optional
         Column; of two rows with one key the greater one stays.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def create_table(schema: StructType, table: str, *, key: Sequence[str] = ()) -> str:
+def create_table(schema: StructType, table: str, *, key: str | Sequence[str] = ()) -> str:
     """Return the statement that makes a table for the rows of a stream.
 
     Parameters
@@ -21,7 +21,7 @@ def create_table(schema: StructType, table: str, *, key: Sequence[str] = ()) -> 
         ``df.schema``; a column that is not nullable becomes ``NOT NULL``.
     table : str
         As in SQL.
-    key : sequence of str, optional
+    key : str or sequence of str, optional
         Columns of the primary key, for the modes ``upsert`` and ``atomic``.
 
     Raises
@@ -29,6 +29,7 @@ def create_table(schema: StructType, table: str, *, key: Sequence[str] = ()) -> 
     ConfigError
         Naming a column that has no type there, or a key that is no column.
     """
+    key = [key] if isinstance(key, str) else key
     for name in key:
         if name not in schema.fieldNames():
             raise ConfigError(f"key={name!r} is no column; there are {schema.fieldNames()}.")

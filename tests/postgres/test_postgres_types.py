@@ -216,6 +216,7 @@ def test_a_table_for_a_stream_takes_it(dsn: str, tmp_path: Path) -> None:
         ]
     )
     statement = create_table(schema, "rows", key=["id"])
+    assert create_table(schema, "rows", key="id") == statement
     assert '"id" text NOT NULL' in statement
     run(dsn, statement)
     rows = pa.RecordBatch.from_pydict(

@@ -128,7 +128,6 @@ def _process(
 def _refusal(
     plan: Plan, shard_input: ShardInput, records: Records, bad: Any, option: str, what: str
 ) -> DataError:
-    """Return the error for records of which none may be."""
     assert records.numbers is not None
     epochs, sequences = (numbers[bad] for numbers in records.numbers)
     first = np.lexsort((sequences, epochs))[:1]
