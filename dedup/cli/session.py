@@ -63,6 +63,7 @@ def spark_session(
         If Spark does not start, with the last line it printed.
     """
     try:
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("spark", "The dedup command") from None
@@ -82,6 +83,8 @@ def spark_session(
         # Java would not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    # Of a record at fault PySpark would log all of Java's stack.
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
         builder = SparkSession.builder.master(master).appName("dedup")
         settings = {

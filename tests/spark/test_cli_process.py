@@ -134,3 +134,18 @@ def test_demo(tmp_path: Path) -> None:
     again = dedup(*command, "--folder", tmp_path / "demo")
     assert again.returncode == 2
     assert "is not empty" in again.stderr
+
+
+def test_a_wrong_time_without_a_stack_or_its_control_characters(
+    files: FileDrop, tmp_path: Path
+) -> None:
+    """PySpark has a logger of its own, which would write both to the terminal."""
+    files.text("1.csv", "id,at\na,soon\x9b2J\u202e\n")
+    done = dedup(
+        "run", files.folder, "--id", "id", "--timestamp", "at", "--horizon", "1 day",
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert r"The value 'soon\x9b2J\u202e' of the type" in done.stderr
+    assert "org.apache.spark" not in done.stderr
+    assert not {"\x9b", "\u202e"} & set(done.stderr)

@@ -80,7 +80,6 @@ def check(given: CheckFlags) -> tuple[int, dict[str, Any], list[Finding]]:
 
 
 def _check_flags(given: CheckFlags, query_id: str) -> None:
-    """Refuse what is said of a query of `dedup_by_sequence` and can only be of another one."""
     for flag in ("catalog", "horizon", "late"):
         if getattr(given, flag) is not None:
             raise ConfigError(

@@ -89,7 +89,6 @@ def _made() -> Path:
 
 
 def _ways(folder: Path) -> list[RunOptions]:
-    """Runs in which tasks of ours read and write the files, and in which Spark does."""
     stream, _ = made.make_stream(_EVENTS, _SEED)
     made.write_files(stream, folder / "parquet", _SEED)
     some = pq.read_table(min((folder / "parquet").iterdir()))

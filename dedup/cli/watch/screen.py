@@ -209,7 +209,6 @@ def _stages(one: Watched) -> Text:
 
 
 def _holder(last: AnyMetrics, taken: int) -> str:
-    """The source partition that holds the watermarks and the shard where it does."""
     if isinstance(last, SequenceMetrics):  # nobody tells of it
         return ""
     shard = "" if last.gc_shard is None else f" in shard {last.gc_shard}"
