@@ -104,7 +104,6 @@ class Policy:
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
 
     def _probed(self, reach_ms: int) -> int:
-        """Return how many buckets one lookup probes within so long a time."""
         return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)
 
 

@@ -350,7 +350,6 @@ def _is_put_back(table: DeltaTable, version: int) -> bool:
 
 
 def _is_upkeep(name: str) -> bool:
-    """Return whether a property says nothing about what is written."""
     return not name.startswith(("delta.constraints", "delta.columnMapping", RETENTION))
 
 

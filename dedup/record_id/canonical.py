@@ -108,7 +108,6 @@ def _ended(value: Any) -> str:
 
 
 def _plain(value: Decimal) -> str:
-    """Digits without an exponent, and without zeros at the end of a fraction."""
     text = _without_zeros(format(value, "f"))
     return "0" if text == "-0" else text
 

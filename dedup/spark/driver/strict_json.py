@@ -235,6 +235,8 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
         # Base64 whose last bits make no byte would lose them, and become another text's value.
         same = F.regexp_replace(F.base64(found), r"\s", "") == F.regexp_replace(text, r"\s", "")
         return F.when(same, found)
+    if isinstance(kind, (T.DayTimeIntervalType, T.CalendarIntervalType)):
+        return F.when(~text.rlike(r"[.][0-9]{6}[0-9]*[1-9]"), found)
     return found
 
 
