@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.run.folders import local_folder
+from dedup.cli.run.job import resolve
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError
 
@@ -73,7 +74,6 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"check_payload": ("n",), "guarantee": "at-least-once"}, "--guarantee at-least-once and"),
         ({"verdict": "v", "duplicates": "/tmp/d"}, "--verdict lets every row go on"),
         ({"bad_records": "drop"}, "--bad-records drop is not one of error, skip"),
-        ({"bad_records": "skip", "read_options": (("mode", "x"),)}, "contradict each other"),
         ({"files_per_trigger": 0}, "--files-per-trigger 0 must be at least 1"),
         ({"file_format": ""}, "--format  must be one of csv, json, parquet, orc"),
         ({"output_format": ""}, "--output-format  must be one of csv, json, parquet"),
@@ -113,6 +113,18 @@ def test_folders_keep_apart(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         RunOptions.make(**(given | {option: str(tmp_path / place)}))
+
+
+@pytest.mark.parametrize(
+    "option", [("Mode", "PERMISSIVE"), ("unescapedQuoteHandling", "skip_value")]
+)
+def test_options_with_which_spark_would_change_values_are_refused(
+    given: dict[str, Any], option: tuple[str, str]
+) -> None:
+    Path(given["input"], "a.csv").write_text("id,n\n1,2\n")
+    assert resolve(RunOptions.make(**given)).files.file_format == "csv"
+    with pytest.raises(ConfigError, match=f"(?i){option[0]}=.* without a count"):
+        resolve(RunOptions.make(**given, read_options=(option,)))
 
 
 def test_hidden_side_output_below_the_output_is_fine(given: dict[str, Any], tmp_path: Path) -> None:

@@ -75,9 +75,13 @@ def resolve(options: RunOptions) -> Job:
             "damaged file stops the run by name, whatever is given. Leave the option out.",
             remedy="bad-records",
         )
-    if files.file_format not in COLUMNAR and "mode" in folded(dict(options.read_options)):
+    read = folded(dict(options.read_options))
+    if read.get("unescapedquotehandling", "").upper() == "SKIP_VALUE" or (
+        files.file_format not in COLUMNAR and "mode" in read
+    ):
+        name = "mode=..." if "mode" in read else "unescapedQuoteHandling=SKIP_VALUE"
         raise ConfigError(
-            "--read-option mode=... lets Spark change or leave out records without a count. Leave "
+            f"--read-option {name} lets Spark change or leave out records without a count. Leave "
             "it out: --bad-records decides about records that cannot be read.",
             remedy="bad-records",
         )

@@ -243,11 +243,6 @@ class RunOptions:
                 f"--bad-records {self.aside.name} is not one of error, skip; a folder needs "
                 "another name."
             )
-        if self.bad_records != "error" and any(n.lower() == "mode" for n, _ in self.read_options):
-            raise ConfigError(
-                f"--bad-records {self.bad_records} and --read-option mode=... contradict each "
-                "other; give one of them."
-            )
         if self.verdict is not None and self.duplicates is not None:
             raise ConfigError(
                 "--verdict lets every row go on, so that --duplicates would have none; give one of "
