@@ -190,4 +190,5 @@ def _is_there(found: int | None, batch_id: int, table: str) -> bool:
 
 
 def _drain(rows: DataFrame) -> None:
+    """Read the rows to their end, so that stateful operators commit what they know."""
     rows.write.format("noop").mode("append").save()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +72,7 @@ def _read(spark: SparkSession, job: Job, where: str) -> Sample:
     frame = read_files(spark, run, job.files, columns, [job.files.place])
     if job.files.file_format not in COLUMNAR:
         frame = good_rows(frame, run, columns)
-    with _faults_named(job):
+    try:
         return sample_of(
             frame,
             [named_column(name) for name in run.id],
@@ -83,20 +80,6 @@ def _read(spark: SparkSession, job: Job, where: str) -> Sample:
             where=where,
             order=file_order(run),
         )
-
-
-@contextmanager
-def _faults_named(job: Job) -> Iterator[None]:
-    """Name the option or the record at fault; PySpark would log the whole stack besides."""
-    from pyspark.logger import PySparkLogger
-
-    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
     except Exception as error:
         way = "mend it, or take its file out of the sample"
-        raise explained(error, job.options, job.files, job.files.stamps, way=way) from None
-    finally:
-        logger.setLevel(level)
+        raise explained(error, run, job.files, job.files.stamps, way=way) from None
