@@ -104,13 +104,7 @@ def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = No
 
 
 def _check_whole(column: pa.Array) -> None:
-    """Refuse nanoseconds that are no whole microseconds, which Spark would cut.
-
-    Raises
-    ------
-    NotExact
-        Naming the first of them.
-    """
+    """Refuse nanoseconds that are no whole microseconds, which Spark would cut."""
     nanos = column.cast(pa.int64())
     at = pc.index(pc.equal(pc.multiply(pc.divide(nanos, 1000), 1000), nanos), value=False).as_py()
     if at >= 0:
@@ -122,11 +116,6 @@ def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
     """Return the times of INT96, read as microseconds and, modulo 2**64, as nanoseconds.
 
     Releases of Arrow wrote times before 1970 with a negative number of nanoseconds.
-
-    Raises
-    ------
-    NotExact
-        For a time with nanoseconds.
     """
     us = micros.cast(pa.int64()).fill_null(0).to_numpy()
     ns = nanos.cast(pa.int64()).fill_null(0).to_numpy()

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice, repeat
@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup.errors import DataError
 from dedup.files.exact_values import NotExact, converted, spark_type
 from dedup.files.gathered import Gathered
+from dedup.files.unreadable import WRITE_AGAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
@@ -318,3 +320,38 @@ def _stand_in(path: Path, place: Path) -> None:
             place.symlink_to(path)
         else:
             pq.write_table(known.empty_table(), place, store_schema=False)
+
+
+def copies_for_spark(
+    paths: Sequence[Path], root: Path, folder: Path, names: Collection[str]
+) -> bool:
+    """Fill a folder with links to files, and with copies of those that Spark does not read.
+
+    Returns whether there is a copy. A copy has the columns of these names, in lower case.
+
+    Raises
+    ------
+    DataError
+        For a value that its type cannot hold.
+    """
+    has_copies = False
+    for path in paths:
+        place = folder / path.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with ParquetInput(str(path)) as file:
+                columns = pa.schema([c for c in file.spark_schema if c.name.lower() in names])
+                if file.unread_by_spark(columns) is not None:
+                    with pq.ParquetWriter(place, columns, store_schema=False) as copy:
+                        for part in range(len(file.parts)):
+                            for batch in file.batches(part, columns):
+                                copy.write_batch(batch)
+                    os.utime(place, ns=(0, path.stat().st_mtime_ns))
+                    has_copies = True
+                    continue
+        except NotExact as error:
+            raise DataError(f"{path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
+        except (OSError, pa.ArrowException):  # Spark says what is wrong
+            place.unlink(missing_ok=True)
+        place.symlink_to(path)
+    return has_copies

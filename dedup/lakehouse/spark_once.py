@@ -171,13 +171,7 @@ def _query(rows: DataFrame, checkpoint: str, batch_id: int, function: str) -> st
 
 
 def _is_there(found: int | None, batch_id: int, table: str) -> bool:
-    """Return whether a micro-batch is in the table.
-
-    Raises
-    ------
-    SinkError
-        Where a later one is.
-    """
+    """Return whether a micro-batch is in the table."""
     if found is not None and found > batch_id:
         raise SinkError(
             f"The checkpoint is older than the sink: the query is at micro-batch {batch_id}, and "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -88,6 +90,32 @@ def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, tmp_pa
     assert found.ids_per_day == pytest.approx(6000 - repeated, rel=0.02)
     assert found.duplicates == pytest.approx(repeated / 6000)
     assert found.key_bytes == 1 + len("id-000000")
+
+
+def test_parquet_that_spark_does_not_read_is_sampled_as_it_runs(job: Job) -> None:
+    names = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
+    raw = pa.array([UUID(name).bytes for name in names], pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), raw)
+    times = [START + timedelta(minutes=number) for number in range(100)]
+    micros = pa.table({"id": pa.array(names), "at": pa.array(times, pa.timestamp("us"))})
+    for folder in ("day=0", "day=1"):
+        (job.files.folder / folder).mkdir()
+    job.files.table("day=1/1.parquet", micros)
+    plain = read(job)
+    other = {"x": pa.array(range(100), pa.time64("ns"))}
+    nanos = pa.table(other | {"id": uuids, "at": pa.array(times, pa.timestamp("ns"))})
+    job.files.table("day=0/2.parquet", nanos)
+    os.utime(job.files.folder / "day=1/1.parquet", (2, 2))
+    os.utime(job.files.folder / "day=0/2.parquet", (1, 1))
+    both = read(job)
+    assert list(both.times_ms) == 2 * list(plain.times_ms)
+    assert [both.keys[i] for i in range(200)] == 2 * [plain.keys[i] for i in range(100)]
+    assert list(both.files) == [0] * 100 + [1] * 100
+    cut = nanos["at"].cast(pa.int64()).to_numpy() + 1
+    odd = micros.set_column(1, "at", pa.array(cut).cast(pa.timestamp("ns")))
+    job.files.table("day=0/3.parquet", odd)
+    with pytest.raises(DataError, match=r"day=0/3.parquet: its column 'at' .*nanoseconds"):
+        read(job)
 
 
 def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:

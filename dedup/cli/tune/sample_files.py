@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError
+from dedup.files.parquet_input import copies_for_spark
 from dedup.spark.driver.columns import named_column
 from dedup.tune.read_sample import read_sample as sample_of
 from dedup.tune.sample import Sample
@@ -54,6 +56,11 @@ def read_sample(
         job = resolve(run)
         if not job.files.paths:
             raise ConfigError(f"--sample {run.input} holds no {job.files.file_format} files.")
+        if job.files.file_format == "parquet" and run.schema is None:
+            names = {name.lower() for name in (*id, timestamp or "")}
+            twin = Path(scratch, "input")
+            if copies_for_spark(job.files.paths, job.files.root, twin, names):
+                job = resolve(replace(run, input=twin))
         if spark is not None:
             return _read(spark, job, input)
         with spark_session(

@@ -191,13 +191,7 @@ class MarkerLog:
         return self._asked(ask)
 
     def _asked(self, ask: Callable[[], T], is_there: Callable[[T], object] = bool) -> T:
-        """Return the brokers' answer; one about a topic that is new to some of them is waited for.
-
-        Raises
-        ------
-        SinkError
-            If they do not answer.
-        """
+        """Return the brokers' answer; while a topic is new to some of them, ask again."""
         deadline = time.monotonic() + _NEW_TOPIC_S
         while True:
             late = time.monotonic() > deadline

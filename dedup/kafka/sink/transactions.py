@@ -159,11 +159,6 @@ class KafkaSlot:
         librdkafka gives up the connection to a bootstrap server once it has learned that broker's
         own name. A question for the coordinator that was sent over it, or before there is another,
         is asked again after half a second only. The second of two answers comes over that other.
-
-        Returns
-        -------
-        confluent_kafka.KafkaError or None
-            Why no broker answers.
         """
         try:
             for _ in range(2):

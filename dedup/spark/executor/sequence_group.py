@@ -142,15 +142,7 @@ def _refusal(
 
 
 def _named(plan: Plan, base: SequenceState, shard: int, lay: Layout) -> SequenceState:
-    """Return the state under what this query is, which it was born with.
-
-    Raises
-    ------
-    ConfigError
-        If it was made of other columns, or under the ID of another query.
-    StateError
-        If it is another shard's.
-    """
+    """Return the state under what this query is, which it was born with."""
     made_of, shards = _numbering(plan).made_of, len(lay.slot_keys)
     if base.epoch < 0:
         return replace(base, shard=(shard, shards), made_of=made_of)
