@@ -12,6 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.catalog.location import FileSystemFactory
+from dedup.causes import spark_cause
 from dedup.errors import ConfigError
 from dedup.kafka.client_options import client_settings
 from dedup.kafka.source import json_rows
@@ -210,8 +211,9 @@ def _schema(spark: SparkSession, schema: str | T.StructType) -> T.StructType:
     try:
         return spark.createDataFrame([], schema).schema
     except Exception as error:  # Spark has many for a text that it cannot parse
-        line = str(error).strip().splitlines()[0]
-        raise ConfigError(f"The schema {schema!r} of Json cannot be read: {line}") from None
+        raise ConfigError(
+            f"The schema {schema!r} of Json cannot be used: {spark_cause(str(error))}"
+        ) from None
 
 
 def _without_poison(
