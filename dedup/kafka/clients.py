@@ -171,10 +171,6 @@ def is_passing(error: Any) -> bool:
 
     A topic that was made a moment ago, or whose leader moves, is answered for by brokers that do
     not know it yet; the admin client does not call all these errors retriable.
-
-    Parameters
-    ----------
-    error : confluent_kafka.KafkaError
     """
     codes = confluent().KafkaError
     return error.retriable() or error.code() in (

@@ -90,13 +90,7 @@ class LakeTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LakeWork:
-    """Implements `dedup.sinks.work.SinkWork`.
-
-    Parameters
-    ----------
-    options : LakeOptions
-    table : LakeTable
-    """
+    """Implements `dedup.sinks.work.SinkWork`."""
 
     options: LakeOptions
     table: LakeTable

@@ -181,11 +181,12 @@ def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:
     """Return the window's micro-batches, and earlier ones if its records are too few to tell."""
     batches: list[AnyMetrics] = []
     records = 0
-    for _, batch in reversed(_of_checkpoint(samples)):
-        if len(batches) >= window and records >= LEAST_RECORDS / NOTABLE_SHARE:
+    for _, batch in reversed(_of_checkpoint(samples)[-HISTORY:]):
+        records += batch.records_in
+        # A large one of long ago would outweigh all that came since.
+        if len(batches) >= window and records > LEAST_RECORDS / NOTABLE_SHARE:
             break
         batches.append(batch)
-        records += batch.records_in
     return batches
 
 

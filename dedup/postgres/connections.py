@@ -188,7 +188,7 @@ def reason_of(error: DataError) -> str:
 
 #: Classes of errors, or none, that say nothing about what was written: connections, transactions,
 #: resources, locks, people who step in, and the server's own faults.
-_OF_SERVER = ("", "08", "25", "40", "53", "55", "57", "58", "XX")
+_OF_SERVER = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
 _ADVICE = (
     " Nothing of its slice was written. Mend the record where it comes from, or the table, and "
     "start the query again; or let the option quarantine set such records aside."
@@ -196,22 +196,16 @@ _ADVICE = (
 
 
 def meaning(error: Any, table: str) -> Exception:
-    """Return what an error within a transaction means; nothing of it is visible.
-
-    Parameters
-    ----------
-    error : psycopg.Error
-    table : str
-    """
+    """Return what an error within a transaction means; nothing of it is visible."""
     state, diag = error.sqlstate or "", error.diag
     told = (diag.message_primary or str(error)).rstrip(".")
     detail = f" {diag.message_detail}" if diag.message_detail else ""
     context = _PLACE.search(diag.context or "")
     where = f" ({context[0]})" if context else ""
     text = f"Table {table}: {told}{where}"
-    if state == "57014":  # cancelled, by somebody or a time limit; COPY waits for Spark
-        text += "; with options='-c statement_timeout=0' in the dsn there is no time limit"
-    if state[:2] in _OF_SERVER:
+    if state == "57014" and "user" not in told:  # COPY waits for Spark
+        text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
+    if _OF_SERVER.fullmatch(state[:2]):
         return Aborted(text)
     if state[:2] in ("42", "0A", "2B", "3F", "28"):
         return ConfigError(

@@ -43,13 +43,7 @@ _OWNING = "owning"
 
 
 class MarkerTable:
-    """The markers of one sink of one query.
-
-    Parameters
-    ----------
-    options : PostgresOptions
-    query_id : str
-    """
+    """The markers of one sink of one query."""
 
     def __init__(self, options: PostgresOptions, query_id: str) -> None:
         assert options.markers is not None, "settled on the driver"

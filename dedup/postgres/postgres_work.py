@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PostgresWork:
-    """Implements `dedup.sinks.work.SinkWork`; made by `ready`.
-
-    Parameters
-    ----------
-    options : PostgresOptions
-    table : TargetTable
-    """
+    """Implements `dedup.sinks.work.SinkWork`; made by `ready`."""
 
     options: PostgresOptions
     table: TargetTable

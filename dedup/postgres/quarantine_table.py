@@ -40,18 +40,17 @@ _COLUMNS = {
     "query_id": "text", "sink": "text", "batch_id": "bigint", "reason": "text", "record": "text",
 }  # fmt: skip
 
+_CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
+
 
 class Refused:
-    """The records of one slice that its table does not take.
-
-    Parameters
-    ----------
-    table : TargetTable
-    """
+    """The records of one slice that its table does not take."""
 
     def __init__(self, table: TargetTable) -> None:
         self._table = table
         self._found: list[tuple[str, str]] = []
+        self._moved: list[tuple[str, tuple[str, str] | None]] = []
+        self._copied, self._check = 0, ""
 
     def copy(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, into: str) -> None:
         """Copy rows to a table that has the target's columns and none of its constraints.
@@ -82,11 +81,34 @@ class Refused:
             else:
                 self._add(reason, record_as_json(part))
 
-    def move(self, connection: psycopg.Connection[Any], source: str) -> None:
-        """Bring the rows of such a table into the target.
+    def move(
+        self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None = None
+    ) -> int:
+        """Bring the rows of such a table into the target, and those that wait to the quarantine.
 
-        The parameters and errors are those of `copy`.
+        The parameters and errors are those of `copy`; `aside` are those of `move_staged`, whose
+        result is returned.
         """
+        if not self._moved:
+            connection.execute("SAVEPOINT before_moves")
+            self._copied = len(self._found)
+        self._moved.append((source, aside))
+        return self._move_all(connection, source, aside)
+
+    def settle(self, connection: psycopg.Connection[Any]) -> None:
+        """Set aside what breaks deferred constraints; of the commit nobody learns which it is."""
+        if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
+            return
+        connection.execute("ROLLBACK TO SAVEPOINT before_moves")
+        del self._found[self._copied :]
+        self._check = f"; {_CHECK}"
+        for moved in self._moved:
+            self._move_all(connection, *moved)
+
+    def _move_all(
+        self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None
+    ) -> int:
+        staged = move_staged(connection, *aside) if aside else 0
         found = connection.execute(
             "SELECT pg_relation_size(%s) / current_setting('block_size')::int", [source]
         ).fetchone()
@@ -111,6 +133,7 @@ class Refused:
                     ).fetchone()
                     assert row is not None
                     self._add(reason, row[0])
+        return staged
 
     def set_aside(
         self,
@@ -137,8 +160,7 @@ class Refused:
         return len(self._found)
 
     def _move(self, connection: psycopg.Connection[Any], source: str, where: str) -> str | None:
-        # With the commit nobody could tell any more which record a deferred constraint is about.
-        statement = f"{self._table.merge_from(source, where)}; SET CONSTRAINTS ALL IMMEDIATE"
+        statement = self._table.merge_from(source, where) + self._check
         return self._attempt(connection, lambda: connection.execute(statement.encode()))
 
     def _attempt(

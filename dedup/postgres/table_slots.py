@@ -26,7 +26,7 @@ from dedup.postgres.connections import (
 from dedup.postgres.copy_rows import CopyRows
 from dedup.postgres.marker_table import MarkerTable
 from dedup.postgres.postgres_options import PostgresOptions
-from dedup.postgres.quarantine_table import Refused, move_staged
+from dedup.postgres.quarantine_table import Refused
 from dedup.postgres.staging_tables import StagingTables, refused_of
 from dedup.postgres.target_table import TargetTable
 from dedup.sinks.content import Content, content_of
@@ -161,9 +161,9 @@ class PostgresSlot:
             assert found is not None
             rows = int(found[0])
             if self._options.quarantine:
-                rows += move_staged(self._open(), refused_of(staged), self._options.quarantine)
                 self._refused = self._refused or Refused(self._table)
-                self._refused.move(self._open(), staged)
+                aside = refused_of(staged), self._options.quarantine
+                rows += self._refused.move(self._open(), staged, aside)
             else:
                 self._open().execute(self._table.merge_from(staged).encode())
             self._table.check_types(self._open())
@@ -175,6 +175,7 @@ class PostgresSlot:
         assert self._owned is not None, "begin has compared it"
         with self._explained():
             if self._refused is not None and self._options.quarantine:
+                self._refused.settle(self._open())
                 self._refused.set_aside(
                     self._open(), self._options.quarantine,
                     marker.query_id, marker.sink, marker.batch_id,

@@ -19,12 +19,7 @@ class _Message(WriterCommitMessage):
 
 
 class SinkStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the micro-batches of one query.
-
-    Parameters
-    ----------
-    work : SinkWork
-    """
+    """Publishes the micro-batches of one query."""
 
     def __init__(self, work: SinkWork) -> None:
         self._work = work

@@ -291,6 +291,7 @@ def test_a_quarantine_that_cannot_be_written_stops_the_query_before_it_starts(
         ({"topics": "two words"}, "Topic two words does not exist"),
         ({"topics": []}, "topics= holds an empty name"),
         ({"topics": None, "pattern": ""}, "Give topics= or pattern="),
+        ({"pattern": ""}, "Give topics= or pattern="),
         ({"topics": None, "pattern": "("}, "no regular expression"),
         ({"options": {"failOnDataLoss": "false"}}, "failOnDataLoss cannot be false"),
         ({"options": {"startingOffsets": "latest"}}, "start= says where to begin"),

@@ -424,7 +424,8 @@ def test_tables_that_cannot_be_reached(
 ) -> None:
     """The library's own error would say neither whose fault it is nor what to do next."""
     whole = Lake(format_name, tmp_path).options() | {"checkpointLocation": str(tmp_path)} | given
-    with pytest.raises(DedupError, match=why if create == "true" else None) as refused:
+    told = why if create == "true" else "cannot|could not|no table|not installed"
+    with pytest.raises(DedupError, match=told) as refused:
         ready(lake_options(format_name, whole | {"create": create}), [("n", "bigint")])
     assert "s3cret" not in str(refused.value)
 

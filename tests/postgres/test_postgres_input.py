@@ -344,7 +344,7 @@ def test_a_time_limit_of_the_user_is_told(dsn: str, tmp_path: Path) -> None:
     """Each start would meet it again."""
     hasty = Sink(f"{dsn} options='-c statement_timeout=200'", tmp_path)
     slow = (time.sleep(0.5) or batch_of([n]) for n in range(2))  # type: ignore[func-returns-value]
-    with pytest.raises(SinkError, match=r"statement timeout.*'-c statement_timeout=0' in the dsn"):
+    with pytest.raises(SinkError, match=r"statement timeout.*`-c statement_timeout=0` among"):
         hasty.write("run1", 0, 0, slow)
     Sink(f"{dsn} options='-c statement_timeout=0'", tmp_path).batch("run2", 0, [1])
 
@@ -376,6 +376,22 @@ def test_what_a_trigger_refuses_is_a_record(dsn: str, tmp_path: Path, refuse: st
     sink.batch("run1", 0, [6, 7, 8])
     assert sorted(sink.numbers()) == [6, 8]
     assert run(dsn, "SELECT record::json->>'n' FROM refused") == [("7",)]
+
+
+@pytest.mark.parametrize("state", ["HV000", "57P01", "72000", "40001"])
+def test_the_server_s_own_trouble_is_no_record_s(dsn: str, tmp_path: Path, state: str) -> None:
+    """As from a foreign table whose server is away: nothing is set aside."""
+    sink = Sink(dsn, tmp_path, quarantine="refused")
+    run(dsn, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
+             f"$$ BEGIN RAISE 'away' USING ERRCODE = '{state}'; END $$",
+        "CREATE TRIGGER no BEFORE INSERT ON numbers FOR EACH ROW EXECUTE FUNCTION no()",
+    )  # fmt: skip
+    with pytest.raises(SinkError, match="away"):
+        sink.batch("run1", 0, [6, 7, 8])
+    run(dsn, "DROP TRIGGER no ON numbers")
+    sink.batch("run1", 0, [6, 7, 8])
+    assert sorted(sink.numbers()) == [6, 7, 8]
+    assert run(dsn, "SELECT 1 FROM refused") == []
 
 
 def test_markers_are_the_same_whatever_the_search_path(dsn: str, tmp_path: Path) -> None:

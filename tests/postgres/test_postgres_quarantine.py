@@ -109,6 +109,33 @@ def test_constraints_that_wait_for_the_commit(dsn: str, tmp_path: Path, mode: st
     assert [json.loads(record)["n"] for _, _, record, *_ in refused(dsn)] == [7, 1, 8]
 
 
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_constraints_over_several_records_wait_for_the_last(
+    dsn: str, tmp_path: Path, mode: str
+) -> None:
+    run(dsn, "CREATE TABLE numbers (n int CHECK (n <> 7), text text)",
+        "CREATE FUNCTION pair() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF NEW.n % 2 = 0 AND NOT EXISTS (SELECT FROM numbers WHERE n = NEW.n + 1) THEN "
+        "RAISE 'no other one'; END IF; RETURN NEW; END $$",
+        "CREATE CONSTRAINT TRIGGER pair AFTER INSERT ON numbers DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION pair()")  # fmt: skip
+    sink = Sink(dsn, tmp_path, quarantine="refused", mode=mode)
+    for batch_id in range(2):
+        of_one, of_two = ([0, 2], [1, 3]) if mode == "atomic" else ([0, 1], [2, 3])
+        sink.batch("run1", 2 * batch_id, of_one, of_two)
+        assert refused(dsn) == []
+        # One that has to go before the commit takes no others with it.
+        sink.batch("run1", 2 * batch_id + 1, [8, 7, 9])
+        assert [json.loads(record)["n"] for _, _, record, *_ in refused(dsn)] == [7]
+        assert sorted(sink.numbers().elements()) == sorted([0, 1, 2, 3, 8, 9] * (batch_id + 1))
+        run(dsn, "DELETE FROM refused")
+    sink.batch("run1", 4, [20, 7], [5])
+    found = [(json.loads(record)["n"], reason) for _, reason, record, *_ in refused(dsn)]
+    assert [n for n, _ in found] == [20, 7]
+    assert "no other one" in found[0][1]
+    assert 5 in sink.numbers()
+
+
 @pytest.mark.parametrize("batch_id", [0, 1])
 def test_where_most_are_refused_it_is_not_the_records(
     dsn: str, tmp_path: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch

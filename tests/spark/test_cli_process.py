@@ -136,6 +136,17 @@ def test_demo(tmp_path: Path) -> None:
     assert "is not empty" in again.stderr
 
 
+def test_an_end_of_java_prints_nothing_through_pyspark() -> None:
+    """The class of the server has another name in PySpark 4.0."""
+    code = (
+        "from dedup.cli.session import reading_session\n"
+        "with reading_session() as spark:\n"
+        "    print(spark.sparkContext._accumulatorServer.handle_error.func.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "_tell_unless_ended"
+
+
 def test_a_wrong_time_without_a_stack_or_its_control_characters(
     files: FileDrop, tmp_path: Path
 ) -> None:

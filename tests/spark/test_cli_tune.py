@@ -111,6 +111,9 @@ def test_parquet_that_spark_does_not_read_is_sampled_as_it_runs(job: Job) -> Non
     assert list(both.times_ms) == 2 * list(plain.times_ms)
     assert [both.keys[i] for i in range(200)] == 2 * [plain.keys[i] for i in range(100)]
     assert list(both.files) == [0] * 100 + [1] * 100
+    with pytest.raises(ConfigError, match=r"no such column; its columns, .*'x'"):
+        read(job, id=("other",))
+    assert len(read(job, input=job.files.folder / "day=0/2.parquet")) == 100
     cut = nanos["at"].cast(pa.int64()).to_numpy() + 1
     odd = micros.set_column(1, "at", pa.array(cut).cast(pa.timestamp("ns")))
     job.files.table("day=0/3.parquet", odd)

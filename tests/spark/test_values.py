@@ -129,18 +129,23 @@ def test_the_page_says_what_files_become(spark: SparkSession, tmp_path: Path, na
         assert list(FILE_READERS[name](spark, row, tmp_path / "1")) == said, row.kind
 
 
-def read_csv(spark: SparkSession, row: Row) -> list[str | None]:
+def read_csv(spark: SparkSession, row: Row, **options: str) -> list[str | None]:
     texts = [*(text for text, _ in row.kept), *row.rejected]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.csv"
         path.write_text("".join(f"{number},{text}\n" for number, text in enumerate(texts)))
-        settings = {"escape": '"'}
+        settings = {"escape": '"'} | options
         schema = spark.createDataFrame([], f"number INT, v {row.kind}").schema
         reader = spark.read.options(**settings, columnNameOfCorruptRecord=CORRUPT)
         rows = reader.schema(as_text(schema, ()).add(CORRUPT, T.StringType())).csv(str(path))
         found = with_types(rows, schema, settings).orderBy("number")
         value = F.when(F.col(CAUSE).isNull(), F.col("v").cast("string"))
         return [one.value for one in found.select(value.alias("value")).collect()]
+
+
+def test_a_name_of_no_number_may_look_like_one_of_java(spark: SparkSession) -> None:
+    row = Row("DOUBLE", [("-1.#IND", "NaN"), ("1.5", "1.5")], ["1D", "1.#IND"])
+    assert read_csv(spark, row, nanvalue="-1.#IND") == ["NaN", "1.5", None, None]
 
 
 #: How a format reads the examples of a row.

@@ -92,9 +92,13 @@ def test_one_file_as_input(tmp_path: Path) -> None:
 
 def test_lz4_of_which_spark_might_read_nothing(tmp_path: Path) -> None:
     """Hadoop's LZ4 has another form than the one of the tool `lz4` and of pyarrow."""
-    options = options_for(tmp_path, "a.json.gz", "b.json.LZ4")
-    with pytest.raises(ConfigError, match=r"b\.json\.LZ4 has an LZ4 format .* pack it with gzip"):
-        find_files(replace(options, file_format="json"))
+    options = replace(options_for(tmp_path, "a.json.gz", "b.json.LZ4"), file_format="json")
+    path = tmp_path / "in" / "b.json.LZ4"
+    path.write_bytes(b"\0\0\1\2")  # as Spark writes it
+    assert path in find_files(options).paths
+    path.write_bytes(pa.compress(b"{}", codec="lz4", asbytes=True))
+    with pytest.raises(ConfigError, match=r"b\.json\.LZ4 has LZ4 frames, .* pack it with gzip"):
+        find_files(options)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,12 @@ def test_quotes_behind_backslashes(tmp_path: Path) -> None:
     assert "has a quote" in str(told(tmp_path, 'id,x\n1,"a\nb\\"c"\n', multiline="true"))
     assert "escape=" in str(told(tmp_path, 'id,x\n1,"a\\""\n'))
     # At the end of a value, before a doubled quote, or without quotes a backslash is one.
-    for row in ('1,"C:\\"', '"C:\\",1', '1,"{""a"":""x\\""y""}"', '1,{"a":"x\\"y"}', '1,"x,""y\\"'):
+    for row in ('1,"C:\\"', '"C:\\",1', '1,"{""a"":""x\\""y""}"', '1,{"a":"x\\"y"}', '1,"x,""y\\"',
+                '1,"C:\\" ', '"C:\\" ,1'):  # fmt: skip
         assert told(tmp_path, f"id,x\n{row}\n") == 1
+    assert told(tmp_path, 'id,x\n1,"a\\"b"\n', unescapedquotehandling="STOP_AT_CLOSING_QUOTE") == 1
+    blanks = {"ignoreleadingwhitespace": "true"}
+    assert "has a quote" in str(told(tmp_path, 'id,x\n1, "a\\"b"\n', **blanks))
 
 
 def test_quotes_as_the_reader_was_told(tmp_path: Path) -> None:

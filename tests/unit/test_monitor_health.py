@@ -234,6 +234,10 @@ def test_a_share_of_few_records_is_counted_over_more_micro_batches(
     # Enough records since then: what was before counts no longer.
     well = [changed(one, records_in=50) for one in slow[-WINDOW:]]
     assert told([*often[:-WINDOW], *well])[0] is Status.OK
+    # A large micro-batch of long ago would speak for all that came since.
+    large = changed(slow[5], records_in=1_000_000, **{field: 200_000})
+    small = [changed(one, records_in=4) for one in slow[6:]]
+    assert told([*slow[:5], large, *small])[0] is Status.OK
     seldom = [changed(one, records_in=1, **{field: n % 30 == 0}) for n, one in enumerate(slow)]
     assert told(seldom) == (Status.OK, WELL)
 

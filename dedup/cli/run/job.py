@@ -76,9 +76,8 @@ def resolve(options: RunOptions) -> Job:
             remedy="bad-records",
         )
     read = folded(dict(options.read_options))
-    if read.get("unescapedquotehandling", "").upper() == "SKIP_VALUE" or (
-        files.file_format not in COLUMNAR and "mode" in read
-    ):
+    skips = read.get("unescapedquotehandling", "").upper() == "SKIP_VALUE"
+    if files.file_format not in COLUMNAR and ("mode" in read or skips):
         name = "mode=..." if "mode" in read else "unescapedQuoteHandling=SKIP_VALUE"
         raise ConfigError(
             f"--read-option {name} lets Spark change or leave out records without a count. Leave "

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.run.input.bad_rows import explained, good_rows
 from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.event_time import timestamp_column
-from dedup.cli.run.input.input_files import file_order
+from dedup.cli.run.input.input_files import InputFiles, file_order
 from dedup.cli.run.input.source import InputColumns, read_files
 from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DataError
 from dedup.files.parquet_input import copies_for_spark
 from dedup.spark.driver.columns import named_column
 from dedup.tune.read_sample import read_sample as sample_of
@@ -56,28 +56,28 @@ def read_sample(
         job = resolve(run)
         if not job.files.paths:
             raise ConfigError(f"--sample {run.input} holds no {job.files.file_format} files.")
-        if job.files.file_format == "parquet" and run.schema is None:
+        files, twin = job.files, Path(scratch, "input")
+        if files.file_format == "parquet" and run.schema is None:
             names = {name.lower() for name in (*id, timestamp or "")}
-            twin = Path(scratch, "input")
-            if copies_for_spark(job.files.paths, job.files.root, twin, names):
-                job = resolve(replace(run, input=twin))
+            if copies_for_spark(files.paths, files.root, twin, names):
+                files = resolve(replace(run, input=twin)).files
         if spark is not None:
-            return _read(spark, job, input)
+            return _read(spark, job, files, input)
         with spark_session(
             master=run.master,
             driver_memory=run.driver_memory,
             shards=run.cores,
             log=Path(scratch, "spark.log"),
         ) as session:
-            return _read(session, job, input)
+            return _read(session, job, files, input)
 
 
-def _read(spark: SparkSession, job: Job, where: str) -> Sample:
+def _read(spark: SparkSession, job: Job, files: InputFiles, where: str) -> Sample:
     run, schema = job.options, schema_of(spark, job)
     columns = InputColumns(schema, schema)
     ColumnCheck(spark, job, columns).check_text(job.files.paths)
-    frame = read_files(spark, run, job.files, columns, [job.files.place])
-    if job.files.file_format not in COLUMNAR:
+    frame = read_files(spark, run, files, columns, [files.place])
+    if files.file_format not in COLUMNAR:
         frame = good_rows(frame, run, columns)
     try:
         return sample_of(
@@ -89,4 +89,8 @@ def _read(spark: SparkSession, job: Job, where: str) -> Sample:
         )
     except Exception as error:
         way = "mend it, or take its file out of the sample"
-        raise explained(error, run, job.files, job.files.stamps, way=way) from None
+        told = explained(error, run, files, files.stamps, way=way)
+        if isinstance(told, DataError):  # the place of a copy says nothing to the user
+            text = told.text.replace(str(files.root), str(job.files.root))
+            told = DataError(text, remedy=told.remedy)
+        raise told from None

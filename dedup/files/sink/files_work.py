@@ -38,13 +38,7 @@ class WrittenSlice(StagedSlice):
 
 @dataclass(frozen=True, slots=True)
 class FilesWork:
-    """Implements `dedup.sinks.work.SinkWork`; made by `dedup.files.sink.files_ready.ready`.
-
-    Parameters
-    ----------
-    options : FilesOptions
-    shape : FileShape
-    """
+    """Implements `dedup.sinks.work.SinkWork`; made by `dedup.files.sink.files_ready.ready`."""
 
     options: FilesOptions
     shape: FileShape

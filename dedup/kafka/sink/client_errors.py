@@ -66,12 +66,7 @@ def _by_code() -> dict[int, tuple[type[Exception], str]]:
 
 
 def is_fenced(error: Any) -> bool:
-    """Return whether another owner has fenced the producer.
-
-    Parameters
-    ----------
-    error : confluent_kafka.KafkaError
-    """
+    """Return whether another owner has fenced the producer."""
     return _by_code().get(error.code(), (None,))[0] is Fenced
 
 
@@ -97,11 +92,6 @@ def final(error: Any, said: str, ending: str = NOT_PUBLISHED) -> Exception | Non
 
 def of_record(error: Any, message: Any) -> Exception:
     """Return what it means that the brokers did not take a record of a transaction.
-
-    Parameters
-    ----------
-    error : confluent_kafka.KafkaError
-    message : confluent_kafka.Message
 
     Returns
     -------
@@ -129,14 +119,7 @@ def described(topic: str, value: bytes | None, key: bytes | None, partition: int
 
 
 def of_initialising(error: Any, transactional_id: str, settings: ClientSettings) -> Exception:
-    """Return what it means that a transactional ID could not be initialised.
-
-    Parameters
-    ----------
-    error : confluent_kafka.KafkaError
-    transactional_id : str
-    settings : ClientSettings
-    """
+    """Return what it means that a transactional ID could not be initialised."""
     text = settings.without_secrets(str(error.str()))
     said = f"The sink cannot begin a transaction as {transactional_id}: {text}"
     return final(error, said, "Nothing was written.") or SinkError(

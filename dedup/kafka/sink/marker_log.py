@@ -34,11 +34,6 @@ _NEW_TOPIC_S = 10.0
 class MarkerLog:
     """The markers of a topic.
 
-    Parameters
-    ----------
-    clients : ClientSettings
-    topic : str
-
     Notes
     -----
     A slot's marker goes to one partition, by the slot's number, so that a transaction of one slot

@@ -42,10 +42,6 @@ class _Failure:
 class Sender:
     """Hands records to one producer.
 
-    Parameters
-    ----------
-    options : SinkOptions
-
     Attributes
     ----------
     producer : confluent_kafka.Producer

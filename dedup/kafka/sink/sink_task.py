@@ -26,13 +26,7 @@ from dedup.sinks.work import Answer
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """What every task of a sink does; implements `dedup.sinks.work.SinkWork`.
-
-    Parameters
-    ----------
-    options : SinkOptions
-    shape : RecordShape
-    """
+    """What every task of a sink does; implements `dedup.sinks.work.SinkWork`."""
 
     options: SinkOptions
     shape: RecordShape

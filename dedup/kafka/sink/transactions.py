@@ -159,6 +159,7 @@ class KafkaSlot:
         librdkafka gives up the connection to a bootstrap server once it has learned that broker's
         own name. A question for the coordinator that was sent over it, or before there is another,
         is asked again after half a second only. The second of two answers comes over that other.
+        Returned is why no broker answers.
         """
         try:
             for _ in range(2):

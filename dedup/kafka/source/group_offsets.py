@@ -63,7 +63,7 @@ class OffsetsToGroup(StreamingQueryListener):
         query: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        if not group.strip():
+        if not (group or "").strip():
             raise ConfigError("The group has no name: give one, such as 'orders-query'.")
         self.group = group
         self._query = query

@@ -121,7 +121,7 @@ def kafka_records(
     For `dedup_by_id`: ``timestamp="timestamp"`` and
     ``source_partition=["topic", "partition"]``, so that each partition has a clock of its own.
     """
-    if (topics is None) == (not pattern):
+    if (topics is None) == (pattern is None) or pattern == "":
         raise ConfigError("Give topics= or pattern=, one of them: what is read.")
     given = dict(options or {})
     check_options(given)

@@ -33,7 +33,13 @@ _STORED = (
 
 
 def object_name(topic: str, partition: int, offset: int) -> str:
-    """Return the name of a record's object, which is its place."""
+    """Return the name of a record's object, which is its place.
+
+    Examples
+    --------
+    >>> object_name("orders", 3, 17)
+    'topic=orders/partition=3/00000000000000000017.json'
+    """
     # Readers skip folders whose name begins with an underscore, as that of a topic may.
     return f"topic={topic}/partition={partition}/{offset:020d}.json"
 

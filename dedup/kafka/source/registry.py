@@ -89,8 +89,8 @@ class Registry:
             parts = urllib.parse.urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
                 raise ConfigError(
-                    f"The registry's URL {without_credentials(url)!r} is none: give one such as "
-                    '"https://registry:8081".'
+                    f"The registry's URL {without_credentials(url)!r} is none, or has a "
+                    'query: give one such as "https://registry:8081".'
                 )
             if parts.username or parts.password:
                 raise ConfigError(

@@ -77,7 +77,9 @@ def check_start(start: Start) -> None:
                 "datetime(2024, 5, 1, tzinfo=UTC)."
             )
         return
-    if isinstance(start, FromGroup) and not start.group.strip():  # librdkafka would end Python
+    if (
+        isinstance(start, FromGroup) and not (start.group or "").strip()
+    ):  # librdkafka would end Python
         raise ConfigError("The group has no name: give one, such as FromGroup('old-consumer').")
     ends = [start.otherwise] if isinstance(start, (FromGroup, FromOffsets)) else [start]
     if ends[0] not in ENDS:

@@ -67,7 +67,7 @@ class CsvRecords:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._has_header = is_true(settings, "header")
-        self._skips_blanks = is_true(settings, "ignoreleadingwhitespace")
+        self._blanks = "[ \t]*+" if is_true(settings, "ignoreleadingwhitespace") else ""
         self._multiline = is_true(settings, "multiline")
         self._line_end = settings.get("linesep")
         #: Any of them begins a comment.
@@ -80,8 +80,10 @@ class CsvRecords:
         self._line = re.compile(self._pattern(escape), re.DOTALL)
         between = re.escape(self._separator)
         #: A quote within a value in quotes, as Spark and MySQL write it.
-        foreign = rf'(?:\A|{between})"(?>(?:[^"\\]|(?:\\)?""|\\(?!"))*)\\"(?!{between}|\Z)'
-        self._foreign = re.compile(foreign if escape == self._mark == '"' else r"(?!)")
+        begin, end = rf'(?:\A|{between}){self._blanks}"', rf"(?![\x00-\x20]*(?:{between}|\Z))"
+        foreign = rf'{begin}(?>(?:[^"\\]|(?:\\)?""|\\(?!"))*)\\"{end}'
+        is_told = escape == self._mark == '"' and "unescapedquotehandling" not in settings
+        self._foreign = re.compile(foreign if is_told else r"(?!)")
         #: Of the file; None until it has been seen.
         self._end = self._line_end
         self._number = 0
@@ -118,9 +120,8 @@ class CsvRecords:
         if escape:
             of_other = rf"|{re.escape(escape)}(?:.|\Z)"
             inside += f"|{quote}{quote}" if escape == self._mark else of_other
-        blanks = "[ \t]*+" if self._skips_blanks else ""
-        begun = f"{blanks}{quote}(?>(?:{inside})*)"
-        value = f"(?:{begun}{quote}{plain}|{blanks}(?!{quote}){plain})"
+        begun = f"{self._blanks}{quote}(?>(?:{inside})*)"
+        value = f"(?:{begun}{quote}{plain}|{self._blanks}(?!{quote}){plain})"
         return f"(?>(?:{value}{between})*)(?:{value}|({begun}))"
 
     def count(self, path: Path, stop: StopRequest | None = None) -> Counted:
@@ -218,7 +219,7 @@ class CsvRecords:
         """Whether Spark makes no row of a line."""
         if not line or line.startswith(self._comments):
             return True
-        if line.strip(_BLANKS) or (self._multiline and not self._skips_blanks):
+        if line.strip(_BLANKS) or (self._multiline and not self._blanks):
             return False
         has_values = self._separator in line or self._separator not in (header or self._separator)
         if has_values and not self._multiline:

@@ -36,6 +36,8 @@ _MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
 BETWEEN = "\x1f"
 #: Java takes minutes for a number of many digits, or with a large exponent.
 _NUMBER = r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.\d{0,500})?(?:[eE][+-]?\d\d?)?$"
+#: A number that only Java reads, such as 1D or 0x1p3.
+_OF_JAVA = r"^\s*[+-]?(0[xX]|[.\d]+([eE][+-]?\d+)?[dDfF]\s*$)"
 #: Spark would take a year or a month for its first day, and add today's date to a time alone.
 _TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
 _DATE = rf"{_TIME}\s*$"
@@ -190,7 +192,7 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
             value = _number(plain, T.DecimalType(38, 0)).try_cast(kind)
         elif isinstance(kind, T.FractionalType):
             # A number that is too large is not infinite, and `1D` is one for Java alone.
-            is_wrong = (fn.abs(value) == float("inf")) | text.rlike("[dDfFxX]")
+            is_wrong = (fn.abs(value) == float("inf")) | text.rlike(_OF_JAVA)
             value = fn.when(~(text.rlike("[0-9]") & is_wrong), value)
         elif isinstance(kind, T.DateType):
             value = fn.when(_is_day(text, settings.get("dateformat")), value)

@@ -6,6 +6,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -46,6 +47,8 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 _NOWHERE = Stamp(0, 0)
+#: How files of the tool lz4 begin; those of Hadoop, which Spark reads, begin with a length.
+_LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +209,18 @@ def _refuse_names(files: Iterable[Path]) -> None:
             wrong = "a colon in its name, which Hadoop cannot read; rename it"
         elif not _is_utf8(str(path)):
             wrong = "a name that is not in UTF-8, which Java cannot read; rename it"
-        elif path.name.lower().endswith(".lz4"):
-            wrong = (
-                "an LZ4 format that Spark may read as no rows; pack it with gzip or zstd instead"
-            )
+        elif path.suffix.lower() == ".lz4" and _begin(path) in _LZ4_FRAMES:
+            wrong = "LZ4 frames, which Spark reads as no rows; pack it with gzip or zstd instead"
         else:
             continue
         shown = os.fsencode(path).decode("utf-8", errors="replace")
         raise ConfigError(f"INPUT: {shown} has {wrong}.", remedy="input-names")
+
+
+def _begin(path: Path) -> bytes:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(4)
+    return b""
 
 
 def _is_utf8(name: str) -> bool:
