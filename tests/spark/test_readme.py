@@ -121,3 +121,27 @@ PAGES = [
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\((?!http)(.*?)\)", page.read_text()):
         assert not link.partition("#")[0] or (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_python_ends_while_the_listener_is_told_of_a_micro_batch(tmp_path: Path) -> None:
+    """Else Spark prints an error, with all of Java's stack, for what it cannot tell any more."""
+    code = """
+import time
+from pyspark.sql import SparkSession
+from dedup import DedupListener, dedup_by_id
+told = []
+def slow(batch):
+    told.append(batch)
+    time.sleep(0.5)
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.streams.addListener(DedupListener(slow))
+rows = spark.readStream.format("rate").load()
+rows = rows.transform(dedup_by_id("value", horizon="1 hour", shards=1, catalog="catalog"))
+query = rows.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()
+while not told:
+    assert not query.awaitTermination(0.05)
+print("still told")
+"""
+    done = run(["-c", code], tmp_path)
+    assert done.stdout.strip().endswith("still told"), done.stderr[-3000:]
+    assert "Py4JException" not in done.stderr

@@ -32,6 +32,8 @@ from dedup.spark.observations import from_progress
 from dedup.spark.sequence_observations import sequences_from_progress
 
 logger = logging.getLogger("dedup")
+#: How long Python waits at its end for the listener to hear what Spark tells at this moment.
+_LAST_EVENT_MS = 5_000
 
 _Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
 
@@ -106,6 +108,8 @@ class DedupListener(StreamingQueryListener):
         with suppress(Exception):
             if (spark := SparkSession.getActiveSession()) is not None:
                 spark.streams.removeListener(self)
+                # What Spark has begun to tell is told to its end.
+                spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_LAST_EVENT_MS)
 
     def watched(self) -> list[Watched]:
         """Return every query as it is now: health, rates and sizes, as ``dedup watch`` shows them.
