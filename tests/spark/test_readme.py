@@ -133,10 +133,11 @@ told = []
 def slow(batch):
     told.append(batch)
     time.sleep(0.5)
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
 spark.streams.addListener(DedupListener(slow))
 rows = spark.readStream.format("rate").load()
-rows = rows.transform(dedup_by_id("value", horizon="1 hour", shards=1, catalog="catalog"))
+rows = rows.transform(dedup_by_id("value", horizon="1 hour", catalog="catalog"))
 query = rows.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()
 while not told:
     assert not query.awaitTermination(0.05)
