@@ -356,6 +356,13 @@ def test_names_with_quotes(dsn: str, tmp_path: Path) -> None:
     assert run(dsn, 'SELECT * FROM "a""b"') == [(1, "t")] * 2
 
 
+def before_each_row(dsn: str, body: str) -> None:
+    """Make a trigger named ``no`` of these statements of PL/pgSQL."""
+    run(dsn, f"CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$",
+        "CREATE TRIGGER no BEFORE INSERT ON numbers FOR EACH ROW EXECUTE FUNCTION no()",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "refuse",
     [
@@ -367,10 +374,7 @@ def test_names_with_quotes(dsn: str, tmp_path: Path) -> None:
 )
 def test_what_a_trigger_refuses_is_a_record(dsn: str, tmp_path: Path, refuse: str) -> None:
     sink = Sink(dsn, tmp_path, quarantine="refused")
-    run(dsn, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
-             f"$$ BEGIN IF NEW.n = 7 THEN {refuse}; END IF; RETURN NEW; END $$",
-        "CREATE TRIGGER no BEFORE INSERT ON numbers FOR EACH ROW EXECUTE FUNCTION no()",
-    )  # fmt: skip
+    before_each_row(dsn, f"IF NEW.n = 7 THEN {refuse}; END IF; RETURN NEW;")
     with pytest.raises(DataError, match=r"Table numbers: (no order 7|case not found)"):
         Sink(dsn, tmp_path / "without", name="without").batch("run1", 0, [7])
     sink.batch("run1", 0, [6, 7, 8])
@@ -382,10 +386,7 @@ def test_what_a_trigger_refuses_is_a_record(dsn: str, tmp_path: Path, refuse: st
 def test_the_server_s_own_trouble_is_no_record_s(dsn: str, tmp_path: Path, state: str) -> None:
     """As from a foreign table whose server is away: nothing is set aside."""
     sink = Sink(dsn, tmp_path, quarantine="refused")
-    run(dsn, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
-             f"$$ BEGIN RAISE 'away' USING ERRCODE = '{state}'; END $$",
-        "CREATE TRIGGER no BEFORE INSERT ON numbers FOR EACH ROW EXECUTE FUNCTION no()",
-    )  # fmt: skip
+    before_each_row(dsn, f"RAISE 'away' USING ERRCODE = '{state}';")
     with pytest.raises(SinkError, match="away"):
         sink.batch("run1", 0, [6, 7, 8])
     run(dsn, "DROP TRIGGER no ON numbers")
