@@ -338,20 +338,27 @@ def copies_for_spark(
     for path in paths:
         place = folder / path.relative_to(root)
         place.parent.mkdir(parents=True, exist_ok=True)
+        is_copy = False
         try:
             with ParquetInput(str(path)) as file:
                 columns = pa.schema([c for c in file.spark_schema if c.name.lower() in names])
                 if file.unread_by_spark(columns) is not None:
-                    with pq.ParquetWriter(place, columns, store_schema=False) as copy:
-                        for part in range(len(file.parts)):
-                            for batch in file.batches(part, columns):
-                                copy.write_batch(batch)
-                    os.utime(place, ns=(0, path.stat().st_mtime_ns))
-                    has_copies = True
-                    continue
+                    _copy(file, columns, place)
+                    is_copy = True
         except NotExact as error:
             raise DataError(f"{path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
-        except (OSError, pa.ArrowException):  # Spark says what is wrong
+        except (OSError, pa.ArrowException):  # Spark reports the fault when it reads the file
             place.unlink(missing_ok=True)
-        place.symlink_to(path)
+        if is_copy:
+            os.utime(place, ns=(0, path.stat().st_mtime_ns))
+        else:
+            place.symlink_to(path)
+        has_copies |= is_copy
     return has_copies
+
+
+def _copy(file: ParquetInput, columns: pa.Schema, place: Path) -> None:
+    with pq.ParquetWriter(place, columns, store_schema=False) as copy:
+        for part in range(len(file.parts)):
+            for batch in file.batches(part, columns):
+                copy.write_batch(batch)
