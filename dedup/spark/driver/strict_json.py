@@ -48,8 +48,8 @@ _BLANKS = " \t\r\n"
 _HALF_PAIR = (
     r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-#: Digits that Spark would cut from a time.
-_BELOW_MICROSECONDS = r":[0-9]{2}[.,][0-9]{6}[0-9]*[1-9]"
+#: A fraction of a second with digits that Spark would cut.
+TOO_FINE = r"[.,][0-9]{6}[0-9]*[1-9]"
 #: Spark would take a year or a month for its first day, and add today's date to a time alone.
 _WITH_DAY = r"^\s*[-+]?\d{4,7}-\d{1,2}-\d{1,2}"
 _DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
@@ -222,7 +222,7 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
         rounded = number.try_cast(kind)
         return F.when(is_text, found).when(F.abs(rounded) < float("inf"), rounded)
     if isinstance(kind, _TIMES):
-        fits = F.when(is_text, ~text.rlike(_BELOW_MICROSECONDS)).otherwise(
+        fits = F.when(is_text, ~text.rlike(rf":[0-9]{{2}}{TOO_FINE}")).otherwise(
             F.abs(number.try_cast("double")) < _MAX_SECONDS
         )
         if f"{kind.typeName().replace('_', '')}format" not in {name.lower() for name in options}:
@@ -236,7 +236,7 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
         same = F.regexp_replace(F.base64(found), r"\s", "") == F.regexp_replace(text, r"\s", "")
         return F.when(same, found)
     if isinstance(kind, (T.DayTimeIntervalType, T.CalendarIntervalType)):
-        return F.when(~text.rlike(r"[.][0-9]{6}[0-9]*[1-9]"), found)
+        return F.when(~text.rlike(TOO_FINE), found)
     return found
 
 

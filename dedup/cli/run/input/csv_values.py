@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dedup.cli.run.input.input_files import separator
 from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, with_file
 from dedup.spark.driver.columns import named_column
-from dedup.spark.driver.strict_json import CAUSE, decimal
+from dedup.spark.driver.strict_json import CAUSE, TOO_FINE, decimal
 from dedup.spark.plan import HELPER_PREFIX
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ _OF_JAVA = r"^\s*[+-]?(0[xX]|[.\d]+([eE][+-]?\d+)?[dDfF]\s*$)"
 #: Spark would take a year or a month for its first day, and add today's date to a time alone.
 _TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
 _DATE = rf"{_TIME}\s*$"
-_TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 #: How an inferred time may be written; all values of a column in the same way.
 _WRITTEN = tuple(
     f"yyyy-MM-dd{between}HH:mm:ss{fraction}{zone}"
@@ -224,7 +223,7 @@ def _is_whole_time(
     from pyspark.sql import functions as fn
     from pyspark.sql import types as T  # noqa: N812
 
-    is_whole = ~text.rlike(_TOO_FINE)
+    is_whole = ~text.rlike(TOO_FINE)
     if isinstance(field.dataType, T.DayTimeIntervalType):
         return is_whole
     zoned = isinstance(field.dataType, T.TimestampType)
