@@ -186,8 +186,8 @@ def reason_of(error: DataError) -> str:
     return error.text.removesuffix(_ADVICE)
 
 
-#: Classes of errors, or none, that say nothing about what was written: connections, transactions,
-#: resources, locks, people who step in, and the server's own faults.
+#: Classes of errors, or no class, that are not about the rows: connections, transactions,
+#: resources, locks, operators who intervene, and the server's own faults.
 _OF_SERVER = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
 _ADVICE = (
     " Nothing of its slice was written. Mend the record where it comes from, or the table, and "

@@ -96,7 +96,7 @@ class Refused:
         return self._move_all(connection, source, aside)
 
     def settle(self, connection: psycopg.Connection[Any]) -> None:
-        """Set aside what breaks deferred constraints; of the commit nobody learns which it is."""
+        """Set aside rows that break deferred constraints; the commit does not name them."""
         if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
             return
         connection.execute("ROLLBACK TO SAVEPOINT before_moves")
@@ -191,7 +191,7 @@ class Refused:
 
 
 def _in_ascii(text: str) -> str:
-    """Return a text with other characters escaped as in JSON, whose numbers stay as they are."""
+    """Return a text with other characters escaped as in JSON; its numbers stay unchanged."""
     return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)
 
 

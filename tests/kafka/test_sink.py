@@ -40,7 +40,7 @@ def once(*ranges: range) -> Counter[int]:
 def test_every_micro_batch_is_there_once(sink: SinkQuery, mode: str) -> None:
     sink.numbers(range(100), range(100, 150), range(150, 400))
     sink.run(mode=mode)
-    if mode == "none":  # nobody waits for the brokers, so that the last records may be on their way
+    if mode == "none":  # it does not flush: the last records may be on their way
         wait_until(lambda: numbers(sink).total() >= 400)
     assert numbers(sink) == once(range(400))
 

@@ -90,7 +90,7 @@ def _read(spark: SparkSession, job: Job, files: InputFiles, where: str) -> Sampl
     except Exception as error:
         way = "mend it, or take its file out of the sample"
         told = explained(error, run, files, files.stamps, way=way)
-        if isinstance(told, DataError):  # the place of a copy says nothing to the user
+        if isinstance(told, DataError):  # the user knows the file, not its copy
             text = told.text.replace(str(files.root), str(job.files.root))
             told = DataError(text, remedy=told.remedy)
         raise told from None

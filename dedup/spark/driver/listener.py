@@ -32,7 +32,7 @@ from dedup.spark.observations import from_progress
 from dedup.spark.sequence_observations import sequences_from_progress
 
 logger = logging.getLogger("dedup")
-#: How long Python waits at its end for the listener to hear what Spark tells at this moment.
+#: How long Python waits at its end for events that Spark is delivering.
 _LAST_EVENT_MS = 5_000
 
 _Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
@@ -108,7 +108,7 @@ class DedupListener(StreamingQueryListener):
         with suppress(Exception):
             if (spark := SparkSession.getActiveSession()) is not None:
                 spark.streams.removeListener(self)
-                # What Spark has begun to tell is told to its end.
+                # Spark may be delivering an event at this moment.
                 spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_LAST_EVENT_MS)
 
     def watched(self) -> list[Watched]:

@@ -47,7 +47,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 _NOWHERE = Stamp(0, 0)
-#: How files of the tool lz4 begin; those of Hadoop, which Spark reads, begin with a length.
+#: How files of the tool lz4 begin. Hadoop's files, which Spark reads, begin with a length.
 _LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
 
 
