@@ -193,7 +193,7 @@ wheel: ## build a wheel into dist/
 
 .PHONY: clean
 clean: ## remove all that make made, the virtual environments included
-	rm -rf .venv .venv-older build dist *.egg-info dedup/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf .venv .venv-older build dist *.egg-info dedup/kernel/_native*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 		.benchmarks spark-warehouse metastore_db derby.log artifacts
 	find dedup tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

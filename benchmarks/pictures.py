@@ -21,8 +21,8 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 #: So many micro-batches, of two seconds each, are behind the query when it is looked at.
 BATCHES = 50
-WATCH, CHECK = ROOT / "dedup/monitor/watch.svg", ROOT / "dedup/cli/check.svg"
-TUNE, REPORT = ROOT / "dedup/tune/tune.svg", ROOT / "dedup/tune/report.png"
+WATCH, CHECK = ROOT / "dedup/tools/watch/watch.svg", ROOT / "dedup/cli/check.svg"
+TUNE, REPORT = ROOT / "dedup/tools/tuning/tune.svg", ROOT / "dedup/tools/tuning/report.png"
 
 
 def picture(path: Path, title: str, output: str, width: int) -> None:

@@ -30,7 +30,7 @@ import dedup
 from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import Pipeline, Sink, data_folder, parser, session, work_folder
 from benchmarks.results import finish, median
-from dedup.postgres import create_table
+from dedup import postgres_ddl
 from tests.postgres.server import Server
 
 BARE, JDBC, SPARK_ALONE = "bare COPY", "Spark's JDBC, at least once", "Spark into no sink"
@@ -131,7 +131,7 @@ def contenders(server: Server, pool: ProcessPoolExecutor, part: str) -> list[Pip
         count += 1
         name = f"{part}_{count}"
         with psycopg.connect(dsn) as connection:
-            statement = create_table(schema, name, key=[KEY] if upsert else [])
+            statement = postgres_ddl(schema, name, key=[KEY] if upsert else [])
             connection.execute(statement.encode())
         return name
 

@@ -1,6 +1,6 @@
 """What a size costs that no one machine here can hold: the real core over a catalog in memory.
 
-One shard is driven through its micro-batches by the real core (`dedup.tune.drive`); only RocksDB,
+The real core drives one shard through its micro-batches (`dedup.tools.tuning.load`). Only RocksDB,
 Spark and the clock are missing. Counts (segments, bytes, PUTs, blocks and filter pages read) are
 therefore the core's own; times come from costs per unit that a measured run gave (`fit`), and are
 checked against another stretch of that run.
@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.results import FOLDER, finish, median
 from dedup.core.policy import Policy
-from dedup.tune.counting import CountingStore
-from dedup.tune.drive import Load, drive, synthetic_keys
+from dedup.tools.tuning.counting import CountingStore
+from dedup.tools.tuning.load import Load, drive, synthetic_keys
 
 
 def load_of(rows: int, batch_ms: int, horizon_ms: int, duplicates: float = 0.05) -> Load:

@@ -4,26 +4,70 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup.lazy import lazily
+from dedup.core.version import VERSION as __version__  # noqa: N811
+from dedup.errors.lazy import lazily
 
 if TYPE_CHECKING:
-    from dedup import record_id, tools
+    from dedup import tools
     from dedup.core.metrics import BatchMetrics
-    from dedup.formats import register
+    from dedup.sinks.files.function import files_sink
+    from dedup.sinks.files.parquet import dedup_parquet
+    from dedup.sinks.files.published import published_files
+    from dedup.sinks.formats import register
+    from dedup.sinks.kafka.function import kafka_sink
+    from dedup.sinks.lakehouse.function import delta_sink, iceberg_sink
+    from dedup.sinks.lakehouse.spark_once import delta_once, iceberg_once
+    from dedup.sinks.postgres.ddl import postgres_ddl
+    from dedup.sinks.postgres.function import postgres_sink
     from dedup.sinks.split import split
-    from dedup.spark.driver.check_query import check_query
-    from dedup.spark.driver.listener import DedupListener
+    from dedup.sources import record_id
+    from dedup.sources.kafka.connector import add_kafka_connector, kafka_jars, kafka_packages
+    from dedup.sources.kafka.group_offsets import OffsetsToGroup
+    from dedup.sources.kafka.kafka_records import kafka_records
+    from dedup.sources.kafka.poison import poison_counts
+    from dedup.sources.kafka.quarantine import quarantined_records
+    from dedup.sources.kafka.record_columns import Field, Header
+    from dedup.sources.kafka.registry import Registry
+    from dedup.sources.kafka.start import FromGroup, FromOffsets
+    from dedup.sources.kafka.value_formats import Avro, ConfluentAvro, Json
     from dedup.spark.driver.operator import dedup_by_id
     from dedup.spark.driver.sequence_operator import dedup_by_sequence
     from dedup.spark.idtime import time_from_id
+    from dedup.tools.check.check_query import check_query
+    from dedup.tools.watch.listener import DedupListener
 
-__version__ = "0.1.0"
 __all__ = [
+    "Avro",
     "BatchMetrics",
+    "ConfluentAvro",
     "DedupListener",
+    "Field",
+    "FromGroup",
+    "FromOffsets",
+    "Header",
+    "Json",
+    "OffsetsToGroup",
+    "Registry",
+    "__version__",
+    "add_kafka_connector",
     "check_query",
     "dedup_by_id",
     "dedup_by_sequence",
+    "dedup_parquet",
+    "delta_once",
+    "delta_sink",
+    "files_sink",
+    "iceberg_once",
+    "iceberg_sink",
+    "kafka_jars",
+    "kafka_packages",
+    "kafka_records",
+    "kafka_sink",
+    "poison_counts",
+    "postgres_ddl",
+    "postgres_sink",
+    "published_files",
+    "quarantined_records",
     "record_id",
     "register",
     "split",
@@ -36,14 +80,31 @@ __getattr__, __dir__ = lazily(
     __all__,
     {
         "dedup.core.metrics": "BatchMetrics",
-        "dedup.formats": "register",
-        "dedup.record_id": "",
+        "dedup.sinks.files.function": "files_sink",
+        "dedup.sinks.files.parquet": "dedup_parquet",
+        "dedup.sinks.files.published": "published_files",
+        "dedup.sinks.formats": "register",
+        "dedup.sinks.kafka.function": "kafka_sink",
+        "dedup.sinks.lakehouse.function": "delta_sink iceberg_sink",
+        "dedup.sinks.lakehouse.spark_once": "delta_once iceberg_once",
+        "dedup.sinks.postgres.ddl": "postgres_ddl",
+        "dedup.sinks.postgres.function": "postgres_sink",
         "dedup.sinks.split": "split",
-        "dedup.spark.driver.check_query": "check_query",
-        "dedup.spark.driver.listener": "DedupListener",
+        "dedup.sources.kafka.connector": "add_kafka_connector kafka_jars kafka_packages",
+        "dedup.sources.kafka.group_offsets": "OffsetsToGroup",
+        "dedup.sources.kafka.kafka_records": "kafka_records",
+        "dedup.sources.kafka.poison": "poison_counts",
+        "dedup.sources.kafka.quarantine": "quarantined_records",
+        "dedup.sources.kafka.record_columns": "Field Header",
+        "dedup.sources.kafka.registry": "Registry",
+        "dedup.sources.kafka.start": "FromGroup FromOffsets",
+        "dedup.sources.kafka.value_formats": "Avro ConfluentAvro Json",
+        "dedup.sources.record_id": "",
         "dedup.spark.driver.operator": "dedup_by_id",
         "dedup.spark.driver.sequence_operator": "dedup_by_sequence",
         "dedup.spark.idtime": "time_from_id",
         "dedup.tools": "",
+        "dedup.tools.check.check_query": "check_query",
+        "dedup.tools.watch.listener": "DedupListener",
     },
 )

@@ -1,4 +1,4 @@
-/* dedup._native: the module, and its functions over columns of keys. Limited API 3.11, one wheel
+/* dedup.kernel._native: the module, and its functions over columns of keys. Limited API 3.11, one wheel
  * per platform.
  *
  * Results go into buffers that the caller allocated, as numpy is not known here.
@@ -377,7 +377,7 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
 
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "dedup._native",
+    .m_name = "dedup.kernel._native",
     .m_doc = "The inner loops of dedup in C; dedup.kernel documents them.",
     .m_methods = methods,
     .m_slots = slots,

@@ -1,4 +1,4 @@
-/* dedup._native: columns of keys into segment blocks, out of them, and in another order. */
+/* dedup.kernel._native: columns of keys into segment blocks, out of them, and in another order. */
 #include "glue.h"
 
 PyDoc_STRVAR(blocks_encode_doc,

@@ -1,4 +1,4 @@
-/* dedup._native: checksums of pages, and filters that are read page by page. */
+/* dedup.kernel._native: checksums of pages, and filters that are read page by page. */
 #include "glue.h"
 
 PyDoc_STRVAR(page_sums_doc, "page_sums(data, page_bytes)\n--\n\n"

@@ -1,4 +1,4 @@
-/* dedup._native: segment blocks straight from a RocksDB table. */
+/* dedup.kernel._native: segment blocks straight from a RocksDB table. */
 #include "glue.h"
 
 #include <limits.h>

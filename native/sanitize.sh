@@ -30,13 +30,13 @@ trap 'exit 130' INT TERM
 
 # A copy, so that neither the working directory nor an editable install offers another build.
 cp -R "$root/dedup" "$root/tests" "$work/"
-rm -f "$work"/dedup/_native*.so "$work"/dedup/_native*.pyd
+rm -f "$work"/dedup/kernel/_native*.so "$work"/dedup/kernel/_native*.pyd
 
 "$cc" -std=c11 -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Werror \
     -fsanitize=address,undefined -fno-sanitize-recover=all -fPIC -shared \
     -DPy_LIMITED_API=0x030B0000 \
     -I"$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
-    "$here"/*.c -o "$work/dedup/_native.abi3.so"
+    "$here"/*.c -o "$work/dedup/kernel/_native.abi3.so"
 
 cd "$work"
 export PYTHONPATH="$work" PYTHONMALLOC=malloc DEDUP_SANITIZED=1
@@ -47,7 +47,7 @@ export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 
 "$python" -c '
 import sys
-from dedup import _native
+from dedup.kernel import _native
 assert _native.__file__.startswith(sys.argv[1]), _native.__file__
 ' "$work"
 if [ "${1:-}" = --run ]; then

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dedup import faults
 from dedup.catalog.layout import TEMP_SUFFIX
+from dedup.errors import faults
 
 _CHUNK_BYTES = 4 << 20
 _NO_HARD_LINKS = {

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
 from dedup.errors import CatalogError, ConfigError, DedupError
-from dedup.redaction import without_secrets
+from dedup.errors.redaction import without_secrets
 
 FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 

@@ -15,11 +15,10 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dedup import faults
 from dedup.catalog.localfile import publish
 from dedup.catalog.location import FileSystemFactory, Location, error_text, is_local
 from dedup.core.parse import OtherVersion, path_below
-from dedup.errors import CatalogError, OtherRelease
+from dedup.errors import CatalogError, OtherRelease, faults
 from dedup.errors import ObjectMissing as ObjectMissing  # what the methods below raise
 
 T = TypeVar("T")

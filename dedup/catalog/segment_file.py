@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import rocksdict
 
-from dedup import faults
 from dedup.catalog.blocks import block_bounds, block_count, encode_blocks
 from dedup.core.arrays import U64
 from dedup.core.entries import Entries, merged
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.parse import OtherVersion, parse_json
 from dedup.core.segment import SegmentPlan, SegmentRef
-from dedup.errors import CatalogError
+from dedup.errors import CatalogError, faults
 
 SEGMENT_FORMAT = 2
 #: With a digest of the payload beside each ID; written where there are any.

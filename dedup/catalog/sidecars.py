@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup import faults, kernel
+from dedup import kernel
 from dedup.catalog.layout import SIDECAR_SUFFIX
 from dedup.catalog.root import ObjectMissing
 from dedup.catalog.shard_files import ShardFiles
@@ -28,7 +28,7 @@ from dedup.core.filter import (
 from dedup.core.paged import may_hold
 from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr
-from dedup.errors import FilterDamaged
+from dedup.errors import FilterDamaged, faults
 
 _REBUILT_SUFFIX = ".rebuilt"
 _OWNER_BYTES = 4

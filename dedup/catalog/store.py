@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from dedup import faults, kernel
+from dedup import kernel
+from dedup.catalog.accepted_loss import read_accepted_loss
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, SEGMENT_SUFFIX, SIDECAR_SUFFIX, segment_name
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.repair.accepted_loss import read_accepted_loss
 from dedup.catalog.segment_file import write_segment_file
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.sidecars import Sidecars
@@ -22,6 +22,7 @@ from dedup.core.filter import SplitBlockFilter, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.errors import faults
 
 
 @dataclass(frozen=True, slots=True)

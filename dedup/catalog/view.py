@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from dedup import faults
 from dedup.catalog.blocks import block_count
 from dedup.catalog.database import (
     Decoded,
@@ -35,7 +34,7 @@ from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
 from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
-from dedup.errors import CatalogError, OtherRelease, SegmentDamaged
+from dedup.errors import CatalogError, OtherRelease, SegmentDamaged, faults
 
 T = TypeVar("T")
 

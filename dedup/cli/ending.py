@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import typer
 
-from dedup.causes import LINK
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
 from dedup.cli.printing import say, while_read
+from dedup.errors.cause import LINK
 
 
 class Done(NamedTuple):

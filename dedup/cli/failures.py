@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedup.causes import out_of_memory, spark_cause
 from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause
-from dedup.redaction import without_secrets
+from dedup.errors.cause import out_of_memory, spark_cause
+from dedup.errors.redaction import without_secrets
 
 OK = 0
 FAILED = 1

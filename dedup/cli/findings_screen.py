@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from dedup.checks.findings import Finding, Level, in_order
+from dedup.tools.check.findings import Finding, Level, in_order
 
 WIDTH = 80
 #: The badge of each level and its colour; all are padded to the longest.

@@ -47,7 +47,7 @@ def main() -> None:
 
 def _end_at_once(end: SystemExit) -> None:
     """Spare people the wait for a storage that was given up, which Python's own end would await."""
-    contact = sys.modules.get("dedup.catalog.contact")
+    contact = sys.modules.get("dedup.catalog.timeouts")
     if contact is not None and contact.is_waiting():
         sys.stdout.flush()
         sys.stderr.flush()

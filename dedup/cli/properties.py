@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dedup.errors import ConfigError
-from dedup.machine import home_path
+from dedup.spark.machine import home_path
 
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 

@@ -30,6 +30,7 @@ _ALIASES = {
 #: Of no one length; the longest there is, in days.
 _CALENDAR_DAYS = {"month": 31, "year": 366}
 _TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 #: Longer than any pair of timestamps that Spark can hold (years 1 to 9999).
 MAX_DURATION_MS = 10_000 * 366 * 86_400_000
 
@@ -158,3 +159,24 @@ def size(count: int | None) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("unreachable")
+
+
+def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
+    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``, or None if it is none.
+
+    Parameters
+    ----------
+    text : str or None
+    unit : str
+        What a bare number counts: ``"b"``, ``"m"``, ...
+
+    Examples
+    --------
+    >>> size_bytes("4g"), size_bytes("512", unit="m")
+    (4294967296, 536870912)
+    """
+    found = _SIZE.fullmatch(text) if text is not None else None
+    if found is None:
+        return None
+    letter = (found[2] or unit).lower()
+    return int(float(found[1]) * 1024 ** "bkmgtp".index(letter))

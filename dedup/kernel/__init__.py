@@ -1,7 +1,7 @@
 """The inner loops: hashing, filters, joins and sorts over columns of keys.
 
-Every function is there twice, in C (``dedup._native``) and in numpy, with the same answers bit
-for bit. ``PATH`` says which runs: ``"native-avx2"``, ``"native-scalar"`` or ``"numpy"``. The
+Every function exists twice, in C (``dedup.kernel._native``) and in numpy, with the same results bit
+for bit. ``PATH`` shows which runs: ``"native-avx2"``, ``"native-scalar"`` or ``"numpy"``. The
 environment variable ``DEDUP_KERNEL`` forces one: ``native``, ``scalar`` or ``numpy``.
 
 Arrays are one-dimensional, C-contiguous numpy arrays of exactly the dtype given; alignment does

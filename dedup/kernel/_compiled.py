@@ -1,4 +1,4 @@
-"""The kernel in C: allocates what ``dedup._native`` fills. All checks are in C."""
+"""The kernel in C: allocates what ``dedup.kernel._native`` fills. All checks are in C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dedup import _native
+from dedup.kernel import _native
 from dedup.kernel._types import I64, U8, U32, U64
 
 

@@ -16,7 +16,7 @@ _MIN_ENTRY_BYTES = 11
 def _available() -> bool:
     if kernel.PATH == "numpy":
         return False
-    from dedup import _native
+    from dedup.kernel import _native
 
     # An extension that was built before them serves for all else.
     return hasattr(_native, "table_checksum")
@@ -26,7 +26,7 @@ def _available() -> bool:
 AVAILABLE = _available()
 
 if AVAILABLE:
-    from dedup import _native
+    from dedup.kernel import _native
 
 
 @dataclass(frozen=True, slots=True, eq=False)

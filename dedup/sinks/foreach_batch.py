@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError
-from dedup.sinks.shared_options import located
+from dedup.sinks.options import located
 from dedup.sinks.work import Answer, SinkWork, new_batch
 from dedup.spark.driver.checkpoint_log import read_progress
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.errors import ConfigError
 from dedup.sinks.foreach_batch import NamedSink, same_name
-from dedup.sinks.shared_options import located
+from dedup.sinks.options import located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
-from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
 from dedup.core.admission import Conflicts, NullIds, NullTimestamps, goes_on
 from dedup.core.arrival import Verdict

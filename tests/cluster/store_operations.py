@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from dedup.catalog.accepted_loss import read_accepted_loss
+from dedup.catalog.backup import check_backup, read_adopted, read_backup, write_adopted
+from dedup.catalog.backup import write_backup as put_backup
 from dedup.catalog.certificate import load_certificate
-from dedup.catalog.fit import create_or_check
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.layout import segment_name, shard_path
-from dedup.catalog.repair.accepted_loss import read_accepted_loss
-from dedup.catalog.repair.backup import check_backup, read_adopted, read_backup, write_adopted
-from dedup.catalog.repair.backup import write_backup as put_backup
-from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
+from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
 from dedup.core.clocks import Clocks
@@ -29,6 +29,7 @@ from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
+from dedup.tools.repair.segment_check import accept_loss, verify_segment
 from tests.support.catalog import QUERY, Bench, Content, certificate, fixed, knows, write
 
 MADE = fixed(300)

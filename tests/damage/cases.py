@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from dedup.catalog.accepted_loss import read_accepted_loss
+from dedup.catalog.backup import read_adopted, read_backup
+from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
-from dedup.catalog.fit import Accepted
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.layout import shard_path
-from dedup.catalog.repair.accepted_loss import read_accepted_loss
-from dedup.catalog.repair.backup import read_adopted, read_backup
 from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState

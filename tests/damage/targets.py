@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
+from dedup.catalog.accepted_loss import AcceptedLoss
+from dedup.catalog.backup import check_backup
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.gc.pending_lists import check_pending_list
 from dedup.catalog.gc.runs import check_lineage
-from dedup.catalog.repair.accepted_loss import AcceptedLoss
-from dedup.catalog.repair.backup import check_backup
 from dedup.catalog.segment_file import SegmentMeta
 from dedup.core import state_row
 from dedup.core.clocks import Observed

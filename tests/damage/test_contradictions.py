@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from dedup.catalog.backup import read_adopted
 from dedup.catalog.layout import shard_path
-from dedup.catalog.repair.backup import read_adopted
 from dedup.core import state_row
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, StateError

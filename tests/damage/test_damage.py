@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.repair.adopt import adopt
-from dedup.catalog.repair.backup import read_adopted
+from dedup.catalog.backup import read_adopted
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError
+from dedup.tools.repair.adopt import adopt
 from tests.damage.cases import (
     Case,
     cached_sidecar_case,

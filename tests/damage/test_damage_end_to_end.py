@@ -25,7 +25,7 @@ from dedup.catalog.layout import parse
 from dedup.cli.failures import explain
 from dedup.core.metrics import check_together
 from dedup.errors import CatalogError, DedupError, StateError
-from dedup.monitor.health import Status
+from dedup.tools.watch.health import Status
 from tests.damage.harm import Harm, some
 from tests.damage.judge import Outcomes
 from tests.spark import conftest as spark_conftest

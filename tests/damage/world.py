@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from dedup import kernel
+from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.fit import create_or_check
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.runs import mark_through, write_lineage
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.repair.backup import write_adopted, write_backup
-from dedup.catalog.repair.inspect import accept_loss
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
@@ -33,6 +32,7 @@ from dedup.core.sharding import derive_keys
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING
+from dedup.tools.repair.segment_check import accept_loss
 from tests.support.catalog import Content, DirectoryFileSystem, certificate
 
 QUERY, OTHER_QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "0d4a1185-0000-4d01-b42d-00cf4fc964ff"

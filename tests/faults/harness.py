@@ -3,7 +3,7 @@
     python -m tests.faults.harness --kills 1000 --seed 1
 
 A campaign is one query over seeded input, with a state store and a catalog of its own: faults are
-armed at named points (`dedup.faults`), and processes are killed at random times besides. It ends
+armed at named points, and processes are killed at random times besides. It ends
 when all input is done; then every record is compared. A seed gives the same faults again.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup import faults
+from dedup.errors import faults
 from dedup.sinks.batch_folders import published_batches
 from tests.faults.campaigns import Campaign, campaigns, numbered_campaigns
 from tests.faults.fleet import CASES, EXPIRE_S, fleet, judge_numbered

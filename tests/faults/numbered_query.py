@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dedup
-from dedup import dedup_by_sequence, faults
-from dedup.sinks.staged import SparkRows, StagedFiles
+from dedup import dedup_by_sequence
+from dedup.errors import faults
+from dedup.sinks.folder_sink import SparkRows, StagedFiles
 from tests.faults.fleet import EXPIRE_S, FLEET_SCHEMA
 from tests.support.spark_query import forget_commits
 

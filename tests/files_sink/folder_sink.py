@@ -12,9 +12,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.files.sink.files_options import files_options
-from dedup.files.sink.files_ready import ready
-from dedup.files.sink.files_work import FilesWork
+from dedup.sinks.files.options import files_options
+from dedup.sinks.files.ready import ready
+from dedup.sinks.files.work import FilesWork
 from dedup.sinks.work import Answer, new_batch
 
 QUERY = "11111111-2222-3333-4444-555555555555"

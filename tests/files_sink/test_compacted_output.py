@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup import tools
-from dedup.files import published_files
-from dedup.sinks.staged import SparkRows, StagedFiles
+from dedup import published_files, tools
+from dedup.sinks.folder_sink import SparkRows, StagedFiles
 from tests.files_sink.folder_sink import FolderSink, once, seen_locally
 
 

@@ -12,11 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
-from dedup import dedup_by_id, faults, split
-from dedup.errors import ConfigError, DataError, cause
-from dedup.files import files_sink
-from dedup.files.sink.files_options import files_options
+from dedup import dedup_by_id, files_sink, split
+from dedup.errors import ConfigError, DataError, cause, faults
 from dedup.sinks.batch_folders import published_batches
+from dedup.sinks.files.options import files_options
 from tests.files_sink.files_query import FilesQuery
 from tests.files_sink.folder_sink import once, seen
 from tests.support.object_store import ObjectStore
@@ -160,7 +159,7 @@ def test_a_value_that_text_cannot_hold_stops_the_query(spark: SparkSession, tmp_
 
 
 def test_the_page(spark: SparkSession, tmp_path: Path) -> None:
-    page = Path(dedup.files.__file__).with_name("sink") / "README.md"
+    page = Path(dedup.__file__).with_name("sinks") / "files/README.md"
     snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert len(snippets) == 2
     query = FilesQuery(spark, "unused", tmp_path)

@@ -14,19 +14,18 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
-from dedup import faults
+from dedup import published_files
 from dedup.catalog import localfile
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError
-from dedup.files import output_files, published_files, slice_files
-from dedup.files.sink import output_root, outputs
-from dedup.files.sink.files_options import FilesOptions, files_options
-from dedup.files.sink.files_work import FilesSink
-from dedup.files.sink.outputs import output_of
-from dedup.files.sink.plans import BatchPlan, BatchPlans
+from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError, faults
 from dedup.sinks import batch_folders
 from dedup.sinks.batch_folders import published_batches
+from dedup.sinks.files import output_files, output_root, outputs, slice_files
+from dedup.sinks.files.options import FilesOptions, files_options
+from dedup.sinks.files.outputs import output_of
+from dedup.sinks.files.plans import BatchPlan, BatchPlans
+from dedup.sinks.files.work import FilesSink
 from tests.files_sink.folder_sink import FolderSink, batch_of, once
 from tests.support.object_store import ObjectStore
 from tests.support.small_disk import DISK_BYTES, small_disk

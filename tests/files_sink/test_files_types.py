@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, DataError
-from dedup.files.csv_lines import csv_lines
-from dedup.files.json_lines import json_lines
-from dedup.files.sink.files_options import files_options
-from dedup.files.sink.files_ready import ready
+from dedup.sinks.files.csv_lines import csv_lines
+from dedup.sinks.files.json_lines import json_lines
+from dedup.sinks.files.options import files_options
+from dedup.sinks.files.ready import ready
 from dedup.sinks.work import new_batch
 
 UTC = dt.UTC

@@ -86,7 +86,7 @@ def test_a_micro_batch_that_is_decided_and_not_shown(
 
     output = "LocalOutput" if "://" not in sink.path else "StoreOutput"
     with monkeypatch.context() as patch:
-        patch.setattr(f"dedup.files.sink.outputs.{output}.carry_out", killed)
+        patch.setattr(f"dedup.sinks.files.outputs.{output}.carry_out", killed)
         with pytest.raises(KilledError):
             sink.work.complete(answers)
     found = tools.inspect_files(sink.path)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pyspark
 
-import dedup.kafka
+import dedup
 from tests.support.jars import alone, maven_jars
 from tests.support.waiting import wait_until
 
 #: What users are told to take.
-CONNECTOR = dedup.kafka.packages()
+CONNECTOR = dedup.kafka_packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
 _START_TIMEOUT_S = 60.0
 _UP = "Kafka Server started"
@@ -34,7 +34,7 @@ def fetch_jars() -> Path:
 
 def connector_jars() -> str:
     """The connector's jars as ``spark.jars`` takes them."""
-    return dedup.kafka.connector_jars(fetch_jars())
+    return dedup.kafka_jars(fetch_jars())
 
 
 def _file(coordinates: str) -> str:

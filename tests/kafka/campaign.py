@@ -3,7 +3,7 @@
     python -m tests.kafka.campaign --kills 300 --seed 1
 
 A round is one query into a topic of its own. It is started over some micro-batches, with faults
-armed at named points (`dedup.faults`), a process killed or frozen, the broker killed, or a commit
+armed at named points, a process killed or frozen, the broker killed, or a commit
 lost, cut off or late; it is started again until they are done, and then over the next ones, with
 another number of tasks. A reader of committed records watches all the time. At the end of the round
 each fault must have fired, and each record must be there once.
@@ -26,7 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup import faults
+from dedup.errors import faults
 from tests.faults.subject import stands_still
 from tests.kafka import campaign_results
 from tests.kafka.broker import Broker, connector_jars, free_port

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup.kafka.connector import has_connector
+from dedup.sources.kafka.connector import has_connector
 from tests.kafka.broker import Broker, connector_jars, fetch_jars, free_port
 from tests.kafka.proxy import Proxy
 from tests.kafka.sink_query import PRELOAD, SinkQuery

@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from dedup.kafka.clients import is_passing
+from dedup.sources.kafka.clients import is_passing
 
 _TIMEOUT_S = 30.0
 #: Settings of clients that find a broker as soon as it is back.

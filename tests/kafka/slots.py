@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.kafka.client_options import client_settings
-from dedup.kafka.preflight import check_sink
-from dedup.kafka.sink.driver import complete
-from dedup.kafka.sink.record_shape import record_shape
-from dedup.kafka.sink.sink_options import SinkOptions, sink_options
-from dedup.kafka.sink.sink_task import SinkTask
-from dedup.kafka.sink.transactions import KafkaSlot, forget_producers
+from dedup.sinks.kafka.options import SinkOptions, sink_options
+from dedup.sinks.kafka.preflight import check_sink
+from dedup.sinks.kafka.record_shape import record_shape
+from dedup.sinks.kafka.slots import KafkaSlot, forget_producers
+from dedup.sinks.kafka.task import SinkTask
+from dedup.sinks.kafka.work import complete
 from dedup.sinks.work import Answer, new_batch
+from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.records import make_topic, read_topic
 
 QUERY = "11111111-2222-3333-4444-555555555555"

@@ -9,11 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import check_query, dedup_by_id, dedup_by_sequence, record_id
-from dedup.checks.findings import Finding
+from dedup import check_query, dedup_by_id, dedup_by_sequence, kafka_records, record_id
 from dedup.errors import ConfigError
-from dedup.kafka import kafka_records
-from dedup.spark.driver import kafka_topics
+from dedup.tools.check import kafka_topics
+from dedup.tools.check.findings import Finding
 from tests.kafka.records import make_topic
 
 _DAY_MS = 86_400_000

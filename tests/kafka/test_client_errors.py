@@ -19,11 +19,11 @@ from confluent_kafka.admin import (
 )
 
 from dedup.errors import ConfigError, DataError, DedupError
-from dedup.kafka.sink.client_errors import final, is_fenced
-from dedup.kafka.sink.record_shape import record_shape
-from dedup.kafka.sink.sink_options import sink_options
-from dedup.kafka.sink.sink_task import SinkTask
-from dedup.kafka.sink.transactions import forget_producers
+from dedup.sinks.kafka.client_errors import final, is_fenced
+from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.kafka.record_shape import record_shape
+from dedup.sinks.kafka.slots import forget_producers
+from dedup.sinks.kafka.task import SinkTask
 from dedup.sinks.work import new_batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, make_topic

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import dedup.kafka
+import dedup
 from dedup.errors import ConfigError
-from dedup.kafka import connector
+from dedup.sources.kafka import connector
 from tests.kafka.broker import CONNECTOR, connector_jars, fetch_jars
 from tests.kafka.records import make_topic, send
 from tests.support.processes import run_python
@@ -17,16 +17,16 @@ from tests.support.processes import run_python
 _PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession
-from dedup.kafka import add_connector, packages
-from dedup.kafka.connector import has_connector
+from dedup import add_kafka_connector, kafka_packages
+from dedup.sources.kafka.connector import has_connector
 
 address, topic, ivy, checkpoint = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.jars.ivy", ivy).getOrCreate()
 before = has_connector(spark)
-add_connector(spark)
+add_kafka_connector(spark)
 jars = len(spark.sql("LIST JARS").collect())
-add_connector(spark)
+add_kafka_connector(spark)
 options = {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
 stream = spark.readStream.format("kafka").options(**options).load()
 query = (
@@ -40,7 +40,7 @@ print(json.dumps({
     "jars": jars,
     "again": len(spark.sql("LIST JARS").collect()),
     "seen": sorted(row.value for row in spark.table("seen").collect()),
-    "packages": packages(spark),
+    "packages": kafka_packages(spark),
 }))
 """
 
@@ -60,26 +60,26 @@ def test_the_connector_is_added_to_a_session_once(broker: str, tmp_path: Path) -
 def test_jars_are_fetched_once_for_sessions_to_come(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [Path(file) for file in dedup.kafka.connector_jars(tmp_path).split(",")]
+    found = [Path(file) for file in dedup.kafka_jars(tmp_path).split(",")]
     assert [file.name for file in found] == [Path(f).name for f in connector_jars().split(",")]
     assert all(zipfile.is_zipfile(file) for file in found)
     assert sorted(tmp_path.iterdir()) == sorted(found)
     monkeypatch.setattr(connector, "_fetch", None)
-    dedup.kafka.connector_jars(tmp_path)
+    dedup.kafka_jars(tmp_path)
 
 
 def test_a_jar_that_is_nowhere_is_named(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none = ("org.apache.kafka:kafka-clients:0.0.0",)
-    monkeypatch.setattr(connector, "packages", lambda: none)
+    monkeypatch.setattr(connector, "kafka_packages", lambda: none)
     with pytest.raises(ConfigError, match=r"kafka-clients;0\.0\.0: not found"):
-        dedup.kafka.connector_jars(tmp_path)
+        dedup.kafka_jars(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_tests_use_what_users_are_told_to_take(broker: str) -> None:
-    assert dedup.kafka.packages() == CONNECTOR
+    assert dedup.kafka_packages() == CONNECTOR
     files = connector_jars().split(",")
     assert len(files) == len(CONNECTOR)
     assert all(Path(file).exists() for file in files)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import DataError
-from dedup.kafka.sink.record_shape import record_shape
-from dedup.kafka.sink.sink_options import sink_options
-from dedup.kafka.sink.sink_task import SinkTask
+from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.kafka.record_shape import record_shape
+from dedup.sinks.kafka.task import SinkTask
 from dedup.sinks.work import new_batch
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.slots import QUERY

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 
 from dedup import tools
 from dedup.errors import ConfigError
-from dedup.kafka.sink.sink_options import SinkOptions
-from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
+from dedup.sinks.kafka.options import SinkOptions
+from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.protocol import Batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import SOON, make_topic

@@ -59,8 +59,8 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
     send(broker, "sales", [(None, line) for line in lines])
     send(broker, "sales", [{"value": b"{broken", "partition": 1}])
     [readme] = [part for part in snippets(PACKAGE.parent / "README.md") if "localhost" in part]
-    sink = "".join(snippets(PACKAGE / "kafka" / "sink" / "README.md"))
-    source = "".join(snippets(PACKAGE / "kafka" / "source" / "README.md")) + _UNTIL_SEEN
+    sink = "".join(snippets(PACKAGE / "sinks/kafka/README.md"))
+    source = "".join(snippets(PACKAGE / "sources/kafka/README.md")) + _UNTIL_SEEN
     # A topic and folders of its own.
     pages = _BEFORE + readme + _BETWEEN + sink + _AFTER
     program = pages + _NEXT_PAGE + source.replace("orders", "sales")
@@ -71,7 +71,7 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
             ("localhost:9092", broker),
             ("http://localhost:8081", registry.url),
             # What it would fetch is there.
-            ("connector_jars())", f"{connector_jars()!r})"),
+            ("kafka_jars())", f"{connector_jars()!r})"),
         ]:
             assert given in program
             program = program.replace(given, real)

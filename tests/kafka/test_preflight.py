@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
 )
 
 from dedup.errors import ConfigError
-from dedup.kafka.client_options import ClientSettings, client_settings
-from dedup.kafka.preflight import MARKER_PARTITIONS, MARKER_SETTINGS, check_sink
+from dedup.sinks.kafka.preflight import MARKER_PARTITIONS, MARKER_SETTINGS, check_sink
+from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from tests.kafka.broker import Broker, free_port
 from tests.kafka.proxy import Proxy
 from tests.kafka.records import admin, make_topic, partitions_of
@@ -61,7 +61,7 @@ def test_facts_are_the_brokers_and_the_markers_get_a_topic(broker: str) -> None:
 
 
 def test_the_markers_topic_is_compacted_and_never_deleted_from(broker: str) -> None:
-    from dedup.kafka.cluster import Cluster
+    from dedup.sources.kafka.cluster import Cluster
 
     check_sink(settings(broker), [], "settings-markers")
     config = Cluster(settings(broker)).topic_settings("settings-markers")

@@ -15,8 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr, lit
 
+from dedup import kafka_sink
 from dedup.errors import SinkError, cause
-from dedup.kafka import kafka_sink
 from tests.kafka.broker import fetch_jars
 from tests.kafka.records import contents, delete_topic, make_topic, read_topic
 from tests.kafka.sink_query import SinkQuery

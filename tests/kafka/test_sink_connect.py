@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 import dedup
 from dedup.errors import cause
-from dedup.kafka import kafka_sink
+from dedup import kafka_sink
 
 servers, folder = sys.argv[1:]
 spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")

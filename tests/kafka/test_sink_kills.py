@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from dedup import faults
-from dedup.errors import cause
+from dedup.errors import cause, faults
 from tests.kafka.campaign_plan import MANIFEST, STAGE, TASK
 from tests.kafka.records import contents, read_topic
 from tests.kafka.sink_query import SinkQuery

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import SinkError
-from dedup.kafka.client_options import client_settings
-from dedup.kafka.preflight import check_sink
-from dedup.kafka.sink.sink_options import SinkOptions, sink_options
-from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
+from dedup.sinks.kafka.options import SinkOptions, sink_options
+from dedup.sinks.kafka.preflight import check_sink
+from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.broker import Broker
 from tests.kafka.proxy import Api, Harm, Proxy, commits, of
 from tests.kafka.records import admin, count_aborted, end_offsets, make_topic, read_topic

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dedup.kafka.sink import transactions
-from dedup.kafka.sink.driver import KafkaSink
-from dedup.kafka.sink.sink_options import SinkOptions
-from dedup.kafka.sink.staging import Staging
-from dedup.kafka.sink.transactions import KafkaSlot
 from dedup.sinks.content import Content
+from dedup.sinks.kafka import slots as transactions
+from dedup.sinks.kafka.options import SinkOptions
+from dedup.sinks.kafka.slots import KafkaSlot
+from dedup.sinks.kafka.staging import Staging
+from dedup.sinks.kafka.work import KafkaSink
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import Batch, Fenced
 from tests.kafka.records import make_topic

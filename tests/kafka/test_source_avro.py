@@ -15,9 +15,7 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup import faults
-from dedup.errors import DataError, SourceError
-from dedup.kafka import (
+from dedup import (
     Avro,
     ConfluentAvro,
     Field,
@@ -27,6 +25,7 @@ from dedup.kafka import (
     poison_counts,
     quarantined_records,
 )
+from dedup.errors import DataError, SourceError, faults
 from tests.kafka.records import make_topic, send
 from tests.kafka.source_query import failure, run, start, written
 from tests.support.schema_registry import SchemaRegistry, running_registry

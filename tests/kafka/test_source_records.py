@@ -14,17 +14,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
-from dedup import dedup_by_id
-from dedup.errors import ConfigError, DataError
-from dedup.kafka import (
+from dedup import (
     Field,
     FromGroup,
     Header,
     Json,
+    dedup_by_id,
     kafka_records,
     poison_counts,
     quarantined_records,
 )
+from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.strict_json import NOT_STRICT
 from tests.kafka.records import make_topic, partitions_of, read_topic, send
 from tests.kafka.source_query import failure, replay, roll_back, run, start, written

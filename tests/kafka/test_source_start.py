@@ -18,10 +18,17 @@ from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import BatchMetrics, DedupListener, dedup_by_id
+from dedup import (
+    BatchMetrics,
+    DedupListener,
+    FromGroup,
+    FromOffsets,
+    OffsetsToGroup,
+    dedup_by_id,
+    kafka_records,
+)
 from dedup.errors import ConfigError, DedupWarning, SourceError, StateError
-from dedup.kafka import FromGroup, FromOffsets, OffsetsToGroup, kafka_records
-from dedup.kafka.source.topic_ids import FILE
+from dedup.sources.kafka.topic_ids import FILE
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, delete_topic, make_topic, partitions_of, send
 from tests.kafka.source_query import offsets, run, start, written

@@ -3,7 +3,7 @@
     python -m tests.lakehouse.campaign --kills 300 --seed 1
 
 Processes do the work of tasks and of drivers. They are killed or frozen at named points
-(`dedup.faults`), commits lose their answer, two drivers of a query commit at the same time, other
+, commits lose their answer, two drivers of a query commit at the same time, other
 writers append in between, tables are compacted and their history expires, and micro-batches run
 again after they were committed, also by another number of tasks. Frozen drivers go on once others
 are further. In the end each armed fault must have fired, and every row be there once.
@@ -26,11 +26,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # before `dedup.faults` looks for it
+if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-lakehouse-faults-")
 
-from dedup import faults
-from dedup.lakehouse.lake_options import DELTA
+from dedup.errors import faults
+from dedup.sinks.lakehouse.options import DELTA
 from tests.faults.subject import stands_still
 from tests.lakehouse.lakes import FORMATS, Lake, Sink
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dedup import faults
-from dedup.lakehouse.lake_function import ready
-from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
-from dedup.lakehouse.lake_work import LakeWork
+from dedup.errors import faults
+from dedup.sinks.lakehouse.function import ready
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
+from dedup.sinks.lakehouse.work import LakeWork
 from dedup.sinks.work import Answer, new_batch
 
 QUERY = "11111111-2222-3333-4444-555555555555"

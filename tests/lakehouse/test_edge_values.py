@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import DataError
-from dedup.lakehouse.lake_options import DELTA
+from dedup.sinks.lakehouse.options import DELTA
 from tests.lakehouse.lakes import Lake, Sink
 from tests.support.edge_values import ALL, TEXTS, Edge, batch_of, told
 
@@ -58,7 +58,7 @@ def divided(lake: Lake) -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import IdentityTransform
 
-    from dedup.lakehouse.iceberg_schema import schema_of
+    from dedup.sinks.lakehouse.iceberg_schema import schema_of
 
     catalog = load_catalog("default", **lake.catalog)
     catalog.create_namespace("shop")

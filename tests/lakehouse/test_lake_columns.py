@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.errors import ConfigError, DataError, DedupError
-from dedup.lakehouse.delta_schema import stats_of
-from dedup.lakehouse.lake_function import ready
-from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
-from dedup.lakehouse.spark_types import spark_type
+from dedup.sinks.lakehouse.delta_schema import stats_of
+from dedup.sinks.lakehouse.function import ready
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
+from dedup.sinks.lakehouse.spark_types import spark_type
 from dedup.sinks.work import new_batch
 from tests.lakehouse.lakes import QUERY, Lake, Sink
 
@@ -127,7 +127,7 @@ def test_a_table_that_is_divided_by_such_a_date(lake: Lake, tmp_path: Path) -> N
         from pyiceberg.partitioning import PartitionField, PartitionSpec
         from pyiceberg.transforms import IdentityTransform
 
-        from dedup.lakehouse.iceberg_schema import schema_of
+        from dedup.sinks.lakehouse.iceberg_schema import schema_of
 
         catalog = load_catalog("default", **lake.catalog)
         catalog.create_namespace("shop")
@@ -219,7 +219,7 @@ def divided(lake: Lake) -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransform
 
-    from dedup.lakehouse.iceberg_schema import schema_of
+    from dedup.sinks.lakehouse.iceberg_schema import schema_of
 
     catalog = load_catalog("default", **lake.catalog)
     catalog.create_namespace("shop")
@@ -313,8 +313,8 @@ def test_statistics_count_rows_and_nulls() -> None:
 def test_a_whole_result_is_not_added_again_and_again(lake: Lake) -> None:
     from pyspark.sql.types import StructType
 
-    from dedup.files.sink.files_format import FilesSinkSource
-    from dedup.lakehouse.lake_formats import DeltaSinkSource, IcebergSinkSource
+    from dedup.sinks.files.format import FilesSinkSource
+    from dedup.sinks.lakehouse.format import DeltaSinkSource, IcebergSinkSource
 
     for source in (FilesSinkSource, DeltaSinkSource, IcebergSinkSource):
         with pytest.raises(ConfigError, match=r"outputMode\('complete'\) gives the whole result"):
@@ -389,7 +389,7 @@ def test_tables_of_iceberg_are_refused(
         Sink(lake, tmp_path / "checkpoint")
     with table.transaction() as transaction:
         transaction.set_properties({"write.format.default": "parquet"})
-    monkeypatch.setattr("dedup.lakehouse.iceberg_table._NEWEST_FORMAT", 1)
+    monkeypatch.setattr("dedup.sinks.lakehouse.iceberg_table._NEWEST_FORMAT", 1)
     with pytest.raises(ConfigError, match="has format 2, and this sink writes up to 1"):
         Sink(lake, tmp_path / "checkpoint")
 
@@ -397,7 +397,7 @@ def test_tables_of_iceberg_are_refused(
 def test_large_slices_become_several_files(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedup.lakehouse.lake_work.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("dedup.sinks.lakehouse.work.CHUNK_BYTES", 1000)
     sink = Sink(lake, tmp_path / "checkpoint", [("n", "bigint")])
     rows = [pa.RecordBatch.from_pydict({"n": range(100 * n, 100 * n + 100)}) for n in range(5)]
     batch = new_batch(QUERY, sink.work.name, "run1", 0)

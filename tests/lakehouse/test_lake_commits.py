@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
-from dedup.lakehouse.lake_options import DELTA, ICEBERG
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from tests.lakehouse.lakes import NUMBERS, QUERY, Lake, Sink, at_point, numbers, once
 
 

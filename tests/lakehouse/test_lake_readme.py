@@ -9,7 +9,7 @@ from pathlib import Path
 import dedup
 from tests.support.processes import python
 
-PAGE = Path(dedup.__file__).parent / "lakehouse" / "README.md"
+PAGE = Path(dedup.__file__).parent / "sinks/lakehouse/README.md"
 _BEFORE = """
 import os
 from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dedup.errors import SinkError
-from dedup.lakehouse.lake_options import DELTA, ICEBERG
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from tests.lakehouse.lakes import Lake, Sink, at_point, once
 from tests.support.object_store import BUCKET, REGION, ObjectStore, running_store
 

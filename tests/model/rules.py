@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
-from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged, StateError
+from dedup.tools.repair.vacuum import carry_out, plan_vacuum
 from tests.model.checkpoint import Checkpoint
 from tests.model.crash import Crash, MortalRoot
 from tests.model.items import SOURCES, Item

@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from dedup.catalog.gc import housekeeping
-from dedup.catalog.gc.vacuum import plan_vacuum
 from dedup.catalog.root import Root
 from dedup.core import upkeep
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError
+from dedup.tools.repair.vacuum import plan_vacuum
 from tests.model.checkpoint import BIRTH, Checkpoint, Commit
 from tests.model.items import Item
 from tests.model.walk import FAST_FOLDER

@@ -21,6 +21,6 @@ def test_a_mutant_applies_and_is_python(mutant: Mutant) -> None:
 
 
 def test_a_mutant_whose_text_is_gone_says_so() -> None:
-    gone = Mutant("gone", "errors.py", (("no such text", ""),), ())
+    gone = Mutant("gone", "errors/__init__.py", (("no such text", ""),), ())
     with pytest.raises(DoesNotApply, match="holds 'no such text' 0 times"):
         gone.applied(PACKAGE)

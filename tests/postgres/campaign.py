@@ -20,11 +20,11 @@ from pathlib import Path
 
 import psycopg
 
-if __name__ == "__main__":  # before `dedup.faults` looks for it
+if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-postgres-faults-")
 
 from dedup.errors import SinkError
-from dedup.postgres.connections import forget_connections
+from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.work import Answer, new_batch
 from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server, own_server

@@ -41,8 +41,8 @@ def dsn(server: Server) -> Iterator[str]:
     """A database of the test's own."""
     import psycopg
 
-    from dedup.postgres.connections import forget_connections
-    from dedup.postgres.table_slots import forget_slots
+    from dedup.sinks.postgres.connections import forget_connections
+    from dedup.sinks.postgres.slots import forget_slots
 
     name = f"t{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as connection:

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from dedup.postgres.postgres_options import postgres_options
-from dedup.postgres.postgres_work import PostgresWork, ready
-from dedup.postgres.table_slots import forget_slots
+from dedup.sinks.postgres.options import postgres_options
+from dedup.sinks.postgres.slots import forget_slots
+from dedup.sinks.postgres.work import PostgresWork, ready
 from dedup.sinks.work import Answer, new_batch
 
 QUERY = "11111111-2222-3333-4444-555555555555"

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
-from dedup.postgres import copy_rows
-from dedup.postgres.column_types import column_type
-from dedup.postgres.connections import connected, forget_connections
-from dedup.postgres.postgres_format import PostgresSinkSource
-from dedup.postgres.postgres_options import postgres_options
-from dedup.postgres.postgres_work import ready
+from dedup.sinks.postgres import copy_rows
+from dedup.sinks.postgres.column_types import column_type
+from dedup.sinks.postgres.connections import connected, forget_connections
+from dedup.sinks.postgres.format import PostgresSinkSource
+from dedup.sinks.postgres.options import postgres_options
+from dedup.sinks.postgres.work import ready
 from tests.postgres.server import Server, free_port
 from tests.postgres.tables import Sink, batch_of, once, run, write
 

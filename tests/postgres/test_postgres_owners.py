@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dedup.postgres import connections
-from dedup.postgres.connections import connected, give_back, transaction
-from dedup.postgres.marker_table import MarkerTable
-from dedup.postgres.table_slots import PostgresSink
+from dedup.sinks.postgres import connections
+from dedup.sinks.postgres.connections import connected, give_back, transaction
+from dedup.sinks.postgres.markers import MarkerTable
+from dedup.sinks.postgres.slots import PostgresSink
 from dedup.sinks.protocol import Fenced, PublishedSlice
 from tests.postgres.tables import QUERY, Sink, once, run
 

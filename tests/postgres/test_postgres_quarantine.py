@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError
-from dedup.postgres import quarantine_table
-from dedup.postgres.connections import forget_connections
-from dedup.postgres.postgres_options import postgres_options
-from dedup.postgres.postgres_work import ready
+from dedup.sinks.postgres import quarantine as quarantine_table
+from dedup.sinks.postgres.connections import forget_connections
+from dedup.sinks.postgres.options import postgres_options
+from dedup.sinks.postgres.work import ready
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.tables import QUERY, Sink, batch_of, once, run
 

@@ -8,9 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup import dedup_by_id, faults
-from dedup.errors import ConfigError, cause
-from dedup.postgres import postgres_sink
+from dedup import dedup_by_id, postgres_sink
+from dedup.errors import ConfigError, cause, faults
 from tests.postgres.postgres_query import PostgresQuery
 from tests.postgres.tables import once, run
 

@@ -10,7 +10,7 @@ import dedup
 from tests.postgres.tables import run
 from tests.support.processes import python
 
-PAGE = Path(dedup.__file__).parent / "postgres" / "README.md"
+PAGE = Path(dedup.__file__).parent / "sinks/postgres/README.md"
 _BEFORE = """
 from pyspark.sql import SparkSession
 spark = (

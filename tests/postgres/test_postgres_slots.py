@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import SinkError
-from dedup.postgres.connections import forget_connections
+from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server

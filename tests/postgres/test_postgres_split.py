@@ -13,11 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id, split
+from dedup import dedup_by_id, postgres_sink, split
 from dedup.errors import ConfigError
-from dedup.postgres import postgres_sink
-from dedup.postgres.table_slots import forget_slots
 from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.postgres.slots import forget_slots
 from tests.postgres.tables import run
 from tests.support.file_query import FileQuery
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup import postgres_ddl
 from dedup.errors import ConfigError, DataError
-from dedup.postgres import create_table
-from dedup.postgres.column_types import _SCALARS, Unsuitable, column_type, encoding
+from dedup.sinks.postgres.column_types import _SCALARS, Unsuitable, column_type, encoding
 from tests.postgres.tables import run, write
 from tests.support.edge_values import ALL, Edge, batch_of, has_nul, told
 
@@ -215,8 +215,8 @@ def test_a_table_for_a_stream_takes_it(dsn: str, tmp_path: Path) -> None:
             T.StructField("many", T.ArrayType(T.LongType())),
         ]
     )
-    statement = create_table(schema, "rows", key=["id"])
-    assert create_table(schema, "rows", key="id") == statement
+    statement = postgres_ddl(schema, "rows", key=["id"])
+    assert postgres_ddl(schema, "rows", key="id") == statement
     assert '"id" text NOT NULL' in statement
     run(dsn, statement)
     rows = pa.RecordBatch.from_pydict(
@@ -231,9 +231,9 @@ def test_a_table_for_a_stream_takes_it(dsn: str, tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
     schema = T.StructType([T.StructField("m", T.MapType(T.StringType(), T.StringType()))])
     with pytest.raises(ConfigError, match="Column 'm' has no type in PostgreSQL: it is map"):
-        create_table(schema, "t")
+        postgres_ddl(schema, "t")
     with pytest.raises(ConfigError, match="key='x' is no column"):
-        create_table(schema, "t", key=["x"])
+        postgres_ddl(schema, "t", key=["x"])
     assert column_type("array<string>") == "text[]"
     for kind in ("void", "interval year", "array<time(6)>"):  # of which to_json takes none
         with pytest.raises(Unsuitable, match=r"; cast it$"):

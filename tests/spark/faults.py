@@ -29,8 +29,8 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
         from contextlib import ExitStack
         from unittest.mock import patch
 
-        from dedup.catalog.fit import create_or_check
-        from dedup.catalog.repair.backup import write_backup
+        from dedup.catalog.backup import write_backup
+        from dedup.catalog.compatibility import create_or_check
         from dedup.catalog.root import Root
         from dedup.spark.executor import group, task
         from dedup.spark.observations import Stopwatch

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run.input.bad_rows import BadRows
 from dedup.sinks.batch_folders import published_batches
-from dedup.sinks.staged import StagedFiles
+from dedup.sinks.folder_sink import StagedFiles
 from dedup.spark.driver.strict_json import NOT_STRICT
 from tests.support.cli_job import Job
 

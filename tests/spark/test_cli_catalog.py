@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import tools
-from dedup.catalog.repair.contents import Snapshot
-from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.catalog.work import snapshot
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
+from dedup.tools.repair.contents import Snapshot
+from dedup.tools.repair.inspection import open_root
 from tests.support.cli_job import FileDrop, Job
 from tests.support.cli_job import catalog_command as command
 

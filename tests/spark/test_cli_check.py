@@ -13,15 +13,14 @@ import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence
-from dedup.checks.findings import Finding, Level
+from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, files_sink
 from dedup.cli.app import app as main
 from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
 from dedup.errors import ConfigError
-from dedup.files import files_sink
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from dedup.spark.driver.stream_sources import stream_sources_of
+from dedup.tools.check.findings import Finding, Level
 from tests.support import state_stores
 from tests.support.cli_job import Job
 from tests.support.spark_query import Query, listening, trace

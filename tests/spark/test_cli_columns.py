@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from dedup.cli.failures import USAGE
 from dedup.cli.run.work import plan
-from dedup.sinks.staged import StagedFiles
+from dedup.sinks.folder_sink import StagedFiles
 from tests.support.cli_job import Job
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import CANNOT_TELL, USAGE
-from dedup.spark.driver.state_reader import read_snapshot
 from dedup.tools import explain
+from dedup.tools.repair.state_reader import read_snapshot
 from tests.support.small_state import query, tables
 from tests.support.spark_query import BASE
 

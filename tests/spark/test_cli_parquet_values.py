@@ -15,9 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id
+from dedup import dedup_by_id, dedup_parquet
 from dedup.errors import DataError
-from dedup.files import dedup_parquet
 from tests.support.cli_job import Job
 
 NANOS = pa.timestamp("ns")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from dedup.sinks.staged import StagedFiles
+from dedup.sinks.folder_sink import StagedFiles
 from tests.support.cli_job import Job
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "online-retail"

@@ -23,7 +23,7 @@ from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.watch.work import looker
 from dedup.sinks.batch_folders import published_batches
-from dedup.sinks.staged import StagedFiles
+from dedup.sinks.folder_sink import StagedFiles
 from tests.support.cli_job import Job
 
 

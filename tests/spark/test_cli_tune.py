@@ -15,17 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dedup.catalog.repair.inspection import open_root
-from dedup.checks.facts import SHARE_BYTES
 from dedup.cli.tune import sample_files as tune_sample
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools import read_checkpoint
-from dedup.tune import read_sample as reading
-from dedup.tune.demand import Demand, Sizing
-from dedup.tune.running import of_states
-from dedup.tune.sample import Sample, of_sample, without_future
+from dedup.tools.check.facts import SHARE_BYTES
+from dedup.tools.repair.inspection import open_root
+from dedup.tools.tuning import read_sample as reading
+from dedup.tools.tuning.demand import Demand, Sizing
+from dedup.tools.tuning.from_query import of_states
+from dedup.tools.tuning.sample import Sample, of_sample, without_future
 from tests.support.cli_job import FileDrop, Job
 from tests.support.processes import dedup
 

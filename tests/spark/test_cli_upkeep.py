@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 
 import dedup.spark.driver.build
 from dedup import tools
+from dedup.catalog.backup import read_adopted
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import segment_name, shard_path
-from dedup.catalog.repair.backup import read_adopted
 from dedup.catalog.root import Root
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
-from dedup.spark.driver.state_reader import read_snapshot
+from dedup.tools.repair.state_reader import read_snapshot
 from tests.support.cli_job import catalog_command as command
 from tests.support.small_state import HORIZON_S, query, tables
 from tests.support.spark_query import Query, Run

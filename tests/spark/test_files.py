@@ -22,8 +22,8 @@ from pyspark.sql import functions as fn
 from dedup.cli.failures import FAILED
 from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
-from dedup.files.parquet_input import ParquetInput
-from dedup.files.types import arrow_schema
+from dedup.sources.files.parquet_input import ParquetInput
+from dedup.sources.files.types import arrow_schema
 from tests.support.cli_job import FileDrop, Job
 
 COLUMNS = """
@@ -252,7 +252,7 @@ def test_bad_rows_are_set_aside_beside_rows_that_tasks_write(job: Job, tmp_path:
 def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dedup.files import query
+    from dedup.sinks.files import query
 
     monkeypatch.setattr(query, "SPLIT_BYTES", 4 << 10)
     table = pa.table({"id": [f"k{i % 3000}" for i in range(4000)], "n": list(range(4000))})

@@ -13,11 +13,10 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-import dedup.files
-from dedup import dedup_by_id
+import dedup
+from dedup import dedup_by_id, dedup_parquet
 from dedup.errors import ConfigError
-from dedup.files import dedup_parquet
-from dedup.files.task_files import TaskFiles
+from dedup.sinks.files.task_files import TaskFiles
 from tests.support.cli_job import FileDrop
 
 
@@ -148,7 +147,7 @@ def test_what_cannot_work_is_refused_before_the_start(
 def test_the_snippet_of_the_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(dedup.files.__file__).with_name("README.md").read_text()
+    page = Path(dedup.__file__).with_name("sinks").joinpath("files/PARQUET.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     spark.conf.set("spark.sql.shuffle.partitions", "2")

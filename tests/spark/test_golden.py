@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup.catalog.repair.inspect import verify_segment
 from dedup.catalog.root import Root
-from dedup.spark.driver.state_reader import read_snapshot
+from dedup.tools.repair.segment_check import verify_segment
+from dedup.tools.repair.state_reader import read_snapshot
 from tests.support.sequence_model import SequenceModel
 
 GOLDEN = Path(__file__).parents[1] / "golden"

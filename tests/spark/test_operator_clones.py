@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import dedup.spark.driver.build
 from dedup.catalog.layout import SEGMENT_SUFFIX, SIDECAR_SUFFIX, shard_path
 from dedup.catalog.root import Root
-from dedup.spark.driver.state_reader import read_snapshot
+from dedup.tools.repair.state_reader import read_snapshot
 from tests.spark.faults import POINTS, failing
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total

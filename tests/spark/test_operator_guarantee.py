@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dedup import check_query, dedup_by_id
-from dedup.checks.findings import Level
 from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.errors import ConfigError, DedupWarning
+from dedup.tools.check.findings import Level
 from tests.support.cli_job import Job
 from tests.support.small_state import query, tables, total
 from tests.support.spark_query import Run

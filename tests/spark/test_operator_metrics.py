@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from dedup import BatchMetrics, DedupListener, dedup_by_id
 from dedup.core.metrics import COUNTED, HELD, MAXIMA, STAGE_COLUMNS
 from dedup.errors import ConfigError
-from dedup.monitor.endpoint import Endpoint
-from dedup.monitor.health import Status
-from dedup.monitor.log_folder import read_logs
-from dedup.monitor.watched import Watched
 from dedup.spark.observations import from_progress
+from dedup.tools.watch.endpoint import Endpoint
+from dedup.tools.watch.health import Status
+from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.watched import Watched
 from tests.support.spark_query import Query, finish, listening
 from tests.support.waiting import wait_until
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
-from dedup.catalog.fit import Accepted
 from dedup.catalog.root import Root
 from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.clocks import NEVER_MS, Observed

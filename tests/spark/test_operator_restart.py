@@ -27,7 +27,7 @@ from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
 from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, ConfigError
-from dedup.spark.driver.state_reader import read_snapshot
+from dedup.tools.repair.state_reader import read_snapshot
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total

@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import dedup.record_id
+import dedup.sources.record_id
 from dedup import check_query, dedup_by_id, record_id
 from dedup.errors import ConfigError, DedupWarning
-from dedup.record_id.canonical import text_of
+from dedup.sources.record_id.canonical import text_of
 from tests.support.record_id_values import GOLDEN, GOLDEN_ID, SCHEMA, random_rows
 from tests.support.spark_query import SCHEMA as RECORDS
 from tests.support.spark_query import Query, finish
@@ -325,7 +325,7 @@ def test_a_random_id_and_one_of_the_clock_are_refused(stream: DataFrame, tmp_pat
     clocks = [(make, rf"is made of the current time \({name}\)") for make, name in CLOCKS]
     for make, message in (*random, *clocks):
         for given in (make(), ["id", make()], record_id.from_columns("id", make())):
-            with refused(f"id=.* {message}.*dedup.record_id") as caught:
+            with refused(f"id=.* {message}.*dedup.sources.record_id") as caught:
                 applied(stream, given, tmp_path)
             assert caught.value.remedy == "unstable-id"
 

@@ -15,19 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import dedup.spark
-from dedup import (
-    DedupListener,
-    check_query,
-    dedup_by_id,
-    dedup_by_sequence,
-    faults,
-    split,
-    time_from_id,
-)
+from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, split, time_from_id
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.errors import ConfigError, DataError, DedupError, cause
-from dedup.monitor.log_folder import read_logs
+from dedup.errors import ConfigError, DataError, DedupError, cause, faults
 from dedup.spark.driver import build
+from dedup.tools.watch.log_folder import read_logs
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel
 from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, numbered, run_of, told

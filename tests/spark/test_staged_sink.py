@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup.sinks.batch_folders import STAGING, published_batches
-from dedup.sinks.staged import SparkRows, StagedFiles
+from dedup.sinks.folder_sink import SparkRows, StagedFiles
 
 VERDICT = "dedup_verdict"
 GOES_ON = frozenset({"unique", "late"})

@@ -15,8 +15,8 @@ from dedup.core.sequence_metrics import (
     SEQUENCE_STAGES,
     SequenceMetrics,
 )
-from dedup.monitor.live_runs import Runs
-from dedup.monitor.prometheus import Exporter
+from dedup.tools.watch.live_runs import Runs
+from dedup.tools.watch.prometheus import Exporter
 
 QUERY, RUN = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "11111111-2222-4333-8444-555555555555"
 START_MS, HOUR_MS = 1_700_000_000_000, 3_600_000

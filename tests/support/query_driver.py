@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from dedup import kernel
+from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.fit import create_or_check
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore

@@ -1,7 +1,7 @@
 """Faults against a sink, again and again, from a seed, without a Spark: what campaigns share.
 
 Workers are processes that are kept and replaced, as Spark's are; one of them does the driver's
-part. They are killed or frozen at named points (`dedup.faults`), attempts of a task run twice or at
+part. They are killed or frozen at named points, attempts of a task run twice or at
 the same time, and frozen ones go on once their successor has won. A start of the query that fails
 is followed by another, with a run ID of its own; now and then Spark forgets that a micro-batch was
 committed. Half of the kills strike where fewest have struck so far. In the end each armed fault
@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from dedup import faults
+from dedup.errors import faults
 from dedup.sinks.work import Answer
 from tests.faults.subject import stands_still
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dedup.tune.candidates import Candidate
-from dedup.tune.costs import Costs
-from dedup.tune.demand import DAY_MS, Demand, Sizing
-from dedup.tune.trial import Trial
+from dedup.tools.tuning.candidates import Candidate
+from dedup.tools.tuning.costs import Costs
+from dedup.tools.tuning.demand import DAY_MS, Demand, Sizing
+from dedup.tools.tuning.trial import Trial
 
 COSTS = Costs(row_ns=60, filter_ns=5, read_ns=20_000, written_ns=300, state_ns=3)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-import dedup.monitor
+import dedup.tools.watch
 
-RULES = Path(dedup.monitor.__file__).with_name("alerts.yml")
+RULES = Path(dedup.tools.watch.__file__).with_name("alerts.yml")
 TESTS = Path(__file__).with_name("alert_rules_test.yml")
 
 

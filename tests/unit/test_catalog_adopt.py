@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.repair.adopt import adopt
-from dedup.catalog.repair.backup import read_adopted, read_backup
+from dedup.catalog.backup import read_adopted, read_backup
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.tools.repair.adopt import adopt
 from tests.support.query_driver import POLICY, QUERY, ROOMY, QueryDriver, give_up, records, run
 
 

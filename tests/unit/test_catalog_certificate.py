@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.definition import Definition
 from dedup.catalog.document import to_document
-from dedup.catalog.fit import create_or_check
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, payload_key, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError

@@ -13,10 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup import tools
-from dedup.catalog.gc import vacuum as cleaning
-from dedup.catalog.repair import inspect as files
-from dedup.catalog.repair.backup import read_backup
-from dedup.catalog.repair.contents import Snapshot
+from dedup.catalog.backup import read_backup
 from dedup.cli.app import app
 from dedup.cli.catalog import work as catalog_work
 from dedup.cli.catalog.screen import inspection_lines
@@ -27,9 +24,12 @@ from dedup.cli.run.run_options import RunOptions
 from dedup.core.duration import iso
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
-from dedup.machine import wall_clock_ms
 from dedup.spark.id_text import id_key
+from dedup.spark.machine import wall_clock_ms
 from dedup.tools import explain
+from dedup.tools.repair import segment_check as files
+from dedup.tools.repair import vacuum as cleaning
+from dedup.tools.repair.contents import Snapshot
 from tests.support.query_driver import DAY_MS, POLICY, QUERY, ROOMY, QueryDriver, records
 
 

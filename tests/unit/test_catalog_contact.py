@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog import contact
-from dedup.catalog.contact import is_waiting, reach
+from dedup.catalog import timeouts as contact
 from dedup.catalog.root import Root
+from dedup.catalog.timeouts import is_waiting, reach
 from dedup.errors import CatalogError
 
 
@@ -85,7 +85,7 @@ def test_a_second_ctrl_c_ends_a_program_that_waits(silent: tuple[socket.socket, 
     server, where = silent
     program = (
         "import atexit, ctypes, sys\n"
-        "from dedup.catalog.contact import reach\n"
+        "from dedup.catalog.timeouts import reach\n"
         "from dedup.catalog.root import Root\n"
         "root = Root(sys.argv[1])\n"
         "try:\n"

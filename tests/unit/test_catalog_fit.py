@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.compatibility import Accepted, check_fit, create_or_check
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.document import to_document
-from dedup.catalog.fit import Accepted, check_fit, create_or_check
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError
 from tests.support.catalog import QUERY, certificate

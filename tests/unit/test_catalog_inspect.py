@@ -9,12 +9,13 @@ import pytest
 
 from dedup.catalog import segment_file
 from dedup.catalog.blocks import encode_blocks
-from dedup.catalog.repair.inspect import accept_loss, list_catalog, verify_segment
+from dedup.catalog.listing import list_catalog
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
+from dedup.tools.repair.segment_check import accept_loss, verify_segment
 from tests.support.catalog import END_MS, QUERY, RUN, START_MS, Bench, fixed, flip, varied, write
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.fit import create_or_check
-from dedup.catalog.repair.others import Other, others_alike
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.root import Root
+from dedup.catalog.similar_queries import Other, others_alike
 from dedup.cli.watch.screen import screen
-from dedup.monitor.watched import Watched
 from dedup.spark.executor.task import warn_of_others
+from dedup.tools.watch.watched import Watched
 from tests.support.batch_metrics import batch
 from tests.support.catalog import certificate
 

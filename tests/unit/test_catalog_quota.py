@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.repair.inspect import list_catalog
+from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 from tests.support.catalog import Bench, answers_or_refuses, check_answers, fixed, write

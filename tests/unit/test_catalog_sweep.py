@@ -13,10 +13,8 @@ from dedup.catalog.gc.housekeeping import LOOK_STRIDE, ShardTask, housekeep
 from dedup.catalog.gc.pending_lists import write_pending_list
 from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.gc.sweep import find_stray
-from dedup.catalog.gc.vacuum import carry_out, plan_vacuum
 from dedup.catalog.layout import run_path, segment_name, shard_path
-from dedup.catalog.repair.contents import QueryMemory, Shard, segments_of
-from dedup.catalog.repair.inspect import list_catalog
+from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
@@ -24,6 +22,8 @@ from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.tools.repair.contents import QueryMemory, Shard, segments_of
+from dedup.tools.repair.vacuum import carry_out, plan_vacuum
 from tests.support.catalog import QUERY
 from tests.support.query_driver import DAY_MS, ROOMY, QueryDriver, give_up, run
 from tests.support.query_driver import POLICY as SEALING

@@ -385,7 +385,7 @@ def test_a_descriptor_may_be_zero(tmp_path: Path) -> None:
 
 def test_an_extension_built_before_tables_serves_for_the_rest() -> None:
     code = (
-        "from dedup import _native; del _native.table_checksum\n"
+        "from dedup.kernel import _native; del _native.table_checksum\n"
         "from dedup import kernel; from dedup.kernel import tables\n"
         "print(kernel.PATH != 'numpy', tables.AVAILABLE)"
     )

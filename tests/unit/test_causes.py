@@ -6,7 +6,6 @@ import traceback
 
 import pytest
 
-from dedup.causes import LINE_CHARS, cause_of, out_of_memory, own_error, unreadable_file
 from dedup.errors import (
     CatalogError,
     ConfigError,
@@ -18,6 +17,7 @@ from dedup.errors import (
     StateError,
     cause,
 )
+from dedup.errors.cause import LINE_CHARS, cause_of, out_of_memory, own_error, unreadable_file
 
 _FAILED = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_EXCEPTION] An "

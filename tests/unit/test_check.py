@@ -13,10 +13,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from dedup.catalog.fit import create_or_check
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.root import Root
-from dedup.checks.facts import FOREVER_MS, OTHER, Facts, retention
-from dedup.checks.findings import Finding, Level, Takes
 from dedup.cli.check import work as check_work
 from dedup.cli.check.command import check
 from dedup.cli.check.work import of_run
@@ -25,9 +23,12 @@ from dedup.cli.run.output_folder import Record
 from dedup.cli.run.run_options import RunOptions
 from dedup.core.sharding import slot_keys
 from dedup.errors import DedupError
-from dedup.kafka.sink.sink_options import sink_options
-from dedup.monitor.metrics_log import MetricsLog
+from dedup.sinks.kafka.options import sink_options
 from dedup.spark.driver.checkpoint_log import SINKS, read_checkpoint
+from dedup.spark.stream_source import OTHER
+from dedup.tools.check.facts import FOREVER_MS, Facts, retention
+from dedup.tools.check.findings import Finding, Level, Takes
+from dedup.tools.watch.metrics_log import MetricsLog
 from tests.support.batch_metrics import HOUR_MS, QUERY, batch, sequence_batch
 from tests.support.catalog import certificate
 

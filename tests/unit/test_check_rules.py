@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from dedup.checks.facts import (
-    FOREVER_MS,
-    Facts,
-    ProducerFacts,
-    Source,
-    cores_of,
-    size_bytes,
-    whole_number,
-)
-from dedup.checks.findings import Finding, Level, Takes
-from dedup.checks.rules import RULES, SEQUENCE_RULES, advise
+from dedup.core.duration import size_bytes
+from dedup.spark.stream_source import Source
+from dedup.tools.check.facts import FOREVER_MS, Facts, ProducerFacts, cores_of, whole_number
+from dedup.tools.check.findings import Finding, Level, Takes
+from dedup.tools.check.rules import RULES, SEQUENCE_RULES, advise
 
 BREAKS, COSTS, UNKNOWN, FINE = Level.BREAKS, Level.COSTS, Level.UNKNOWN, Level.FINE
 HOUR_MS, DAY_MS, MIB = 3_600_000, 86_400_000, 1 << 20

@@ -29,7 +29,7 @@ from dedup.cli.run.output_folder import (
 )
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError, DedupError
-from dedup.files.orc_times import columns_before_1970
+from dedup.sources.files.orc_times import columns_before_1970
 from dedup.spark.driver.file_log import FileLog
 
 

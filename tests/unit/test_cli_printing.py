@@ -24,8 +24,8 @@ from dedup.cli.progress import LiveLine, PlainLines
 from dedup.cli.terminal import Terminal
 from dedup.cli.watch.screen import screen, waiting
 from dedup.errors import DataError
-from dedup.monitor.metrics_log import MetricsLog
-from dedup.monitor.watched import Watched
+from dedup.tools.watch.metrics_log import MetricsLog
+from dedup.tools.watch.watched import Watched
 from tests.support.batch_metrics import QUERY, START_MS, batch
 
 #: ESC and BEL, a carriage return, DEL, C1, an override of writing direction, half a character.

@@ -12,12 +12,12 @@ import promql_parser
 import pytest
 import yaml
 
-import dedup.monitor
+import dedup.tools.watch
 from dedup.cli.remedies.work import read_page
 from dedup.core.forecast import SLOWEST_SOURCES
-from dedup.monitor.health import HISTORY, LEAST_EVIDENCE, NOTABLE_SHARE, WINDOW, Status
-from dedup.monitor.metrics_log import FILE_BYTES, FILES
-from dedup.monitor.series import (
+from dedup.tools.watch.health import HISTORY, LEAST_EVIDENCE, NOTABLE_SHARE, WINDOW, Status
+from dedup.tools.watch.metrics_log import FILE_BYTES, FILES
+from dedup.tools.watch.series import (
     CLOCK,
     EVIDENCE,
     FAMILIES,
@@ -31,7 +31,7 @@ from dedup.monitor.series import (
     STATUS,
 )
 
-FOLDER = Path(dedup.monitor.__file__).parent
+FOLDER = Path(dedup.tools.watch.__file__).parent
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
     **{

@@ -90,16 +90,11 @@ def test_links_of_the_page_lead_somewhere() -> None:
 
 
 #: The same roles in the folder of every command, and of every package.
-TWINS = {"command.py", "work.py", "screen.py", "__init__.py"}
-
-
-def test_no_two_modules_and_no_two_classes_share_a_name() -> None:
-    modules = list((ROOT / "dedup").rglob("*.py"))
+def test_no_two_classes_share_a_name() -> None:
     classes = [
         node.name
-        for path in modules
+        for path in (ROOT / "dedup").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     ]
-    names = Counter(path.name for path in modules if path.name not in TWINS) + Counter(classes)
-    assert [name for name, count in names.items() if count > 1] == []
+    assert [name for name, count in Counter(classes).items() if count > 1] == []

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.errors import ConfigError
-from dedup.monitor import endpoint as endpoint_module
-from dedup.monitor import prometheus as prometheus_module
-from dedup.monitor.endpoint import PATH, Endpoint
-from dedup.monitor.health import WINDOW, Status
-from dedup.monitor.prometheus import Exporter, serve
+from dedup.tools.watch import endpoint as endpoint_module
+from dedup.tools.watch import prometheus as prometheus_module
+from dedup.tools.watch.endpoint import PATH, Endpoint
+from dedup.tools.watch.health import WINDOW, Status
+from dedup.tools.watch.prometheus import Exporter, serve
 from tests.support.batch_metrics import (
     HOUR_MS,
     QUERY,

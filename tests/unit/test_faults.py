@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 import dedup
-from dedup import faults
+from dedup.errors import faults
 from tests.support.waiting import wait_until
 
-_VISIT = "import sys; from dedup import faults; faults.point(*sys.argv[1:]); print('went on')"
+_VISIT = (
+    "import sys; from dedup.errors import faults; faults.point(*sys.argv[1:]); print('went on')"
+)
 
 
 @pytest.fixture

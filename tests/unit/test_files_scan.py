@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
-from dedup.files.exact_values import NotExact, converted
-from dedup.files.folder_columns import folder_names
-from dedup.files.parquet_input import BATCH_ROWS, ParquetInput, Part
-from dedup.files.scan import Scan, Split
-from dedup.files.types import LeftToSpark, arrow_schema
+from dedup.sources.files.exact_values import NotExact, converted
+from dedup.sources.files.folder_columns import folder_names
+from dedup.sources.files.parquet_input import BATCH_ROWS, ParquetInput, Part
+from dedup.sources.files.scan import Scan, Split
+from dedup.sources.files.types import LeftToSpark, arrow_schema
 
 NOW = pa.scalar(7, pa.timestamp("us", "UTC"))
 

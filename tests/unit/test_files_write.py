@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.errors import DataError, DedupError
-from dedup.files import output_files
-from dedup.files.folder_columns import parted
-from dedup.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
-from dedup.files.slice_files import FileShape, staging_folder
-from dedup.files.task_files import TaskFiles
-from dedup.files.write import FileWriter
+from dedup.sinks.files import output_files
+from dedup.sinks.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
+from dedup.sinks.files.slice_files import FileShape, staging_folder
+from dedup.sinks.files.task_files import TaskFiles
+from dedup.sinks.files.write import FileWriter
+from dedup.sources.files.folder_columns import parted
 from tests.support.small_disk import small_disk
 
 N = pa.schema([("n", pa.int64())])

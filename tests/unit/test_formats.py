@@ -14,21 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dedup.catalog import accepted_loss
+from dedup.catalog import backup as backups
 from dedup.catalog import certificate as certificates
 from dedup.catalog import segment_file as segments
+from dedup.catalog.accepted_loss import accepted_loss_path, read_accepted_loss
+from dedup.catalog.backup import check_backup, read_adopted, read_backup
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc import pending_lists, runs
 from dedup.catalog.gc.pending_lists import check_pending_list, read_pending_list
 from dedup.catalog.gc.runs import check_lineage, list_runs, read_lineage
 from dedup.catalog.layout import certificate_path, run_path, segment_name, shard_path
-from dedup.catalog.repair import accepted_loss
-from dedup.catalog.repair import backup as backups
-from dedup.catalog.repair.accepted_loss import accepted_loss_path, read_accepted_loss
-from dedup.catalog.repair.adopt import adopt
-from dedup.catalog.repair.backup import check_backup, read_adopted, read_backup
-from dedup.catalog.repair.inspect import list_catalog, verify_segment
-from dedup.catalog.repair.objects import verify_objects
+from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.core import filter as filters
 from dedup.core.lineage import Run
@@ -37,6 +35,9 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
+from dedup.tools.repair.adopt import adopt
+from dedup.tools.repair.objects import verify_objects
+from dedup.tools.repair.segment_check import verify_segment
 from tests.support.catalog import QUERY, RUN, Bench, written
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dedup.errors import SinkError
-from dedup.kafka.sink.client_errors import client_log
-from dedup.kafka.sink.sink_options import sink_options
-from dedup.kafka.sink.transactions import KafkaSlot
+from dedup.sinks.kafka.client_errors import client_log
+from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.kafka.slots import KafkaSlot
 
 pytestmark = pytest.mark.usefixtures("kafka_library")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import dedup.kafka
+import dedup
 from dedup.errors import ConfigError, MissingExtraError
-from dedup.kafka.client_options import ClientSettings, check_transactional, client_settings
-from dedup.kafka.clients import (
+from dedup.sources.kafka.client_options import ClientSettings, check_transactional, client_settings
+from dedup.sources.kafka.clients import (
     check_known,
     confluent,
     connection,
@@ -19,7 +19,7 @@ from dedup.kafka.clients import (
     producer_config,
     transactional_config,
 )
-from dedup.kafka.java_names import RENAMED
+from dedup.sources.kafka.java_names import RENAMED
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password='
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -265,7 +265,7 @@ def test_a_missing_client_library_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_page_tells_of_every_name_that_is_called_otherwise() -> None:
-    page = (Path(dedup.kafka.__file__).parent / "README.md").read_text()
+    page = (Path(dedup.__file__).parent / "sources/kafka/OVERVIEW.md").read_text()
     names = ("max.request.size", "buffer.memory", "request.timeout.ms", "send.buffer.bytes")
     for name in (*names, "receive.buffer.bytes"):
         assert f"`{name}`" in page

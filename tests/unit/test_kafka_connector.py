@@ -8,9 +8,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-import dedup.kafka
+import dedup
 from dedup.errors import ConfigError
-from dedup.kafka.connector import JARS, packages
+from dedup.sources.kafka.connector import JARS, kafka_packages
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from dedup.kafka.connector import JARS, packages
     [("4.0.5", "4.0.0"), ("4.1.4", "4.1.3"), ("4.2.1", "4.2.0"), ("4.3.0.dev0", "4.2.0")],
 )
 def test_each_line_of_spark_has_its_own(spark: str, connector: str) -> None:
-    found = packages(spark)
+    found = kafka_packages(spark)
     assert found[0] == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
     assert [name.split(":")[1].partition("_")[0] for name in found] == [
         "spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10", "kafka-clients", "commons-pool2",
@@ -26,11 +26,11 @@ def test_each_line_of_spark_has_its_own(spark: str, connector: str) -> None:
 
 
 def test_the_default_is_the_installed_pyspark() -> None:
-    assert dedup.kafka.packages() == packages(pyspark.__version__)
+    assert dedup.kafka_packages() == kafka_packages(pyspark.__version__)
 
 
 def test_the_page_has_the_same_versions() -> None:
-    page = (Path(dedup.kafka.__file__).parent / "README.md").read_text()
+    page = (Path(dedup.__file__).parent / "sources/kafka/OVERVIEW.md").read_text()
     rows = [
         [cell.strip() for cell in line.strip("| ").split("|")]
         for line in page.splitlines()
@@ -45,4 +45,4 @@ def test_the_page_has_the_same_versions() -> None:
 @pytest.mark.parametrize("spark", ["3.5.9", "4.10.0", "5.0.0", "main"])
 def test_without_any_the_error_says_for_which_there_are(spark: str) -> None:
     with pytest.raises(ConfigError, match=f"for Spark {spark}; they are for {', '.join(JARS)}"):
-        packages(spark)
+        kafka_packages(spark)

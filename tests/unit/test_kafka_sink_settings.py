@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dedup import kafka_sink
 from dedup.errors import ConfigError, SinkError
-from dedup.kafka import kafka_sink
-from dedup.kafka.sink.sink_options import sink_options
-from dedup.kafka.sink.staging import Staging
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
+from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.kafka.staging import Staging
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.shared_options import located
+from dedup.sinks.options import located
 
 
 def function() -> SinkFunction:
@@ -136,7 +136,7 @@ def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:
 
 
 def test_a_function_that_chooses_partitions_is_known_again() -> None:
-    from dedup.kafka.sink.sink_options import partitioner_key
+    from dedup.sinks.kafka.options import partitioner_key
 
     def first(keys: pa.Array, values: pa.Array, count: int) -> np.ndarray:
         return np.zeros(len(keys), np.int64)

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError
-from dedup.kafka.source.avro_rows import AvroDecoder
-from dedup.kafka.source.avro_types import AvroSchema
-from dedup.kafka.source.parsed import CAUSE, FIELDS
+from dedup.sources.kafka.avro_rows import AvroDecoder
+from dedup.sources.kafka.avro_types import AvroSchema
+from dedup.sources.kafka.parsed import CAUSE, FIELDS
 from tests.support.values_page import Row, table
 
 

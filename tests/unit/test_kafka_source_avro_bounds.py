@@ -12,10 +12,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from dedup.kafka.source import avro_bounds
-from dedup.kafka.source.avro_bounds import MAX_DECIMAL_BYTES, MAX_DEPTH, MAX_EMPTY
-from dedup.kafka.source.avro_rows import AvroDecoder
-from dedup.kafka.source.parsed import CAUSE, FIELDS
+from dedup.sources.kafka import avro_bounds
+from dedup.sources.kafka.avro_bounds import MAX_DECIMAL_BYTES, MAX_DEPTH, MAX_EMPTY
+from dedup.sources.kafka.avro_rows import AvroDecoder
+from dedup.sources.kafka.parsed import CAUSE, FIELDS
 from tests.support.processes import python
 
 ID = {"name": "id", "type": "string"}

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 from dedup.errors import ConfigError, SourceError, StateError
-from dedup.kafka.source.background import Newest
-from dedup.kafka.source.poison import poison_counts
-from dedup.kafka.source.quarantine import Quarantine
-from dedup.kafka.source.read_offsets import end_offsets
-from dedup.kafka.source.start import matching
-from dedup.kafka.source.topic_ids import FILE, Checkpoint, merged, refuse_other_topics
-from dedup.kafka.source.topics import ReadTopic
+from dedup.sources.kafka.background import Newest
+from dedup.sources.kafka.poison import poison_counts
+from dedup.sources.kafka.quarantine import Quarantine
+from dedup.sources.kafka.read_offsets import end_offsets
+from dedup.sources.kafka.start import matching
+from dedup.sources.kafka.topic_ids import FILE, Checkpoint, merged, refuse_other_topics
+from dedup.sources.kafka.topics import ReadTopic
 
 
 def topic(name: str, topic_id: str) -> ReadTopic:

@@ -13,12 +13,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from dedup import ConfluentAvro, Registry
 from dedup.errors import ConfigError, SourceError
-from dedup.kafka import ConfluentAvro, Registry
-from dedup.kafka.source import avro_rows
-from dedup.kafka.source import registry as registry_module
-from dedup.kafka.source.avro_rows import AvroDecoder
-from dedup.kafka.source.parsed import CAUSE, FIELDS
+from dedup.sources.kafka import avro_rows
+from dedup.sources.kafka import registry as registry_module
+from dedup.sources.kafka.avro_rows import AvroDecoder
+from dedup.sources.kafka.parsed import CAUSE, FIELDS
 from tests.support.schema_registry import SchemaRegistry, running_registry
 
 

@@ -205,7 +205,7 @@ def test_outputs_of_other_size_or_type_are_refused(
     function: str, arguments: tuple[Any, ...], good: np.ndarray
 ) -> None:
     load("native")
-    from dedup import _native
+    from dedup.kernel import _native
 
     called: Callable[..., Any] = getattr(_native, function)
 
@@ -261,7 +261,7 @@ def test_path_that_does_not_exist() -> None:
 
 
 def test_missing_extension_warns_once_and_falls_back() -> None:
-    missing = "import sys; sys.modules['dedup._native'] = None"
+    missing = "import sys; sys.modules['dedup.kernel._native'] = None"
     done = chosen(missing)
     assert done.stdout == "numpy\n"
     assert done.stderr.count("DedupWarning") == 1

@@ -101,7 +101,7 @@ def test_hashes_of_two_fields(
 @pytest.mark.parametrize("n", [1, 30, 600, 5000])
 def test_alignment_of_the_result_does_not_matter(n: int) -> None:
     load("native")
-    from dedup import _native
+    from dedup.kernel import _native
 
     hashes = random(np.random.default_rng(n), n) | np.uint64(0xFF)
     data, offsets = np.zeros(n, np.uint8), np.arange(n + 1, dtype=np.int64)

@@ -13,7 +13,7 @@ from dedup import DedupListener
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError
-from dedup.spark.driver import listener as listener_module
+from dedup.tools.watch import listener as listener_module
 from tests.support.batch_metrics import QUERY, RUN, batch, sequence_batch
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
-from dedup.monitor import log_folder
-from dedup.monitor.health import TOLD_SILENCE_MS
-from dedup.monitor.live_runs import Runs
-from dedup.monitor.log_folder import LogFolder, _read, read_logs
-from dedup.monitor.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
-from dedup.monitor.query_log import QueryLog
+from dedup.tools.watch import log_folder
+from dedup.tools.watch.health import TOLD_SILENCE_MS
+from dedup.tools.watch.live_runs import Runs
+from dedup.tools.watch.log_folder import LogFolder, _read, read_logs
+from dedup.tools.watch.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
+from dedup.tools.watch.query_log import QueryLog
 from tests.support.batch_metrics import QUERY, RUN, START_MS, batch, sequence_batch
 
 

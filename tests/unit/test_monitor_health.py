@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.monitor.health import (
+from dedup.tools.watch.health import (
     ENDED,
     HISTORY,
     LEAST_EVIDENCE,
@@ -24,7 +24,7 @@ from dedup.monitor.health import (
     concerns,
     judge,
 )
-from dedup.monitor.trend import growth
+from dedup.tools.watch.trend import growth
 from tests.support.batch_metrics import batch
 
 START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dedup.monitor.watched import Pace, Watched
+from dedup.tools.watch.watched import Pace, Watched
 from tests.support.batch_metrics import HOUR_MS, QUERY, START_MS, batch
 
 STEP_MS = 10_000

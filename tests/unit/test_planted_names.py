@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from dedup.catalog.accepted_loss import AcceptedLoss
+from dedup.catalog.backup import read_adopted, read_backup, write_adopted, write_backup
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.gc.runs import read_lineage, write_lineage
-from dedup.catalog.repair.accepted_loss import AcceptedLoss
-from dedup.catalog.repair.backup import read_adopted, read_backup, write_adopted, write_backup
 from dedup.catalog.root import Root
 from dedup.cli.run.output_folder import checkpoint_query_id
 from dedup.core.bucket import Bucket, SortedRun
@@ -31,10 +31,10 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError, SinkError, StateError
-from dedup.files.sink.outputs import LocalOutput
-from dedup.files.sink.plans import BatchPlan, BatchPlans, PlannedFile
-from dedup.kafka.sink.staging import Staging
 from dedup.sinks.content import Content
+from dedup.sinks.files.outputs import LocalOutput
+from dedup.sinks.files.plans import BatchPlan, BatchPlans, PlannedFile
+from dedup.sinks.kafka.staging import Staging
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import WHOLE, Marker
 from dedup.sinks.protocol import StagedSlice

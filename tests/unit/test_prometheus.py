@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.monitor.series import (
+from dedup.tools.watch.series import (
     FAMILIES,
     LIFE,
     MAX_QUERIES,

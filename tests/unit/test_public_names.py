@@ -11,8 +11,7 @@ from dedup import dedup_by_id, dedup_by_sequence
 from dedup.errors import ConfigError
 
 
-@pytest.mark.parametrize("package", ["", ".files", ".kafka", ".lakehouse", ".postgres",
-                                     ".record_id"])  # fmt: skip
+@pytest.mark.parametrize("package", ["", ".sources.record_id", ".tools"])
 def test_dir_shows_the_public_names_and_nothing_else(package: str) -> None:
     module = import_module(f"dedup{package}")
     assert dir(module) == module.__all__

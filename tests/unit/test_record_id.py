@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dedup import record_id
 from dedup.errors import ConfigError
-from dedup.record_id.canonical import text_of
+from dedup.sources.record_id.canonical import text_of
 from tests.support.processes import python
 from tests.support.record_id_values import GOLDEN, GOLDEN_ID, random_rows
 

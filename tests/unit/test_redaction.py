@@ -11,23 +11,22 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner
 
-from dedup import dedup_by_id
+from dedup import Registry, dedup_by_id
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.causes import cause_of
 from dedup.cli.app import app
 from dedup.cli.failures import explain
 from dedup.errors import ConfigError
-from dedup.files.sink.files_options import files_options
-from dedup.kafka import Registry
-from dedup.kafka.client_options import client_settings
-from dedup.kafka.sink.sink_options import sink_options
-from dedup.lakehouse import iceberg_table
-from dedup.lakehouse.lake_options import DELTA, ICEBERG, lake_options
-from dedup.postgres.connections import without_password
-from dedup.postgres.postgres_options import postgres_options
-from dedup.redaction import without_secrets
+from dedup.errors.cause import cause_of
+from dedup.errors.redaction import without_secrets
+from dedup.sinks.files.options import files_options
+from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.lakehouse import iceberg_table
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.ledger import FORMAT, Ledger
+from dedup.sinks.postgres.connections import without_password
+from dedup.sinks.postgres.options import postgres_options
+from dedup.sources.kafka.client_options import client_settings
 
 SECRET = "Top/Se'cret+1"
 CHECKPOINT = {"checkpointLocation": f"s3a://AK:{SECRET}@b/checkpoint"}
@@ -243,7 +242,7 @@ def test_neither_errors_nor_repr_show_a_secret(what: str) -> None:
 
 def test_a_registry_s_headers_are_not_cited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own error for a header with a line end has its value."""
-    monkeypatch.setattr("dedup.kafka.source.registry._PAUSES_S", ())
+    monkeypatch.setattr("dedup.sources.kafka.registry._PAUSES_S", ())
     for given in ({"token": f"{SECRET}\n"}, {"headers": {"X-Key": f"{SECRET}\n"}}):
         with pytest.raises(Exception, match="Invalid header value") as refused:
             Registry("http://127.0.0.1:9", **given).by_id(1)

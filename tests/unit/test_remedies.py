@@ -19,11 +19,9 @@ from typer.testing import CliRunner
 
 import dedup
 import dedup.errors
-import dedup.files
-import dedup.kafka
-import dedup.record_id
+import dedup.sources.record_id
+from dedup.catalog.accepted_loss import accepted_loss_path
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.repair.accepted_loss import accepted_loss_path
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE, explain
@@ -41,7 +39,7 @@ from dedup.errors import (
     SegmentDamaged,
     StateError,
 )
-from dedup.monitor.health import Status
+from dedup.tools.watch.health import Status
 
 PACKAGE = Path(dedup.__file__).parent
 PAGE = (PACKAGE / "REMEDIES.md").read_text(encoding="utf-8")
@@ -70,7 +68,7 @@ def _is_text(node: ast.AST) -> bool:
 
 def test_every_topic_has_a_section_and_every_section_is_used() -> None:
     concerns = (Status.STALLED, Status.LAGGING, Status.FUTURE, Status.LATE)
-    found = used() | {status.lower(): {"monitor/health.py"} for status in concerns}
+    found = used() | {status.lower(): {"tools/watch/health.py"} for status in concerns}
     assert "spark/driver/shipping.py" in found["executor-package"]
     assert len(found) >= 12
     assert set(found) == set(SECTIONS), found
@@ -156,8 +154,8 @@ def test_options_in_the_page_exist() -> None:
         "inheritable_thread_target",
         "monotonically_increasing_id",
     }
-    known |= {*dedup.files.__all__, *dedup.kafka.__all__, *dedup.record_id.__all__}
-    known |= set(signature(dedup.kafka.kafka_records).parameters)
+    known |= {*dedup.__all__, *dedup.record_id.__all__}
+    known |= set(signature(dedup.kafka_records).parameters)
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))
     assert named
     assert named <= known

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dedup.monitor.health import HISTORY, Status
-from dedup.monitor.live_runs import Runs
-from dedup.monitor.log_folder import read_logs
-from dedup.monitor.metrics_log import SUFFIX, MetricsLog
-from dedup.monitor.series import MAX_QUERIES
-from dedup.monitor.watched import Watched
+from dedup.tools.watch.health import HISTORY, Status
+from dedup.tools.watch.live_runs import Runs
+from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.metrics_log import SUFFIX, MetricsLog
+from dedup.tools.watch.series import MAX_QUERIES
+from dedup.tools.watch.watched import Watched
 from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, batch
 
 

@@ -9,9 +9,9 @@ import pytest
 from dedup.cli.sink.screen import sink_lines
 from dedup.cli.sink.work import client_properties
 from dedup.errors import ConfigError
-from dedup.kafka.sink_inspection import HeldBack, SinkInspection, SinkState, SlotState
+from dedup.sinks.kafka.inspection import HeldBack, SinkInspection, SinkState, SlotState
 from dedup.sinks.marker import WHOLE, Marker
-from dedup.sinks.next_start import next_start
+from dedup.sinks.restart import next_start
 from dedup.spark.driver.checkpoint_log import Progress, read_progress
 
 

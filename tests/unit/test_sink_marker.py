@@ -37,7 +37,7 @@ def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
 )
 def test_a_foreign_key_in_the_topic_is_no_marker(key: bytes | None) -> None:
     pytest.importorskip("confluent_kafka")
-    from dedup.kafka.sink.marker_log import _is_marker
+    from dedup.sinks.kafka.markers import _is_marker
 
     assert not _is_marker(key)
     assert _is_marker(marker_key("q", "s", 1))

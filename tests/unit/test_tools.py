@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import dedup
 from dedup import tools
 from dedup.cli.app import app
 from dedup.cli.catalog import work
-from dedup.tune import candidates, tuning
+from dedup.tools.tuning import candidates
+from dedup.tools.tuning import tune as tuning
 from tests.support.processes import python
 from tests.support.query_driver import POLICY, QUERY, QueryDriver
 from tests.support.tuning import COSTS
@@ -96,11 +98,11 @@ def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("room", ["catalog", "tune"])
+@pytest.mark.parametrize("room", ["catalog", "tools/tuning"])
 def test_snippets_of_the_pages(
     query: QueryDriver, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(tools.__file__).parent / room / "README.md"
+    page = Path(dedup.__file__).parent / room / "README.md"
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "catalog").symlink_to(query.root.url())
     monkeypatch.chdir(tmp_path)

@@ -19,12 +19,14 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError
-from dedup.machine import machine_cores
-from dedup.monitor.metrics_log import MetricsLog
-from dedup.tune import candidates, costs, drive, footprint, tuning
-from dedup.tune.asked import TuneOptions, count, demand_of
-from dedup.tune.costs import Costs
-from dedup.tune.drive import synthetic_keys
+from dedup.spark.machine import machine_cores
+from dedup.tools.tuning import candidates, costs, footprint
+from dedup.tools.tuning import load as drive
+from dedup.tools.tuning import tune as tuning
+from dedup.tools.tuning.costs import Costs
+from dedup.tools.tuning.load import synthetic_keys
+from dedup.tools.tuning.options import TuneOptions, count, demand_of
+from dedup.tools.watch.metrics_log import MetricsLog
 from tests.support.batch_metrics import START_MS, batch, sequence_batch
 from tests.support.tuning import COSTS
 

@@ -15,18 +15,27 @@ import numpy as np
 import pytest
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.checks.facts import Facts
-from dedup.checks.findings import Finding, Level, Takes
-from dedup.checks.rules import advise as check_rules
 from dedup.cli.tune.screen import table
 from dedup.errors import MissingExtraError
-from dedup.tune import candidates, report, words
-from dedup.tune.advice import WorkerMemory, advise
-from dedup.tune.candidates import Candidate, Choice, best_of_each, choices, explore, named, try_out
-from dedup.tune.charts import charts
-from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing
-from dedup.tune.trial import Trial
-from dedup.tune.tuning import Tuning
+from dedup.tools.check.facts import Facts
+from dedup.tools.check.findings import Finding, Level, Takes
+from dedup.tools.check.rules import advise as check_rules
+from dedup.tools.tuning import candidates, report
+from dedup.tools.tuning import format as words
+from dedup.tools.tuning.advice import WorkerMemory, advise
+from dedup.tools.tuning.candidates import (
+    Candidate,
+    Choice,
+    best_of_each,
+    choices,
+    explore,
+    named,
+    try_out,
+)
+from dedup.tools.tuning.charts import charts
+from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing
+from dedup.tools.tuning.trial import Trial
+from dedup.tools.tuning.tune import Tuning
 from tests.support.tuning import COSTS, candidate, demand
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs the extra 'report'")
@@ -118,7 +127,7 @@ def test_the_best_values_are_tried_together_and_the_cheapest_wins(
         tell(1.0)
         return candidate(sizing, ms=costs.get(named(sizing, BASE), 1000))
 
-    monkeypatch.setattr("dedup.tune.candidates.try_out", fake)
+    monkeypatch.setattr("dedup.tools.tuning.candidates.try_out", fake)
     both = "fpr=0.01, state_budget_bytes=4194304"
     for together, wanted in ((600, both), (710, "fpr=0.01")):
         costs[both] = together

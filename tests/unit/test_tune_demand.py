@@ -12,12 +12,12 @@ from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from dedup.tune.advice import round_up
-from dedup.tune.counting import CountingStore
-from dedup.tune.demand import DAY_MS, Demand, Repeats, Sizing, check
-from dedup.tune.drive import Load, drive, synthetic_keys
-from dedup.tune.running import of_batches, of_states
-from dedup.tune.sample import Sample, of_sample, without_future
+from dedup.tools.tuning.advice import round_up
+from dedup.tools.tuning.counting import CountingStore
+from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing, check
+from dedup.tools.tuning.from_query import of_batches, of_states
+from dedup.tools.tuning.load import Load, drive, synthetic_keys
+from dedup.tools.tuning.sample import Sample, of_sample, without_future
 from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import demand
 

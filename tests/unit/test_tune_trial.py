@@ -14,13 +14,13 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.sizing import interval
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged
-from dedup.tune import drive
-from dedup.tune import trial as trials
-from dedup.tune.candidates import try_out
-from dedup.tune.costs import measure
-from dedup.tune.demand import Demand, Sizing
-from dedup.tune.drive import synthetic_keys
-from dedup.tune.trial import Trial, run, scaled
+from dedup.tools.tuning import load as drive
+from dedup.tools.tuning import trial as trials
+from dedup.tools.tuning.candidates import try_out
+from dedup.tools.tuning.costs import measure
+from dedup.tools.tuning.demand import Demand, Sizing
+from dedup.tools.tuning.load import synthetic_keys
+from dedup.tools.tuning.trial import Trial, run, scaled
 from tests.support.tuning import COSTS, demand
 
 

@@ -30,9 +30,9 @@ from dedup.cli.watch.screen import STATUSES, fit, screen, waiting, worst
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
-from dedup.monitor.health import WINDOW, Status
-from dedup.monitor.metrics_log import SUFFIX, MetricsLog
-from dedup.monitor.watched import Watched
+from dedup.tools.watch.health import WINDOW, Status
+from dedup.tools.watch.metrics_log import SUFFIX, MetricsLog
+from dedup.tools.watch.watched import Watched
 from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, batch, sequence_batch
 from tests.support.waiting import readable
 

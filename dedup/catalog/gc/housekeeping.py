@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dedup import faults
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs, mark_through, write_lineage
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
 from dedup.catalog.root import Root
 from dedup.core.lineage import Run
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
+from dedup.errors import faults
 
 #: A shard does so when a run begins, after so many micro-batches, and four times within
 #: `keep_expired`, but at most once a minute.

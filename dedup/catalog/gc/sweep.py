@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.layout import shard_path
-from dedup.catalog.repair.inspect import CatalogFile, list_catalog
+from dedup.catalog.listing import CatalogFile, list_catalog
 from dedup.catalog.root import Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest

@@ -123,9 +123,9 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
 def vacuum(flags: VacuumFlags) -> Done:
     """Delete what no manifest names: orphans and half-written files. Foreign files stay."""
     from dedup import tools
-    from dedup.catalog.repair.inspection import open_root
     from dedup.cli.catalog.work import snapshot
     from dedup.cli.run.output_folder import catalog_of
+    from dedup.tools.repair.inspection import open_root
 
     # A slip of the pen is told before Spark starts.
     duration_ms(flags.older_than, option="--older-than")

@@ -19,7 +19,7 @@ _NEWEST_IDS = 18_000
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
     """Put what `inspect` returns into lines."""
-    from dedup.catalog.repair.contents import GIVEN_UP  # `dedup --help` needs no RocksDB
+    from dedup.tools.repair.contents import GIVEN_UP  # `dedup --help` needs no RocksDB
 
     for number, query in enumerate(body["queries"]):
         if number:
@@ -42,7 +42,7 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
 
 def verification_lines(body: dict[str, Any]) -> Iterator[str]:
     """Put what `verify` returns into lines."""
-    from dedup.catalog.repair.contents import GIVEN_UP
+    from dedup.tools.repair.contents import GIVEN_UP
 
     for bad in body["damaged"]:
         note = f" ({GIVEN_UP})" if bad["loss_accepted"] else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dedup.catalog.repair.contents import Snapshot
-from dedup.catalog.repair.inspection import open_root
 from dedup.catalog.root import Root
 from dedup.cli.run.output_folder import catalog_of
 from dedup.cli.session import reading_session
-from dedup.spark.driver.state_reader import checkpoint_place
 from dedup.tools import read_checkpoint
+from dedup.tools.repair.contents import Snapshot
+from dedup.tools.repair.inspection import open_root
+from dedup.tools.repair.state_reader import checkpoint_place
 
 
 def opened(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | None]:

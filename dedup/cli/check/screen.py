@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dedup.checks.findings import Finding
 from dedup.cli.findings_screen import WIDTH, findings_lines, summary_line
 from dedup.cli.terminal import Terminal
+from dedup.tools.check.findings import Finding
 
 
 def show(body: Mapping[str, Any], findings: Sequence[Finding], *, fold: bool) -> None:

@@ -7,11 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from dedup.catalog.certificate import load_certificate, no_catalog
-from dedup.catalog.contact import reach
 from dedup.catalog.root import Root
-from dedup.checks.facts import Facts, ProducerFacts, cores_of, retention
-from dedup.checks.findings import Finding, Level
-from dedup.checks.rules import advise
+from dedup.catalog.timeouts import reach
 from dedup.cli.check.command import CheckFlags
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.flags import pairs
@@ -23,12 +20,15 @@ from dedup.core.option_rules import choice, positive_ms, shuffle_partitions
 from dedup.core.policy import LATE, default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DedupError
-from dedup.machine import machine_bytes, machine_cores
-from dedup.monitor.health import TimedBatch, concerns
-from dedup.monitor.log_folder import read_logs
-from dedup.monitor.query_log import QueryLog
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
-from dedup.spark.driver.state_reader import has_state
+from dedup.spark.machine import machine_bytes, machine_cores
+from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
+from dedup.tools.check.findings import Finding, Level
+from dedup.tools.check.rules import advise
+from dedup.tools.repair.state_reader import has_state
+from dedup.tools.watch.health import TimedBatch, concerns
+from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.query_log import QueryLog
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}

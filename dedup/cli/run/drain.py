@@ -26,14 +26,14 @@ from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
 from dedup.core.admission import names_that_go_on
 from dedup.errors import DataError
-from dedup.sinks.staged import VERDICT, SparkRows, StagedFiles
+from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from dedup.files.query import FilesQuery
+    from dedup.sinks.files.query import FilesQuery
 
 _POLL_S = 0.25
 #: Options of Spark's reader by which a user leaves out files.

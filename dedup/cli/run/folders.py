@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dedup.catalog.uri import scheme_of
 from dedup.errors import ConfigError
-from dedup.machine import home_path
 from dedup.sinks.output_owner import list_keeper
+from dedup.spark.machine import home_path
 
 #: Below the output, where `dedup watch OUTPUT` looks.
 METRICS = "_metrics"

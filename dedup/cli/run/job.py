@@ -23,7 +23,7 @@ from dedup.cli.run.output_folder import (
 from dedup.cli.run.run_options import COLUMNAR, RunOptions, output_format_of
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
-from dedup.sinks.staged import VERDICT
+from dedup.sinks.folder_sink import VERDICT
 from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.strict_json import check_options
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from dedup.files.query import FilesQuery, ParquetFolder, SourceFiles
+    from dedup.sinks.files.query import FilesQuery, ParquetFolder, SourceFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +215,9 @@ def transform(
     DedupError
         What the query would stop with in its first micro-batch, where that can be known before.
     """
-    from dedup.files.query import query
-    from dedup.spark.driver.going_on import check_going_on
+    from dedup.sinks.files.query import query
     from dedup.spark.driver.operator import dedup_by_id
+    from dedup.tools.check.resume import check_going_on
 
     options = job.options
     chosen: dict[str, Any] = {
@@ -264,7 +264,7 @@ def transform(
 
 def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
     """Input and output where the tasks may take them, or why Spark reads or writes them."""
-    from dedup.files.query import ParquetFolder, SourceFiles
+    from dedup.sinks.files.query import ParquetFolder, SourceFiles
 
     options, files = job.options, job.files
     by_spark = "--parquet spark is given" if options.parquet == "spark" else None

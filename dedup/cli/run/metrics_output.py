@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEve
 
 from dedup.cli.run.input.new_columns import Note
 from dedup.cli.run.run_options import RunOptions
-from dedup.spark.driver.listener import DedupListener
+from dedup.tools.watch.listener import DedupListener
 
 #: Spark tells of a query's end on a thread of its own.
 _END_S = 5.0

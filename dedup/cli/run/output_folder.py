@@ -16,9 +16,9 @@ from dedup.cli.run.folders import METRICS
 from dedup.cli.run.run_options import DEFAULTS, RunOptions
 from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
-from dedup.machine import home_path
 from dedup.sinks.batch_folders import check_not_ahead, published_batches
 from dedup.spark.driver.file_log import last_number
+from dedup.spark.machine import home_path
 
 RECORD = "_dedup.json"
 LOG = "_dedup.log"

@@ -27,8 +27,8 @@ from dedup.core.policy import (
     NULL_TIMESTAMPS,
 )
 from dedup.errors import ConfigError
-from dedup.machine import home_path, machine_cores
 from dedup.spark.driver.file_order import ORDERS
+from dedup.spark.machine import home_path, machine_cores
 
 #: Formats in which each file tells its own columns, as people write them.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}

@@ -34,7 +34,7 @@ from dedup.spark.driver.file_log import FileLog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dedup.files.query import FilesQuery
+    from dedup.sinks.files.query import FilesQuery
 
 #: To look through so much takes some seconds.
 _MUCH_BYTES = 256 << 20

@@ -16,10 +16,10 @@ from dedup.cli.run.job import Job, resolve, schema_of
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.cli.session import spark_session
 from dedup.errors import ConfigError, DataError
-from dedup.files.parquet_input import copies_for_spark
+from dedup.sources.files.parquet_input import copies_for_spark
 from dedup.spark.driver.columns import named_column
-from dedup.tune.read_sample import read_sample as sample_of
-from dedup.tune.sample import Sample
+from dedup.tools.tuning.read_sample import read_sample as sample_of
+from dedup.tools.tuning.sample import Sample
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

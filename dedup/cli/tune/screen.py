@@ -13,9 +13,9 @@ from rich.text import Text
 
 from dedup.cli.findings_screen import findings_lines
 from dedup.cli.terminal import Terminal
-from dedup.tune import words
-from dedup.tune.candidates import Choice
-from dedup.tune.tuning import Progress, Tuning
+from dedup.tools.tuning import format as words
+from dedup.tools.tuning.candidates import Choice
+from dedup.tools.tuning.tune import Progress, Tuning
 
 #: Columns that a narrow screen does without, in this order.
 _SPARED = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dedup.catalog.repair.inspection import open_root
 from dedup.cli.catalog.work import snapshot
 from dedup.cli.run.output_folder import log_of
 from dedup.cli.tune.sample_files import read_sample
 from dedup.errors import ConfigError
 from dedup.tools import TuneOptions
 from dedup.tools import tune as measure
-from dedup.tune.report import check_extra
-from dedup.tune.tuning import Progress, Tuning
+from dedup.tools.repair.inspection import open_root
+from dedup.tools.tuning.report import check_extra
+from dedup.tools.tuning.tune import Progress, Tuning
 
 
 def tune(given: dict[str, Any], read: dict[str, Any], html: Path | None, tell: Progress) -> Tuning:

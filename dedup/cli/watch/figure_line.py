@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from dedup.monitor.health import share_of
-from dedup.monitor.watched import Watched
+from dedup.tools.watch.health import share_of
+from dedup.tools.watch.watched import Watched
 
 WIDTH, HEIGHT = 80, 24
 LABEL, VALUE = 17, 21

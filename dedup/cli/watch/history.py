@@ -9,7 +9,7 @@ from rich.text import Text
 from dedup.core.duration import iso, size, span
 from dedup.core.metrics import STAGES
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, SequenceMetrics
-from dedup.monitor.watched import PacedBatch, Watched
+from dedup.tools.watch.watched import PacedBatch, Watched
 
 #: Rows of the table at most, and lines that it is worth its head for.
 _ROWS, _LEAST_ROWS = 30, 3

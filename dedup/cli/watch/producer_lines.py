@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from dedup.checks.producer_rules import NEARLY_FULL
 from dedup.cli.watch.figure_line import figure, rate, share_lines
 from dedup.core.duration import size
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.monitor.watched import Watched
+from dedup.tools.check.producer_rules import NEARLY_FULL
+from dedup.tools.watch.watched import Watched
 
 #: Verdicts that have a line of their own where there are any.
 _RARE = {

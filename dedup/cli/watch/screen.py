@@ -13,8 +13,8 @@ from dedup.cli.watch.producer_lines import producer_lines
 from dedup.core.duration import iso, size, span
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
-from dedup.monitor.health import Status
-from dedup.monitor.watched import Watched
+from dedup.tools.watch.health import Status
+from dedup.tools.watch.watched import Watched
 
 #: From the least to the most that someone has to look at it, with exit code and colour.
 STATUSES = {

@@ -19,11 +19,11 @@ from dedup.cli.watch.figure_line import WIDTH
 from dedup.cli.watch.key_presses import keys
 from dedup.cli.watch.screen import STATUSES, fit, is_large_enough, screen, waiting, worst
 from dedup.errors import ConfigError
-from dedup.machine import wall_clock_ms
-from dedup.monitor.endpoint import Endpoint
-from dedup.monitor.log_folder import LogFolder
-from dedup.monitor.query_log import QueryLog
-from dedup.monitor.watched import Watched
+from dedup.spark.machine import wall_clock_ms
+from dedup.tools.watch.endpoint import Endpoint
+from dedup.tools.watch.log_folder import LogFolder
+from dedup.tools.watch.query_log import QueryLog
+from dedup.tools.watch.watched import Watched
 
 #: Gives every query as it is now, and why that is not news, None where it is.
 Look = Callable[[], tuple[list[Watched], str | None]]

@@ -14,8 +14,8 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from dedup.catalog.certificate import SECRET_BYTES
+from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, name_of_columns
-from dedup.catalog.fit import Accepted
 from dedup.core.admission import EVERY_VERDICT, GOES_ON, names_that_go_on
 from dedup.core.duration import duration_ms
 from dedup.core.metrics import VERDICTS

@@ -21,10 +21,10 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dedup.checks.facts import OTHER, Source
 from dedup.core.parse import name
 from dedup.errors import ConfigError, StateError
-from dedup.machine import home_path
+from dedup.spark.machine import home_path
+from dedup.spark.stream_source import OTHER, Source
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from dedup.machine import home_path
+from dedup.spark.machine import home_path
 
 _PREFIX, _SUFFIX = "spark-classes-", ".jsa"
 

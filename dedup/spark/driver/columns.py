@@ -13,9 +13,9 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
-from dedup.record_id.recipe import IdRecipe
+from dedup.spark.driver.derived_id import DerivedId
 from dedup.spark.driver.expression import Expression, column_text, mentioned
-from dedup.spark.driver.planned import check_row_by_row, steps
+from dedup.spark.driver.plan_steps import check_row_by_row, steps
 from dedup.spark.driver.read_expression import read_expression
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -68,7 +68,7 @@ class Columns:
             self._steps = steps(self.df)
         return self._steps
 
-    def resolve(self, given: str | Column | IdRecipe, option: str) -> Resolved:
+    def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
         """The column that an option names.
 
         Raises
@@ -77,7 +77,7 @@ class Columns:
             If there is none of that name, with the nearest names; for an expression that is not
             one lasting value of each row, or an ID that is not the same at a replay.
         """
-        if isinstance(given, IdRecipe) and option == "id":
+        if isinstance(given, DerivedId) and option == "id":
             return self._recipe(given)
         if isinstance(given, str):
             name = self._plain(given)
@@ -128,7 +128,7 @@ class Columns:
                 return self._column(name, only.name)
         return self._made(given, only, expression)
 
-    def _recipe(self, recipe: IdRecipe) -> Resolved:
+    def _recipe(self, recipe: DerivedId) -> Resolved:
         made = recipe.of(self.df)
         values = F.struct(*recipe.chosen(self.df))
         selected = self.df.select(values)

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from dedup.catalog.location import FileSystemFactory
 from dedup.core.admission import Conflicts
 from dedup.core.policy import Guarantee
-from dedup.record_id.recipe import IdRecipe
 from dedup.spark.driver.build import Operator
+from dedup.spark.driver.derived_id import DerivedId
 from dedup.spark.driver.options import ColumnOrName, Options
 from dedup.spark.idtime import IdTime
 
@@ -19,7 +19,7 @@ Duration: TypeAlias = str | timedelta
 
 
 def dedup_by_id(
-    id: ColumnOrName | IdRecipe | Sequence[ColumnOrName | IdRecipe],  # noqa: A002
+    id: ColumnOrName | DerivedId | Sequence[ColumnOrName | DerivedId],  # noqa: A002
     *,
     horizon: Duration,
     catalog: str | os.PathLike[str] | FileSystemFactory | None = None,
@@ -59,10 +59,10 @@ def dedup_by_id(
 
     Parameters
     ----------
-    id : str, Column, `IdRecipe`, or several
+    id : str, Column, `dedup.record_id`, or several
         The record ID: string, binary, integer, decimal, boolean, date, timestamp, day-time
         interval or time. Several columns make a composite ID, in which a null is a value. Where
-        records bring none, `dedup.record_id` makes one.
+        records bring none, `dedup.sources.record_id` makes one.
     horizon : str or timedelta
         Two records with the same ID at most this far apart in time are duplicates (inclusive).
         A duplicate does not prolong an ID's life.

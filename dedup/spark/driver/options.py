@@ -31,14 +31,14 @@ from dedup.core.policy import (
     default_lateness_ms,
 )
 from dedup.errors import ConfigError, DedupWarning
-from dedup.record_id.recipe import IdRecipe
+from dedup.spark.driver.derived_id import DerivedId
 from dedup.spark.idtime import IdTime
 
 ColumnOrName: TypeAlias = str | Column
 _Duration: TypeAlias = str | timedelta
 ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 
-_One = TypeVar("_One", str | Column, str | Column | IdRecipe)
+_One = TypeVar("_One", str | Column, str | Column | DerivedId)
 _WHOLE_NUMBERS = (
     "buckets", "shards", "state_budget_bytes", "cache_bytes", "max_shard_batch_bytes",
 )  # fmt: skip
@@ -54,7 +54,7 @@ class Options:
         If a value cannot work whatever it is applied to.
     """
 
-    id: ColumnOrName | IdRecipe | Sequence[ColumnOrName | IdRecipe]
+    id: ColumnOrName | DerivedId | Sequence[ColumnOrName | DerivedId]
     horizon: _Duration
     catalog: str | os.PathLike[str] | FileSystemFactory | None = field(repr=False)
     timestamp: ColumnOrName | IdTime | None

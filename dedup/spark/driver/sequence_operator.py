@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.catalog.certificate import SECRET_BYTES
+from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, encoded_kind
-from dedup.catalog.fit import Accepted
 from dedup.core.duration import duration_ms
 from dedup.core.sequence import RANGES, SEQUENCE_VERDICTS, Handling
 from dedup.spark.driver import build, checks, columns

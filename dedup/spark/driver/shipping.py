@@ -8,13 +8,14 @@ a function that needs nothing but the standard library.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyspark import cloudpickle
 
-import dedup
+from dedup.core.version import VERSION
 from dedup.errors import ConfigError
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def shipped(value: T) -> Callable[[], T]:
             "not hold connections, locks or sessions: make them inside it."
         ) from exc
     digest = hashlib.blake2b(payload, digest_size=16).digest()
-    wanted = dedup.__version__
+    wanted = VERSION
 
     # Runs where the package may be missing: all that it uses is imported inside.
     def load() -> T:
@@ -77,7 +78,7 @@ def shipped(value: T) -> Callable[[], T]:
             )
 
         try:
-            import dedup
+            dedup = importlib.import_module("dedup")
         except ImportError as error:
             raise refusal(
                 f"it cannot import the package ({error})", f"Install rolling-dedup=={wanted} there"

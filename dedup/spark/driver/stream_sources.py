@@ -9,10 +9,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from dedup.checks.facts import Source
 from dedup.errors import ConfigError
 from dedup.spark.driver.columns import Resolved
-from dedup.spark.driver.planned import steps
+from dedup.spark.driver.plan_steps import steps
+from dedup.spark.stream_source import Source
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 #: What Kafka numbers within one cluster.

@@ -35,9 +35,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dedup import faults, kernel
+from dedup import kernel
 from dedup.core.arrays import U8
-from dedup.errors import DedupError
+from dedup.errors import DedupError, faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.task import Task
 from dedup.spark.plan import Plan

@@ -15,10 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from dedup import faults
+from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import ShardTask, housekeep
-from dedup.catalog.repair.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
@@ -30,13 +29,13 @@ from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
 from dedup.core.shard import Outcome, process
 from dedup.core.state import ShardState
-from dedup.errors import StateError
-from dedup.machine import wall_clock_ms
+from dedup.errors import StateError, faults
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.judged import SCHEMA, judged_rows, with_counters
 from dedup.spark.executor.shard_input import ShardInput
 from dedup.spark.executor.task import Layout, Task, layout, warn_of_others
 from dedup.spark.executor.worker import freeze_gc, release_memory
+from dedup.spark.machine import wall_clock_ms
 from dedup.spark.observations import DDL, Stopwatch
 from dedup.spark.plan import Plan
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dedup import faults, kernel
+from dedup import kernel
 from dedup.core.admission import FLAG_NULL_ID, observed_times, substitute_times
 from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
 from dedup.core.sharding import shards_of
+from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import null_ids, null_timestamps
 from dedup.spark.executor.bodies import BodyWriter, InlineBodies, body_writer, drop_earlier

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dedup import faults, kernel
+from dedup import kernel
 from dedup.core.clocks import known_ms
 from dedup.core.records import Epoch, Records
 from dedup.core.sequence import SequenceVerdict
@@ -17,14 +17,14 @@ from dedup.core.sequence_metrics import SEQUENCE_COLUMNS, SEQUENCE_GROUP_STAGES
 from dedup.core.sequence_shard import SequenceOutcome, process_sequences
 from dedup.core.sequence_state import SequenceState
 from dedup.core.sharding import shards_of
-from dedup.errors import ConfigError, DataError
-from dedup.machine import wall_clock_ms
+from dedup.errors import ConfigError, DataError, faults
 from dedup.spark.executor.bad_records import first_of
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.judged import SCHEMA, judged_rows, with_counters
 from dedup.spark.executor.shard_input import ShardInput
 from dedup.spark.executor.task import Layout, Task, layout, misplaced
 from dedup.spark.executor.worker import freeze_gc, release_memory
+from dedup.spark.machine import wall_clock_ms
 from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.sequence_observations import SEQUENCE_DDL

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.catalog.fit import began_twice
+from dedup.catalog.compatibility import began_twice
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.core.records import Records

@@ -12,11 +12,11 @@ from typing import Any
 from pyspark import TaskContext
 
 from dedup.catalog.certificate import Certificate, load_certificate
-from dedup.catalog.fit import create_or_check
+from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
-from dedup.catalog.repair.others import others_alike, tell_of
 from dedup.catalog.root import Root
+from dedup.catalog.similar_queries import others_alike, tell_of
 from dedup.core.filter import hash_key_id
 from dedup.core.option_rules import shuffle_partitions
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys

@@ -8,7 +8,7 @@ from contextlib import closing
 import numpy as np
 import pyarrow as pa
 
-from dedup import faults
+from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.keycolumn import key_column, restored, without

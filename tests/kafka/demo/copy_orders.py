@@ -17,9 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dedup
-from dedup import dedup_by_id
+from dedup import Field, Json, dedup_by_id, kafka_jars, kafka_records
 from dedup.errors import cause
-from dedup.kafka import Field, Json, connector_jars, kafka_records
 
 
 def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -32,7 +31,7 @@ def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 def main(servers: str, source: str, target: str, folder: str, jars: str) -> None:
     spark = (
-        SparkSession.builder.config("spark.jars", connector_jars(jars))
+        SparkSession.builder.config("spark.jars", kafka_jars(jars))
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.python.daemon.module", "dedup.spark.daemon")
         .getOrCreate()

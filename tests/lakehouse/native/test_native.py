@@ -1,7 +1,7 @@
 """What the connectors' own sinks do when Spark runs a micro-batch again, and what ours do.
 
 Three micro-batches of 50 records, of which the operator lets 130 pass; the last one runs again.
-These are the numbers of the table in ``dedup/lakehouse/README.md``.
+These are the numbers of the table in ``dedup/sinks/lakehouse/README.md``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import dedup
-from dedup.lakehouse import delta_once, delta_sink, iceberg_once, iceberg_sink
+from dedup import delta_once, delta_sink, iceberg_once, iceberg_sink
 from tests.lakehouse.test_lake_query import ROCKSDB_2
 from tests.support.file_query import FileQuery
 

@@ -15,14 +15,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dedup
-from dedup import dedup_by_id
+from dedup import Field, Json, dedup_by_id, kafka_jars, kafka_records
 from dedup.errors import cause
-from dedup.kafka import Field, Json, connector_jars, kafka_records
 
 
 def main(servers: str, source: str, table: str, folder: str, jars: str, dsn: str) -> None:
     spark = (
-        SparkSession.builder.config("spark.jars", connector_jars(jars))
+        SparkSession.builder.config("spark.jars", kafka_jars(jars))
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.python.daemon.module", "dedup.spark.daemon")
         .getOrCreate()

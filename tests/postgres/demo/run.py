@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psycopg
 
-from dedup import faults
 from dedup.cli.demo.work import Check
+from dedup.errors import faults
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess
 from tests.kafka.records import make_topic, read_topic

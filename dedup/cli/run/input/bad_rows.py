@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dedup.catalog.uri import literal
-from dedup.causes import LINK, own_error, unreadable_file
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
@@ -24,8 +23,9 @@ from dedup.cli.run.input.source import InputColumns, read_files, read_settings
 from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
-from dedup.files.orc_times import columns_before_1970
-from dedup.files.unreadable import WRITE_AGAIN, unreadable
+from dedup.errors.cause import LINK, own_error, unreadable_file
+from dedup.sources.files.orc_times import columns_before_1970
+from dedup.sources.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.file_log import FileLog
 from dedup.spark.driver.strict_json import CAUSE

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.run_options import COLUMNAR
-from dedup.files.parquet_input import ParquetInput
+from dedup.sources.files.parquet_input import ParquetInput
 
 #: Name to the names of the fields in it; arrays are passed through.
 Names: TypeAlias = dict[str, "Names"]

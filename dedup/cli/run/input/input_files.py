@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dedup.catalog.uri import literal
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
-from dedup.files.folder_columns import folder_names
+from dedup.sources.files.folder_columns import folder_names
 from dedup.spark.driver.file_order import FileOrder
 
 _SUFFIXES = {

@@ -13,8 +13,8 @@ from dedup.cli.run.input.source import InputColumns, read_files
 from dedup.cli.run.job import Job
 from dedup.cli.run.observed import observed_so_far
 from dedup.errors import DataError
-from dedup.files.orc_times import check_orc_times
 from dedup.sinks.batch_folders import published_batches
+from dedup.sources.files.orc_times import check_orc_times
 from dedup.spark.driver.file_log import FileLog
 
 if TYPE_CHECKING:

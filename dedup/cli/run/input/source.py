@@ -16,7 +16,7 @@ from dedup.cli.run.input.input_files import InputFiles, folded, is_true
 from dedup.cli.run.input.json_input import FILE, TEXT, read_json
 from dedup.cli.run.run_options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError, DataError
-from dedup.files.parquet_input import spark_columns
+from dedup.sources.files.parquet_input import spark_columns
 from dedup.spark.driver.strict_json import CAUSE
 
 if TYPE_CHECKING:

@@ -1,0 +1,196 @@
+"""What a folder of files shows of its query's micro-batches, and what is staged there.
+
+It only reads, and a query may write meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dedup.core.duration import iso
+from dedup.errors import ConfigError
+from dedup.sinks.batch_folders import STAGING, published_batches
+from dedup.sinks.files.output_root import OutputRoot
+from dedup.sinks.files.plans import BatchPlan, BatchPlans
+from dedup.sinks.files.published import is_whole
+from dedup.sinks.files.slice_files import batch_of_staged
+from dedup.sinks.options import located
+from dedup.sinks.output_owner import foreign_to_all, owner_of
+from dedup.sinks.restart import next_start
+from dedup.spark.driver.checkpoint_log import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFolder:
+    """A folder of files that nobody sees yet.
+
+    Parameters
+    ----------
+    folder : str
+        Below the output.
+    batch_id : int or None
+        Micro-batch that they were staged for; None where the name is none of the sink's.
+    files, nbytes : int
+    role : str
+        ``"planned"``: of the newest micro-batch, which is not whole yet; ``"left over"``: of one
+        that is published, removed with the next one; ``"not planned"``: of a micro-batch that
+        is under way, or of a start that ended; ``"foreign"``: of nobody that is known.
+    """
+
+    folder: str
+    batch_id: int | None
+    files: int
+    nbytes: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesInspection:
+    """What `inspect_files` found.
+
+    Parameters
+    ----------
+    path : str
+    query_id, sink : str
+        Whose the output is.
+    batch_id : int or None
+        The newest micro-batch that is published or decided; None before the first.
+    whole : bool
+        Whether readers see all of it.
+    rows, files, nbytes : int or None
+        Of it, as it was decided; None where no plan tells, as of `dedup_parquet`.
+    run_id, writer : str or None
+        The start that decided it, and its host and process.
+    time_ms : int or None
+    staged : tuple of StagedFolder
+    restart : str
+        What the next start of the query would do, as sentences.
+    """
+
+    path: str
+    query_id: str
+    sink: str
+    batch_id: int | None
+    whole: bool
+    rows: int | None
+    files: int | None
+    nbytes: int | None
+    run_id: str | None
+    writer: str | None
+    time_ms: int | None
+    staged: tuple[StagedFolder, ...]
+    restart: str
+
+    @property
+    def status(self) -> str:
+        """``ok``, or ``unfinished`` where the newest micro-batch is decided and not whole."""
+        return "ok" if self.whole else "unfinished"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, the time as ISO 8601 as well."""
+        return {"status": self.status, **asdict(self), "time": iso(self.time_ms)}
+
+
+def inspect_files(path: str, progress: Progress | None = None) -> FilesInspection:
+    """Return what an output shows, what is staged there, and what a restart would do.
+
+    Parameters
+    ----------
+    path : str
+        Of a sink of files, or of `dedup_parquet`.
+    progress : Progress, optional
+        From the query's checkpoint: what a restart would do is then said of it.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such output, or the checkpoint is another query's.
+    CatalogError
+        If the storage cannot be reached.
+    SinkError
+        If what tells of owner or micro-batch is damaged.
+    """
+    root = OutputRoot(located(os.fspath(path)))
+    owner = owner_of(root)
+    if owner is None:
+        other = foreign_to_all(root)
+        what = "nothing is published there" if other is None else f"it was made by {other}"
+        raise ConfigError(
+            f"{root.url()} is no output of a query of format('dedup_files'), files_sink or "
+            f"dedup_parquet: {what}. Give the folder that its option path names."
+        )
+    if progress is not None and progress.query_id != owner[0]:
+        raise ConfigError(
+            f"The checkpoint is that of query {progress.query_id}, and {root.url()} belongs to "
+            f"query {owner[0]}: the query of this checkpoint would be refused there."
+        )
+    plans = BatchPlans(root)
+    numbers = plans.numbers()
+    plan = plans.read(numbers[-1]) if numbers else None
+    local = root.local_path("x")
+    shown = [] if local is None else published_batches(local.parent)
+    batch_id = plan.marker.batch_id if plan else max(shown, default=None)
+    whole = plan is None or is_whole(root, plan)
+    marker = plan.marker if plan else None
+    return FilesInspection(
+        path=root.url(),
+        query_id=owner[0],
+        sink=owner[1],
+        batch_id=batch_id,
+        whole=whole,
+        rows=marker.rows if marker else None,
+        files=len(plan.files) if plan else None,
+        nbytes=sum(file.nbytes for file in plan.files) if plan else None,
+        run_id=marker.run_id if marker else None,
+        writer=marker.writer if marker else None,
+        time_ms=marker.time_ms if marker else None,
+        staged=_staged(root, batch_id, None if whole else plan),
+        restart=_restart(plan, progress, whole=whole),
+    )
+
+
+def _restart(plan: BatchPlan | None, progress: Progress | None, *, whole: bool) -> str:
+    if plan is None:
+        return "There is no plan of a micro-batch, so what the next start does is not told here."
+    told = next_start([plan.marker], progress)
+    if whole:
+        return told
+    return (
+        f"Micro-batch {plan.marker.batch_id} is decided and not whole yet: its query, or its next "
+        f"start, brings what is staged to its place. {told}"
+    )
+
+
+def _staged(
+    root: OutputRoot, batch_id: int | None, unfinished: BatchPlan | None
+) -> tuple[StagedFolder, ...]:
+    sizes: defaultdict[str, list[int]] = defaultdict(list)
+    for found in root.list(STAGING):
+        sizes[found.name.split("/")[1]].append(found.size_bytes)
+    planned = set()
+    if unfinished is not None:
+        planned = {file.staged.split("/")[1] for file in unfinished.files}
+    staged = []
+    for name, each in sorted(sizes.items()):
+        number = batch_of_staged(name)
+        if number is None:
+            role = "foreign"
+        elif name in planned:
+            role = "planned"
+        elif batch_id is not None and number <= batch_id:
+            role = "left over"
+        else:
+            role = "not planned"
+        staged.append(
+            StagedFolder(
+                folder=f"{STAGING}/{name}",
+                batch_id=number,
+                files=len(each),
+                nbytes=sum(each),
+                role=role,
+            )
+        )
+    return tuple(staged)

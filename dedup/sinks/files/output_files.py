@@ -1,0 +1,260 @@
+"""Files that tasks write: begun under a name of their own, whole and durable when they are done."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dedup.catalog.localfile import sync
+from dedup.errors import DedupError, faults
+from dedup.sources.files.gathered import Gathered
+
+#: Arrow bytes of a row group; a task holds one for each folder that it writes to.
+GROUP_BYTES = 64 << 20
+_GROUP_ROWS = 1 << 20
+#: Rows by which is decided which columns repeat their values.
+_SAMPLE_ROWS = 16_384
+
+
+@dataclass(slots=True)
+class OutputFile(ABC):
+    """One file.
+
+    Parameters
+    ----------
+    path : Path
+        Not there yet.
+    columns : pyarrow.Schema
+    compression : str
+        As pyarrow calls it.
+    """
+
+    path: Path
+    columns: pa.Schema
+    compression: str
+    rows: int = field(default=0, init=False)
+    nbytes: int = field(default=0, init=False)
+    _is_finished: bool = field(default=False, init=False)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows, whose columns come in the order of the file's.
+
+        Raises
+        ------
+        DedupError
+            If the disk is full, or the folder cannot be written.
+        """
+        self.rows += rows.num_rows
+        self._take(_as(rows, self.columns))
+
+    def finish(self) -> None:
+        """Write what is left; the file is durable then. Errors as `add`."""
+        with refusing(self.path):
+            self._close()
+            sync(self.path)
+            sync(self.path.parent)
+            self.nbytes = self.path.stat().st_size
+        self._is_finished = True
+
+    def drop_unfinished(self) -> None:
+        """Let go of a file whose task has failed."""
+        if self._is_finished:
+            return
+        with suppress(OSError, pa.ArrowException):
+            self._let_go()
+        self.drop()
+
+    def drop(self) -> None:
+        """Remove the file."""
+        with suppress(OSError):
+            os.unlink(self.path)
+
+    @abstractmethod
+    def _take(self, rows: pa.RecordBatch) -> None:
+        """Write or keep rows, and note in `nbytes` how long the file is."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Write what is kept, and the end."""
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Close what is open."""
+
+
+@dataclass(slots=True)
+class ParquetOutput(OutputFile):
+    """A Parquet file, in row groups of about as many bytes.
+
+    Parameters
+    ----------
+    group_bytes : int or None
+        Arrow bytes of a row group.
+    """
+
+    group_bytes: int | None = None
+    _gathered: Gathered = field(init=False)
+    _writer: pq.ParquetWriter | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._gathered = Gathered(_GROUP_ROWS, self.group_bytes or GROUP_BYTES)
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        if self._gathered.add(rows):
+            self._write_group()
+
+    def _close(self) -> None:
+        self._write_group()
+        assert self._writer is not None
+        self._writer.close()
+
+    def _let_go(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write_group(self) -> None:
+        batches = self._gathered.take()
+        if not batches:
+            return
+        rows = pa.Table.from_batches(batches, self.columns)
+        with refusing(self.path):
+            if self._writer is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._writer = parquet_writer(
+                    self.path, rows.schema, self.compression, repeating=_repeating(rows)
+                )
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+            self.nbytes = self.path.stat().st_size
+        faults.point("files.group", self.path)
+
+
+@dataclass(slots=True)
+class TextOutput(OutputFile):
+    """A file of lines.
+
+    Parameters
+    ----------
+    lines : callable
+        From rows to the bytes of their lines.
+    head : bytes
+        What the file begins with.
+    """
+
+    lines: Callable[[pa.RecordBatch], bytes]
+    head: bytes = b""
+    _raw: BinaryIO | None = field(default=None, init=False)
+    _out: BinaryIO | gzip.GzipFile | None = field(default=None, init=False)
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        data = self.lines(rows)
+        with refusing(self.path):
+            self._opened().write(data)
+            assert self._raw is not None
+            self.nbytes = self._raw.tell()
+        faults.point("files.group", self.path)
+
+    def _opened(self) -> BinaryIO | gzip.GzipFile:
+        if self._out is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._raw = self._out = open(self.path, "xb")  # noqa: SIM115
+            if self.compression == "gzip":
+                self._out = gzip.GzipFile(fileobj=self._raw, mode="wb", mtime=0)
+            self._out.write(self.head)
+        return self._out
+
+    def _close(self) -> None:
+        out, raw = self._opened(), self._raw
+        assert raw is not None
+        out.close()  # of a compressed file its end alone
+        raw.close()
+
+    def _let_go(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Say what to do where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DedupError(
+            f"{path} cannot be written: {error.strerror or error}. Free space on that disk, or "
+            "mend what is wrong with the folder, and run again. Nothing is lost.",
+            remedy="local-disk",
+        ) from error
+
+
+def parquet_writer(
+    path: Path, columns: pa.Schema, compression: str, *, repeating: list[str] | bool = True
+) -> pq.ParquetWriter:
+    """Return a writer of Parquet that reads as if Spark had written it."""
+    writer = pq.ParquetWriter(
+        path,
+        columns,
+        compression=compression,
+        use_dictionary=repeating,
+        store_schema=False,
+        store_decimal_as_integer=True,
+        write_page_checksum=True,
+    )
+    noted = columns.metadata or {}
+    writer.add_key_value_metadata({name.decode(): noted[name].decode() for name in noted})
+    return writer
+
+
+def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa.Schema:
+    """Return the columns with what Spark notes in the footer of a file.
+
+    By the version a reader knows that old dates are in today's calendar, and by the columns what
+    Parquet has no words for, such as comments.
+    """
+    noted: Mapping[str, str] = {
+        "org.apache.spark.version": version,
+        "org.apache.spark.sql.parquet.row.metadata": spark_json,
+    }
+    return columns.with_metadata(noted)
+
+
+def _as(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        column if column.type == wanted.type else column.cast(wanted.type)
+        for column, wanted in zip(rows.columns, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _repeating(rows: pa.Table) -> list[str]:
+    """Return the columns that a dictionary makes smaller; where it does not, it costs time."""
+    sample = rows.slice(0, _SAMPLE_ROWS)
+    found = []
+    for column, name in zip(sample.columns, sample.column_names, strict=True):
+        if pa.types.is_nested(column.type):
+            found += list(_leaves(column.type, name))
+        elif pc.count_distinct(column, mode="all").as_py() * 2 <= len(column):
+            found.append(name)
+    return found
+
+
+def _leaves(kind: pa.DataType, path: str) -> Iterator[str]:
+    if pa.types.is_list(kind):
+        yield from _leaves(kind.value_type, f"{path}.list.element")
+    elif pa.types.is_map(kind):
+        yield from _leaves(kind.key_type, f"{path}.key_value.key")
+        yield from _leaves(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _leaves(inner.type, f"{path}.{inner.name}")
+    else:
+        yield path

@@ -1,0 +1,293 @@
+"""The operator between files, read and written by the tasks themselves where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.errors import DataError
+from dedup.sinks.files.output_files import with_spark_metadata
+from dedup.sinks.files.slice_files import FileShape
+from dedup.sinks.files.task_files import TaskFiles
+from dedup.sinks.files.write import WRITTEN, FileWriter
+from dedup.sources.files.exact_values import NotExact
+from dedup.sources.files.parquet_input import ParquetInput
+from dedup.sources.files.scan import Scan
+from dedup.sources.files.spark_settings import check_reading, codec_to_write
+from dedup.sources.files.types import LeftToSpark, arrow_schema
+from dedup.sources.files.unreadable import WRITE_AGAIN
+from dedup.spark.driver import checks
+from dedup.spark.driver.build import Operator, assemble, by_id, output_schema, prepare
+from dedup.spark.driver.columns import named_column
+from dedup.spark.executor.pack import pack
+from dedup.spark.executor.unpack import unpack
+from dedup.spark.plan import Plan
+
+if TYPE_CHECKING:
+    from dedup.spark.driver.build import MapPass
+
+#: A part of a large file that one task reads at a time: as large as the row groups of most writers.
+SPLIT_BYTES = 128 << 20
+#: Options of Spark's reader that say which files there are, and not what is in them.
+_LISTING = frozenset(
+    {
+        "basepath", "cleansource", "filenameonly", "latestfirst", "maxbytespertrigger",
+        "maxfileage", "maxfilespertrigger", "mergeschema", "mode", "modifiedafter",
+        "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
+    }
+)  # fmt: skip
+#: Columns of Spark's list of files; none of them needs the files to be read.
+_LISTED = {
+    "path": T.StringType(),
+    "modificationTime": T.TimestampType(),
+    "length": T.LongType(),
+    "content": T.BinaryType(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFiles:
+    """The input of a stream, in Parquet.
+
+    Parameters
+    ----------
+    place : str
+        Folder, file or glob, as Spark's reader takes it.
+    options : Mapping[str, str]
+        Those of Spark's reader.
+    folders : frozenset of str
+        Columns that are named by folders in lower case.
+    paths : tuple of Path
+        Files to compare with the columns before the start; tasks compare all others.
+    by_spark : str or None
+        Why Spark is to read them, even if tasks can.
+    """
+
+    place: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    folders: frozenset[str] = frozenset()
+    paths: tuple[Path, ...] = ()
+    by_spark: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFolder:
+    """The output of a stream.
+
+    Parameters
+    ----------
+    staging : Path
+        Where tasks write, on the file system of the output.
+    split_by : str or None
+        Column whose values name folders.
+    """
+
+    staging: Path
+    split_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesQuery:
+    """A stream behind the operator.
+
+    Parameters
+    ----------
+    stream : DataFrame
+        To be started.
+    columns : StructType
+        Those of the rows that leave the operator.
+    writer : TaskFiles or None
+        Writes its micro-batches; None where they hold the rows themselves, for Spark to write.
+    read_by_spark, written_by_spark : str or None
+        Why it is Spark that reads, or writes, the files.
+    """
+
+    stream: DataFrame
+    columns: T.StructType
+    writer: TaskFiles | None
+    read_by_spark: str | None
+    written_by_spark: str | None
+
+    def left_to_spark(self) -> list[str]:
+        """Say what Spark does itself, and why."""
+        whys = {"reads": self.read_by_spark, "writes": self.written_by_spark}
+        return [
+            f"Spark itself {does} the files, which takes longer: {why}."
+            for does, why in whys.items()
+            if why is not None
+        ]
+
+
+def query(
+    rows: DataFrame, operator: Operator, source: SourceFiles | str, sink: ParquetFolder | str
+) -> FilesQuery:
+    """Put the operator between files, of which its tasks read and write what they may.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The input as Spark reads it.
+    operator : Operator
+    source : SourceFiles or str
+        The same input; a text says why Spark is to read it.
+    sink : ParquetFolder or str
+        The output; a text says why Spark is to write it.
+
+    Raises
+    ------
+    DedupError
+        As the operator does when it is applied.
+    """
+    prepared, plan = prepare(rows, operator.options)
+    given = output_schema(rows, operator.options)
+    why_read = why_written = None
+    frame: DataFrame = prepared
+    first: MapPass = pack
+    try:
+        frame, first = _scanned(rows, prepared, plan, source)
+    except LeftToSpark as error:
+        why_read = str(error)
+        if isinstance(source, SourceFiles):
+            _check_spark_reads(source, rows.schema, why_read)
+    writer = None
+    try:
+        writer = _writer(rows.sparkSession, given, sink)
+    except LeftToSpark as error:
+        why_written = str(error)
+    metrics = operator.options.metrics
+    return FilesQuery(
+        stream=assemble(
+            frame,
+            plan,
+            metrics,
+            output=given if writer is None else WRITTEN,
+            first=first,
+            last=unpack if writer is None else writer.pass_,
+            group=by_id(),
+        ),
+        columns=given,
+        writer=writer,
+        read_by_spark=why_read,
+        written_by_spark=why_written,
+    )
+
+
+def _scanned(
+    rows: DataFrame, prepared: DataFrame, plan: Plan, source: SourceFiles | str
+) -> tuple[DataFrame, Scan]:
+    if isinstance(source, str):
+        raise LeftToSpark(source)
+    if source.by_spark is not None:
+        raise LeftToSpark(source.by_spark)
+    spark = rows.sparkSession
+    check_reading(spark)
+    for name in source.options:
+        if name.lower() not in _LISTING:
+            raise LeftToSpark(f"the option {name} is one of Spark's own reader")
+    names = prepared.columns[: len(rows.columns)]
+    helpers = prepared.columns[len(rows.columns) :]
+    if helpers != ([] if plan.now_column is None else [plan.now_column]):
+        raise LeftToSpark("the record ID, timestamp or order is an expression")
+    columns = arrow_schema(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
+    folders = frozenset(name for name in columns.names if name.lower() in source.folders)
+    for column in rows.schema.fields:
+        if column.name in folders and isinstance(column.dataType, T.DecimalType):
+            raise LeftToSpark(f"the column {column.name!r} of folders is a decimal")
+    clash = source.folders & {name.lower() for name in _LISTED}
+    if clash:
+        raise LeftToSpark(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
+    in_files = pa.schema([f for f in columns if f.name not in folders])
+    wrong = _fault(source, lambda file: file.misfit(in_files), "pyarrow does not read such files")
+    if wrong is not None:
+        raise LeftToSpark(wrong)
+    scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
+    return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
+
+
+def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructField]) -> DataFrame:
+    """Return the parts of the files of each micro-batch, spread over the tasks."""
+    listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
+    reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
+    # As Spark listed them. Its columns `length` and `modificationTime` are of when a task looks: a
+    # file that was emptied meanwhile would be passed over, and never be read again.
+    files = reader.load(source.place)
+    metadata = files.metadataColumn("_metadata")  # also if a folder names such a column
+    listed_size = metadata["file_size"]
+    files = files.where(listed_size > 0)
+    shown = [named_column(f.name) for f in folders]
+    splits = files.select(
+        "path",
+        listed_size.alias("size"),
+        F.unix_millis(metadata["file_modification_time"]).alias("mtime_ms"),
+        F.ceil(listed_size / SPLIT_BYTES).cast("int").alias("count"),
+        F.current_timestamp().alias("now"),
+        *([F.struct(*shown).alias("folders")] if shown else []),
+    ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
+    # From one task Spark deals them out in turn; from several each would begin anywhere.
+    return splits.coalesce(1).repartition(spark.sparkContext.defaultParallelism)
+
+
+def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) -> TaskFiles:
+    if isinstance(sink, str):
+        raise LeftToSpark(sink)
+    compression = codec_to_write(spark)
+    in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
+    columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
+    return TaskFiles(
+        pass_=FileWriter(
+            staging=str(sink.staging),
+            shape=FileShape(
+                columns=columns,
+                compression=compression,
+                split_by=() if sink.split_by is None else (sink.split_by,),
+            ),
+        )
+    )
+
+
+def _fault(
+    source: SourceFiles, look: Callable[[ParquetInput], str | None], unsupported: str | None
+) -> str | None:
+    """Say what is wrong with the first file in which a look finds something.
+
+    A file that cannot be read at all is named by the task that reads it. `unsupported` is what is
+    wrong with a file that pyarrow does not know how to read.
+    """
+
+    def wrong(path: Path) -> str | None:
+        try:
+            with ParquetInput(str(path)) as file:
+                return look(file)
+        except NotExact as error:
+            return str(error)
+        except pa.ArrowNotImplementedError as error:
+            return unsupported and f"{unsupported}: {str(error).rstrip('.')}"
+        except (OSError, pa.ArrowException):
+            return None
+
+    with ThreadPoolExecutor() as pool:
+        found = zip(source.paths, pool.map(wrong, source.paths), strict=True)
+        return next((f"{path}: {what}" for path, what in found if what is not None), None)
+
+
+def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:
+    """Refuse files that Spark itself would not read, or of which it would cut values."""
+    known: list[pa.Field] = []
+    for column in schema.fields:
+        with suppress(LeftToSpark):
+            known += arrow_schema(T.StructType([column]), "UTC")
+    columns = pa.schema(known)
+    wrong = _fault(source, lambda file: file.unread_by_spark(columns), None)
+    if wrong is not None:
+        raise DataError(
+            f"{wrong}. Spark has to read the files: {why}. {WRITE_AGAIN}", remedy="bad-records"
+        )

@@ -1,0 +1,212 @@
+"""A folder of files that shows each micro-batch whole, once, or not at all.
+
+A micro-batch is written below ``DIR/_staging/``, flushed to disk, and published by one rename to
+``DIR/batch=<id>/``. Spark may run a micro-batch again (a crash between the publication and Spark's
+own commit); the folder that is already there holds the same rows and is kept. Names that begin
+with ``_`` are skipped by Spark, pyarrow and most other readers of such folders.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dedup.errors import faults
+from dedup.sinks.batch_folders import STAGING, clear_compaction, data_files, publish_folder
+from dedup.sinks.exact_texts import exact_texts, naming_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Column that tells the side output's rows apart.
+VERDICT = "dedup_verdict"
+
+
+class RowsWriter(Protocol):
+    """Writes the rows of a micro-batch to a folder that nobody reads yet."""
+
+    def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
+        """Write all rows, in one Spark action.
+
+        Parameters
+        ----------
+        batch : DataFrame
+        folder : Path
+            That is not there yet.
+        split_by : str or None
+            Column whose values become folders such as ``verdict=duplicate``, and which the files
+            in them lack.
+        """
+
+    def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
+        """Leave a file with the columns alone, so that the folder reads as an empty table."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """Rows that Spark writes.
+
+    Parameters
+    ----------
+    file_format : str
+        Spark data source to write with: ``csv``, ``json`` or ``parquet``.
+    options : Mapping[str, str]
+        Options of that data source.
+    """
+
+    file_format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
+        """As `RowsWriter` says."""
+        rows = batch
+        if self.file_format != "parquet":
+            rows = exact_texts(batch, self.file_format, split_by, self.options)
+        writer = rows.write.format(self.file_format).options(**self.options)
+        if split_by is not None:
+            writer = writer.partitionBy(split_by)
+        with naming_texts(self.file_format):
+            writer.save(str(folder))
+
+    def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
+        """As `RowsWriter` says."""
+        rows = batch if without is None else batch.drop(without)
+        # Made afresh: the micro-batch itself, even cut to no rows, could run again.
+        empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
+        empty.write.format(self.file_format).options(**self.options).save(str(folder))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """Function for ``foreachBatch`` that publishes micro-batches as folders.
+
+    Parameters
+    ----------
+    output : Path
+        Folder of the rows that go on; on a local file system.
+    writer : RowsWriter
+        Writes the rows aside.
+    duplicates : Path or None
+        Folder of the rows that do not go on. They are told apart by the `verdict` column, which
+        becomes a partition folder there and is absent from `output`.
+    verdict : str
+        Name of the column; read only where `duplicates` is given.
+    goes_on : frozenset of str
+        Verdicts whose rows belong in `output`.
+    aside : Path or None
+        Folder of what `rows_aside` gives, as JSON lines; a micro-batch without such rows has no
+        folder there.
+    rows_aside : callable or None
+        From the number of a micro-batch to the rows to set aside, or None; called when the rows
+        of the micro-batch have been written, and not yet published.
+    before_publishing : callable or None
+        Is given the number of a micro-batch at that time; what it raises keeps the micro-batch
+        from being published.
+
+    Raises
+    ------
+    OSError
+        From a call, where the disk is full or a folder cannot be written. Nothing of the
+        micro-batch is visible then, or only its side outputs; running the micro-batch again
+        completes it.
+
+    Notes
+    -----
+    One writer at a time: `open` removes what earlier writers left in the staging folders. Each
+    call runs one Spark action over the micro-batch, whether or not there are side outputs.
+    """
+
+    output: Path
+    writer: RowsWriter
+    duplicates: Path | None = None
+    verdict: str = VERDICT
+    goes_on: frozenset[str] = frozenset({"unique"})
+    aside: Path | None = None
+    rows_aside: Callable[[int], DataFrame | None] | None = None
+    before_publishing: Callable[[int], None] | None = None
+
+    def open(self) -> None:
+        """Create the folders and remove what killed runs left in staging."""
+        for root in self._roots():
+            root.mkdir(parents=True, exist_ok=True)
+            clear_compaction(root)
+            shutil.rmtree(root / STAGING, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove the staging folders."""
+        for root in self._roots():
+            shutil.rmtree(root / STAGING, ignore_errors=True)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write the rows of a micro-batch once, and publish them."""
+        staged = self.output / STAGING / f"{batch_id:012d}-{uuid.uuid4().hex}"
+        rows = staged / "rows"
+        if self.duplicates is None:
+            self.writer.write(batch, rows, None)
+            self._set_aside(staged, batch_id)
+            passed = rows
+        else:
+            # One pass over the micro-batch serves both outputs.
+            self.writer.write(batch, rows, self.verdict)
+            self._set_aside(staged, batch_id)
+            passed, stopped = self._part(staged)
+            if not data_files(stopped):
+                folder = stopped / f"{self.verdict}=duplicate"
+                self._write_no_rows(batch, folder)
+            faults.point("sink.staged")
+            publish_folder(stopped, self.duplicates, batch_id)
+            faults.point("sink.side.published")
+        if not data_files(passed):
+            self._write_no_rows(batch, passed)
+        # The output comes last: where it is there, its side outputs are there too.
+        faults.point("sink.staged")
+        publish_folder(passed, self.output, batch_id)
+        faults.point("sink.published")
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def _roots(self) -> Iterator[Path]:
+        yield self.output
+        if self.duplicates is not None:
+            yield self.duplicates
+        if self.aside is not None:
+            yield self.aside
+
+    def _set_aside(self, staged: Path, batch_id: int) -> None:
+        if self.before_publishing is not None:
+            self.before_publishing(batch_id)
+        if self.aside is None or self.rows_aside is None:
+            return
+        rows = self.rows_aside(batch_id)
+        if rows is None:
+            return
+        folder = staged / "aside"
+        rows.write.json(str(folder))
+        # A task without rows leaves an empty file.
+        if any(path.stat().st_size for path in data_files(folder)):
+            faults.point("sink.staged")
+            publish_folder(folder, self.aside, batch_id)
+            faults.point("sink.side.published")
+
+    def _part(self, staged: Path) -> tuple[Path, Path]:
+        """Move the verdict folders of a written micro-batch to the side they belong on."""
+        passed, stopped = staged / "output", staged / "duplicates"
+        passed.mkdir()
+        stopped.mkdir()
+        for folder in sorted((staged / "rows").glob(f"{self.verdict}=*")):
+            verdict = folder.name.partition("=")[2]
+            if verdict not in self.goes_on:
+                folder.rename(stopped / folder.name)
+                continue
+            for path in data_files(folder):
+                # Spark gives the files of one task the same name in every partition folder.
+                path.rename(passed / f"{verdict}-{path.name}")
+        return passed, stopped
+
+    def _write_no_rows(self, batch: DataFrame, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        without = None if self.duplicates is None else self.verdict
+        self.writer.write_no_rows(batch, folder, without)

@@ -1,0 +1,95 @@
+"""The formats of this package, made known to a session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from dedup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from dedup.sinks.sink_source import SinkSource
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats of this package known to a session; twice is fine.
+
+    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once,
+    ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files,
+    ``format("dedup_delta")`` and ``format("dedup_iceberg")`` to tables of Delta Lake and Iceberg.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic or Spark Connect. With several classic sessions in one program it must be the active
+        one: `writeStream.start` looks formats up there, whatever session the DataFrame came from.
+
+    Raises
+    ------
+    ConfigError
+        On PySpark 4.0.
+    """
+    for source in _sources():
+        spark.dataSource.register(source)
+
+
+def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
+    """Refuse what a sink of this package would refuse when its query starts.
+
+    Parameters
+    ----------
+    sink : tuple of str and mapping, or SinkFunction
+        A format and its options, or what a function such as `postgres_sink` returned.
+    schema : StructType
+        What the sink is given.
+    checkpoint : str or PathLike, optional
+        For the option ``checkpointLocation``.
+
+    Raises
+    ------
+    DedupError
+        What the sink would raise.
+    """
+    from dedup.sinks.foreach_batch import SinkFunction
+
+    if isinstance(sink, SinkFunction):
+        sink.check(schema)
+        return
+    known = {source.name(): source for source in _sources()}
+    match sink:
+        case (str(name), Mapping() as given) if name in known:
+            options = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
+            for option, value in given.items():
+                options[option] = str(value).lower() if isinstance(value, bool) else str(value)
+            known[name](options).work(schema)
+        case _:
+            raise ConfigError(
+                "sink= takes a format of this package and its options, such as ('dedup_files', "
+                "{'path': 'orders'}), or what a function such as postgres_sink returned. Formats "
+                f"are {', '.join(known)}."
+            )
+
+
+def _sources() -> tuple[type[SinkSource], ...]:
+    from pyspark.sql import datasource
+
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise ConfigError(
+            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
+            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
+            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
+            "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
+        )
+    from dedup.sinks.files.format import FilesSinkSource
+    from dedup.sinks.kafka.format import KafkaSinkSource
+    from dedup.sinks.lakehouse.format import DeltaSinkSource, IcebergSinkSource
+    from dedup.sinks.postgres.format import PostgresSinkSource
+
+    return (
+        KafkaSinkSource, PostgresSinkSource, FilesSinkSource, DeltaSinkSource, IcebergSinkSource,
+    )  # fmt: skip

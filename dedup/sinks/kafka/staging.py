@@ -1,0 +1,148 @@
+"""Staged slices, and the manifest of a whole micro-batch.
+
+Both are objects below one folder, by default in the checkpoint:
+
+- ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
+  Content and number of rows stand in the task's answer to the driver, which compares them.
+- ``manifests/<micro-batch>.json``: which staged slices a whole micro-batch is published from.
+
+The ledger of the sink lies there too (`dedup.sinks.ledger`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dedup.catalog.document import to_document
+from dedup.catalog.root import Root
+from dedup.core.parse import integer, text
+from dedup.errors import ObjectMissing, SinkError, faults
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.ledger import FORMAT, read_document
+from dedup.sinks.protocol import StagedSlice
+
+_FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class Staging:
+    """The folder of one sink's staged slices.
+
+    Parameters
+    ----------
+    where : str
+        A local path that driver and executors share, or a URI that pyarrow knows.
+    query_id : str
+        Two queries may share the folder.
+    """
+
+    def __init__(self, where: str, query_id: str) -> None:
+        self._root = Root(f"{where}/{query_id}")
+
+    def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
+        """Write the rows of a slice to a durable file of their own; return what it holds."""
+        name = f"staged/{batch_id}-{slot}-{uuid.uuid4().hex}.arrow"
+        content = Content()
+        handle, local = tempfile.mkstemp(prefix="dedup-slice-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                writer = None
+                for batch in rows:
+                    writer = writer or pa.ipc.new_stream(file, batch.schema, options=_OPTIONS)
+                    writer.write_batch(batch)
+                    content += content_of(batch)
+                if writer is not None:
+                    writer.close()
+            if content.rows:
+                self._root.put_file(name, local)
+        finally:
+            Path(local).unlink(missing_ok=True)
+        return StagedSlice(slot, content, name if content.rows else "")
+
+    def read(self, piece: StagedSlice) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a staged slice.
+
+        Raises
+        ------
+        SinkError
+            When its file is missing or damaged.
+        """
+        if not piece.file:
+            return
+        try:
+            with self._root.open_input(piece.file) as file, pa.ipc.open_stream(file) as stream:
+                yield from stream
+        except (ObjectMissing, OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"The staged slice {self._root.url(piece.file)} is missing or damaged: {error}. "
+                "Nothing of the micro-batch was published by this run. Start the query again; in "
+                "mode atomic delete the manifest of the micro-batch first "
+                f"({self._root.url('manifests')}), or it is published from this file for ever.",
+                remedy="sink-differs",
+            ) from None
+
+    def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
+        """Return which slices the micro-batch is published from: those of the first call for ever.
+
+        Where there is a manifest of this micro-batch already, its slices are the answer.
+
+        Raises
+        ------
+        SinkError
+            If a file of such a manifest is gone. By the markers nothing of the micro-batch is
+            published then: who asks for its manifest has made sure of that.
+        """
+        name = f"manifests/{batch_id}.json"
+        body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
+        faults.point("kafka.manifest.before")
+        self._root.create_bytes(name, to_document(body, version=FORMAT))
+        faults.point("kafka.manifest.after")
+        pieces = read_document(self._root, name, lambda found: _slices(found, batch_id))
+        if pieces != list(slices):
+            self._refuse_lost_files(name, batch_id, pieces)
+        return pieces
+
+    def _refuse_lost_files(self, manifest: str, batch_id: int, pieces: list[StagedSlice]) -> None:
+        for piece in pieces:
+            if piece.file and not self._root.exists(piece.file):
+                raise SinkError(
+                    f"The staged slice {self._root.url(piece.file)}, from which micro-batch "
+                    f"{batch_id} is to be published, is gone. By the markers nothing of it is "
+                    f"published. Delete {self._root.url(manifest)} and start the query again: it "
+                    "is published then with the rows that the query gives now. Where markers were "
+                    "accepted as lost, look at the last records of the topic first."
+                )
+
+    def clean(self, batch_id: int) -> None:
+        """Delete what was staged for a micro-batch that is published, and for those before it."""
+        for folder in ("staged", "manifests"):
+            names = [found.name for found in self._root.list(folder)]
+            self._root.delete(name for name in names if _batch_of(name) <= batch_id)
+
+
+def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
+    if found["batch_id"] != batch_id:
+        raise ValueError(f"it is the manifest of micro-batch {found['batch_id']!r:.80}")
+    pieces = [
+        StagedSlice(integer(each["slot"], 0), Content(**each["content"]), text(each["file"]))
+        for each in found["slices"]
+    ]
+    for piece in pieces:
+        if piece.file and not _FILE.fullmatch(piece.file):
+            raise ValueError(f"{piece.file!r:.80} is not a staged slice")
+    return pieces
+
+
+def _batch_of(name: str) -> int:
+    """Return the micro-batch that an object belongs to; a huge one for what is not ours."""
+    number = re.split("[-.]", name.split("/")[1])[0]
+    return int(number) if number.isascii() and number.isdigit() else 1 << 62

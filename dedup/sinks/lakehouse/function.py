@@ -1,0 +1,120 @@
+"""The sinks as functions for ``foreachBatch``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from dedup.sinks.foreach_batch import SinkFunction, looked_at_once
+from dedup.sinks.lakehouse.columns import check_names
+from dedup.sinks.lakehouse.delta_table import delta_files, delta_library
+from dedup.sinks.lakehouse.iceberg_table import iceberg_files, iceberg_library
+from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
+from dedup.sinks.lakehouse.work import LakeTable, LakeWork
+
+_LOOK: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTable]] = {
+    DELTA: delta_files,
+    ICEBERG: iceberg_files,
+}
+
+
+def delta_sink(
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: str,
+    create: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> SinkFunction:
+    """Return a function for ``foreachBatch`` that writes each micro-batch to Delta Lake once.
+
+    It does what ``format("dedup_delta")`` does, for queries that write to several places, and on
+    PySpark 4.0 as well. No jar of Delta Lake is needed.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The folder of the table, or a URI such as ``s3://bucket/orders``.
+    checkpoint : str
+        The query's checkpoint location.
+    create : bool, optional
+        Make the table from the columns of the stream where there is none.
+    options : mapping of str to str, optional
+        Any other option of the format. Two sinks of one query each need a `name`.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or cannot be; at the first micro-batch, if table and columns do not
+        fit.
+    MissingExtraError
+        If the extra ``delta`` is not installed.
+    """
+    delta_library()
+    given = {"path": os.fspath(path), "create": str(create).lower()}
+    return _function(DELTA, "delta_sink", checkpoint, given | dict(options or {}))
+
+
+def iceberg_sink(
+    table: str,
+    *,
+    checkpoint: str,
+    catalog: str = "default",
+    create: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> SinkFunction:
+    """Return a function for ``foreachBatch`` that writes each micro-batch to Iceberg once.
+
+    It does what ``format("dedup_iceberg")`` does, for queries that write to several places, and on
+    PySpark 4.0 as well. No jar of Iceberg is needed.
+
+    Parameters
+    ----------
+    table : str
+        Its name with the namespace, such as ``shop.orders``.
+    checkpoint : str
+        The query's checkpoint location.
+    catalog : str, optional
+        Name of a catalog of pyiceberg's configuration; options such as ``catalog.uri`` go before.
+    create : bool, optional
+        Make the table from the columns of the stream where there is none.
+    options : mapping of str to str, optional
+        Any other option of the format. Two sinks of one query each need a `name`.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or cannot be; at the first micro-batch, if table and columns do not
+        fit.
+    MissingExtraError
+        If the extra ``iceberg`` is not installed.
+    """
+    iceberg_library()
+    given = {"table": table, "catalog": catalog, "create": str(create).lower()}
+    return _function(ICEBERG, "iceberg_sink", checkpoint, given | dict(options or {}))
+
+
+def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
+    """Return the work of a sink whose table and columns have been looked at.
+
+    Parameters
+    ----------
+    options : LakeOptions
+    columns : sequence of (str, str)
+        Of the stream: names and Spark's types.
+
+    Raises
+    ------
+    ConfigError
+        Saying what to change.
+    """
+    check_names(columns)
+    return LakeWork(options, _LOOK[options.format_name](options, columns))
+
+
+def _function(
+    format_name: str, name: str, checkpoint: str, given: Mapping[str, str]
+) -> SinkFunction:
+    made = lake_options(format_name, {"checkpointLocation": checkpoint, **given})
+    work = looked_at_once(partial(ready, made))
+    return SinkFunction(work, name, made.name, checkpoint)

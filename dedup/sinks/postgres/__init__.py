@@ -1,0 +1,1 @@
+"""PostgreSQL as a sink: each micro-batch is committed to the table once."""

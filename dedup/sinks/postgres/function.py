@@ -1,0 +1,62 @@
+"""The sink as a function for ``foreachBatch``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from dedup.sinks.foreach_batch import SinkFunction, looked_at_once
+from dedup.sinks.postgres.connections import psycopg_library
+from dedup.sinks.postgres.options import postgres_options
+from dedup.sinks.postgres.work import ready
+
+
+def postgres_sink(
+    dsn: str,
+    table: str,
+    *,
+    checkpoint: str,
+    mode: str = "append",
+    key: str | Sequence[str] = (),
+    version: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> SinkFunction:
+    """Return a function for ``foreachBatch`` that writes each micro-batch to PostgreSQL once.
+
+    It does what ``format("dedup_postgres")`` does, for queries that write to several places, and
+    on PySpark 4.0 as well.
+
+    Parameters
+    ----------
+    dsn : str
+        How to connect, as libpq takes it, such as ``postgresql://user@host/database``.
+    table : str
+        As in SQL; it has to exist.
+    checkpoint : str
+        The query's checkpoint location.
+    mode : str
+        ``append``, ``upsert`` or ``atomic``.
+    key : str or sequence of str, optional
+        Columns that tell rows apart, for ``upsert`` and ``atomic``.
+    version : str, optional
+        Column; of two rows with one key the greater one stays.
+    options : mapping of str to str, optional
+        Any other option of the format. Two sinks of one query each need a `name`.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or cannot be; at the first micro-batch, if table and columns do not
+        fit.
+    MissingExtraError
+        If the extra ``postgres`` is not installed.
+    """
+    psycopg_library()
+    given = {"dsn": dsn, "table": table, "checkpointLocation": checkpoint, "mode": mode}
+    if key:
+        given["key"] = ",".join([key] if isinstance(key, str) else key)
+    if version is not None:
+        given["version"] = version
+    made = postgres_options(given | dict(options or {}))
+    work = looked_at_once(partial(ready, made))
+    return SinkFunction(work, "postgres_sink", made.name, checkpoint)

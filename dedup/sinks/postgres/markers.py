@@ -1,0 +1,173 @@
+"""The table of the markers: who owns each slot of a sink, and what was published of it last.
+
+=========  ======================================================================
+column     meaning
+=========  ======================================================================
+query_id   of the checkpoint
+sink       name of the sink within its query
+slot       number of the task, -1 for whole micro-batches
+owner      whoever owned the slot last; a new value with each owner
+marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first one
+=========  ======================================================================
+
+A transaction that publishes locks the row of its slot first, and owning it waits for that lock. So
+when a slot is owned, all that earlier owners did is settled, and what they do next is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from dedup.sinks.marker import Marker
+from dedup.sinks.postgres.connections import explained, psycopg_library, transaction
+from dedup.sinks.postgres.options import PostgresOptions
+from dedup.sinks.postgres.own_tables import make_own_table
+
+if TYPE_CHECKING:
+    import psycopg
+
+_COLUMNS = {
+    "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
+    "marker": "text",
+}  # fmt: skip
+#: How long an earlier owner may take to end by itself.
+_PATIENCE_MS = 1000
+#: How long a client that stands still within a transaction may hold others up.
+_IDLE_IN_TRANSACTION = "10min"
+#: In place of the slot, in the name of a session that owns several.
+_OWNING = "owning"
+
+
+class MarkerTable:
+    """The markers of one sink of one query."""
+
+    def __init__(self, options: PostgresOptions, query_id: str) -> None:
+        assert options.markers is not None, "settled on the driver"
+        self._options, self._query_id = options, query_id
+        self._table = options.markers
+        self._sql = self._table.replace("%", "%%")  # psycopg fills in what follows a single one
+        self._where = "query_id = %s AND sink = %s"
+        self._mine = (query_id, options.name)
+
+    def slots(self) -> list[int]:
+        """Return the slots that ever had an owner."""
+        with self._connection() as connection:
+            rows = connection.execute(
+                f"SELECT slot FROM {self._sql} WHERE {self._where}", self._mine
+            ).fetchall()
+        return [row[0] for row in rows]
+
+    def own(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
+        """Own slots, in their order; return as whom, and their newest markers.
+
+        Whoever holds one of them with an open transaction is given a second to end it, and is then
+        disconnected, which aborts it.
+
+        Raises
+        ------
+        Aborted
+            If the server was away, or somebody else does not let go.
+        """
+        owner = str(uuid.uuid4())
+        with explained(self._table):
+            try:
+                return owner, self._own(slots, owner, _PATIENCE_MS)
+            except psycopg_library().errors.LockNotAvailable:
+                self._disconnect(slots)
+            return owner, self._own(slots, owner, self._options.timeout_s * 1000)
+
+    def _own(self, slots: Sequence[int], owner: str, wait_ms: int) -> dict[int, Marker | None]:
+        found: dict[int, Marker | None] = {}
+        with self._connection() as connection:
+            self._announce(connection, _OWNING, wait_ms)
+            for slot in slots:
+                row = connection.execute(
+                    f"INSERT INTO {self._sql} AS present (query_id, sink, slot, owner) "
+                    "VALUES (%s, %s, %s, %s) ON CONFLICT (query_id, sink, slot) "
+                    "DO UPDATE SET owner = EXCLUDED.owner RETURNING present.marker",
+                    (*self._mine, slot, owner),
+                ).fetchone()
+                assert row is not None
+                found[slot] = self._read(slot, row[0])
+        return found
+
+    def lock(
+        self, connection: psycopg.Connection[Any], slot: int
+    ) -> tuple[str | None, Marker | None]:
+        """Lock a slot until the transaction ends; return its owner and newest marker."""
+        self._announce(connection, slot, self._options.timeout_s * 1000)
+        row = connection.execute(
+            f"SELECT owner::text, marker FROM {self._sql} "
+            f"WHERE {self._where} AND slot = %s FOR UPDATE",
+            (*self._mine, slot),
+        ).fetchone()
+        return (None, None) if row is None else (row[0], self._read(slot, row[1]))
+
+    def put(self, connection: psycopg.Connection[Any], owner: str, marker: Marker) -> bool:
+        """Write a marker; return whether the slot is still its owner's."""
+        done = connection.execute(
+            f"UPDATE {self._sql} SET marker = %s WHERE {self._where} AND slot = %s AND owner = %s",
+            (marker.to_bytes().decode(), *self._mine, marker.slot, owner),
+        )
+        return done.rowcount == 1
+
+    def _disconnect(self, slots: Sequence[int]) -> None:
+        """End the sessions that have one of the slots locked; the server aborts what they did."""
+        with self._connection() as connection:
+            # Sessions are those of who logged in, not of the role that it acts as.
+            connection.execute("SET LOCAL ROLE NONE")
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = ANY(%s) AND datname = current_database() "
+                "AND usename = current_user AND pid <> pg_backend_pid()",
+                ([self._session(_OWNING), *map(self._session, slots)],),
+            )
+
+    def _announce(self, connection: psycopg.Connection[Any], slot: int | str, wait_ms: int) -> None:
+        """Let the transaction's session be found while it waits, or others wait for it.
+
+        What it commits is on the disk, also for a user whose commits need not be: Spark goes on.
+        """
+        connection.execute(
+            f"SET LOCAL lock_timeout = {wait_ms}; "
+            f"SET LOCAL application_name = '{self._session(slot)}'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'; "
+            "SELECT set_config('synchronous_commit', 'on', true) "
+            "WHERE current_setting('synchronous_commit') = 'off'"
+        )
+
+    def _session(self, slot: int | str) -> str:
+        which = hashlib.blake2b("\0".join(self._mine).encode(), digest_size=12).hexdigest()
+        return f"dedup {which} {slot}"
+
+    def _read(self, slot: int, text: str | None) -> Marker | None:
+        if text is None:
+            return None
+        where = f"table {self._table}, query {self._query_id}, slot {slot}"
+        return Marker.from_bytes(text.encode(), where)
+
+    def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        return transaction(self._options.dsn, self._options.timeout_s)
+
+
+def make_marker_table(options: PostgresOptions, name: str) -> str:
+    """Make the table of the markers, unless it is there; return its name with its schema.
+
+    Parameters
+    ----------
+    options : PostgresOptions
+    name : str
+        Of the table, as in SQL.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be made, or is something else.
+    """
+    with explained(name), transaction(options.dsn, options.timeout_s) as connection:
+        key = ["query_id", "sink", "slot"]
+        return make_own_table(connection, "markers", name, _COLUMNS, key)

@@ -1,0 +1,315 @@
+"""Slots of the sink as rows of the table of markers, and their rows in one transaction with it.
+
+Publishing a slice is one transaction: the row of its slot is locked, which shows whether the slot
+is still this attempt's own, the rows are written, the marker is put beside the owner, and all of it
+is committed. There is no way for a transaction to be seen in part, or to commit after somebody
+else has owned the slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dedup.errors import SinkError, faults
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.marker import Marker
+from dedup.sinks.postgres.connections import (
+    connected,
+    explained,
+    give_back,
+    meaning,
+    psycopg_library,
+    says_nothing,
+)
+from dedup.sinks.postgres.copy_rows import CopyRows
+from dedup.sinks.postgres.markers import MarkerTable
+from dedup.sinks.postgres.options import PostgresOptions
+from dedup.sinks.postgres.quarantine import Refused
+from dedup.sinks.postgres.staging import StagingTables, refused_of
+from dedup.sinks.postgres.target import TargetTable
+from dedup.sinks.protocol import Fenced, Indefinite, StagedSlice
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: As whom this process owned each slot last, and what it published: where its next task goes on.
+_known: dict[tuple[object, ...], tuple[str, Marker | None]] = {}
+_INCOMING = "pg_temp.dedup_incoming"
+
+
+def forget_slots() -> None:
+    """Forget what this process owns, as if it had just started."""
+    _known.clear()
+
+
+class PostgresSlot:
+    """One slot of the sink; implements `dedup.sinks.protocol.SlotPort`.
+
+    Parameters
+    ----------
+    options : PostgresOptions
+    table : TargetTable
+    query_id : str
+    number : int
+        Of the slot.
+    """
+
+    def __init__(
+        self, options: PostgresOptions, table: TargetTable, query_id: str, number: int
+    ) -> None:
+        self._options, self._table, self.number = options, table, number
+        self._markers = MarkerTable(options, query_id)
+        self._key = (options.dsn, options.markers, query_id, options.name, number)
+        # Of this attempt: what another thread owns meanwhile, such as the driver of another start,
+        # must not become this one's.
+        self._owned = _known.get(self._key)
+        self._connection: psycopg.Connection[Any] | None = None
+        self._copy: CopyRows | None = None
+        self._refused: Refused | None = None
+        self._written: Marker | None = None
+
+    @property
+    def last(self) -> Marker | None:
+        """What this process committed last to the slot, None where that is not known."""
+        return self._owned[1] if self._owned else None
+
+    def own(self) -> Marker | None:
+        """Refuse all earlier owners, settle what they left open, and only then read the marker."""
+        faults.point("postgres.own.before")
+        owner, newest = self._markers.own([self.number])
+        faults.point("postgres.own.after")
+        self.know(owner, newest[self.number])
+        return newest[self.number]
+
+    def know(self, owner: str, newest: Marker | None) -> None:
+        """Note as whom the slot is owned, and its newest marker.
+
+        Raises
+        ------
+        SinkError
+            If this process has published what the server does not know any more.
+        """
+        last = None if self._options.accept_lost_markers else self.last
+        if last is not None and (newest is None or newest.batch_id < last.batch_id):
+            raise SinkError(
+                f"The server has lost what it had committed: slice {self.number} was published up "
+                f"to micro-batch {last.batch_id}, and its marker is of "
+                f"{'none' if newest is None else f'micro-batch {newest.batch_id}'} now. It was put "
+                "back to an earlier state, and the rows since then are missing. Nothing was "
+                "written.",
+                remedy="sink-markers",
+            )
+        self._owned = _known[self._key] = owner, newest
+
+    def begin(self) -> None:
+        """Open a transaction, in which the slot stays this attempt's own."""
+        self.abort()  # what an attempt before has left open
+        self._connection = connected(self._options.dsn, self._options.timeout_s)
+        with self._explained():
+            found = self._markers.lock(self._connection, self.number)
+        if self._owned is None or found != self._owned:
+            self.abort()
+            raise Fenced(f"slot {self.number} has another owner by now")
+        faults.point("postgres.begun")
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Write rows within the open transaction."""
+        with self._explained():
+            if self._copy is None and self._refused is None:
+                self._begin_rows()
+            if self._refused is not None:
+                self._refused.copy(self._open(), rows, _INCOMING)
+            elif self._copy is not None:
+                self._copy.send(rows)
+
+    def _begin_rows(self) -> None:
+        """Have rows written to the target, or first to a table which the target takes them from."""
+        into = self._table.name
+        if self._table.key or self._options.quarantine:
+            into = _INCOMING
+            self._open().execute(
+                f"CREATE TEMPORARY TABLE dedup_incoming ON COMMIT DROP AS "
+                f"SELECT {self._table.column_list} FROM {self._table.name} WITH NO DATA".encode()
+            )
+        if self._options.quarantine:
+            self._refused = Refused(self._table)
+        else:
+            self._copy = CopyRows(self._open(), self._table, into)
+
+    def flush(self) -> None:
+        """Wait until the server has taken all rows."""
+        with self._explained():
+            if self._refused is not None:
+                self._refused.move(self._open(), _INCOMING)
+            elif self._copy is not None:
+                copy, self._copy = self._copy, None
+                copy.finish()
+                if self._table.key:
+                    self._open().execute(self._table.merge_from(_INCOMING).encode())
+            else:
+                return
+            self._table.check_types(self._open())
+
+    def take(self, staged: str) -> int:
+        """Write the rows of a staged slice within the open transaction; return how many it has."""
+        with self._explained():
+            found = self._open().execute(f"SELECT count(*) FROM {staged}".encode()).fetchone()
+            assert found is not None
+            rows = int(found[0])
+            if self._options.quarantine:
+                self._refused = self._refused or Refused(self._table)
+                aside = refused_of(staged), self._options.quarantine
+                rows += self._refused.move(self._open(), staged, aside)
+            else:
+                self._open().execute(self._table.merge_from(staged).encode())
+            self._table.check_types(self._open())
+        return rows
+
+    def pre_commit(self, marker: Marker) -> None:
+        """Put the marker beside the rows, where nobody sees either of them yet."""
+        faults.point("postgres.marker.before")
+        assert self._owned is not None, "begin has compared it"
+        with self._explained():
+            if self._refused is not None and self._options.quarantine:
+                self._refused.settle(self._open())
+                self._refused.set_aside(
+                    self._open(), self._options.quarantine,
+                    marker.query_id, marker.sink, marker.batch_id,
+                )  # fmt: skip
+            if not self._markers.put(self._open(), self._owned[0], marker):
+                self.abort()
+                raise Fenced(f"slot {self.number} has another owner by now")
+        self._written = marker
+        faults.point("postgres.marker.after")
+
+    def commit(self) -> None:
+        """Make the transaction visible; raises `Indefinite` where no answer comes."""
+        faults.point("postgres.commit.before")
+        connection = self._open()
+        try:
+            connection.commit()
+        except psycopg_library().Error as error:
+            is_lost = connection.closed or connection.broken or says_nothing(error)
+            self.abort()
+            if is_lost:
+                raise Indefinite(f"the connection was lost in a commit: {error}") from None
+            raise meaning(error, self._table.shown) from None
+        assert self._owned is not None, "begin has compared it"
+        self._owned = _known[self._key] = self._owned[0], self._written
+        self.abort()  # there is nothing left to abort
+        faults.point("postgres.commit.after")
+
+    def abort(self) -> None:
+        """Give up the open transaction, if there is one."""
+        connection, self._connection = self._connection, None
+        self._copy, self._refused = None, None
+        if connection is not None:
+            give_back(self._options.dsn, connection)
+
+    def _open(self) -> psycopg.Connection[Any]:
+        assert self._connection is not None, "a transaction is open"
+        return self._connection
+
+    def _explained(self) -> Any:
+        return explained(self._table.shown)
+
+
+class SlotRows:
+    """Rows that can be read once; implements `dedup.sinks.protocol.SliceRows`.
+
+    Parameters
+    ----------
+    batches : iterable of RecordBatch
+        As Spark gives them.
+    staging : StagingTables
+    batch_id, slot : int
+        What they are staged for.
+    """
+
+    def __init__(
+        self, batches: Iterable[pa.RecordBatch], staging: StagingTables, batch_id: int, slot: int
+    ) -> None:
+        self._batches, self._staging = iter(batches), staging
+        self._batch_id, self._slot = batch_id, slot
+
+    def send_first(self, slot: PostgresSlot) -> None:
+        """Send nothing: an open transaction shows already that the slot is still this attempt's."""
+
+    def send_rest(self, slot: PostgresSlot) -> Content:
+        """Send the rows within the open transaction; return what the slice holds."""
+        content = Content()
+        for batch in self._batches:
+            slot.send(batch)
+            content += content_of(batch)
+        slot.flush()
+        faults.point("postgres.rows.sent")
+        return content
+
+    def drain(self) -> Content:
+        """Read all rows and send none; return what the slice holds."""
+        return sum((content_of(batch) for batch in self._batches), Content())
+
+    def stage(self) -> StagedSlice:
+        """Write all rows to a table of their own."""
+        return self._staging.write(self._batch_id, self._slot, self._batches)
+
+
+class StagedRows:
+    """Rows of staged slices; implements `dedup.sinks.protocol.RowsToSend`."""
+
+    def __init__(self, slices: Sequence[StagedSlice]) -> None:
+        self._slices = slices
+
+    def send_first(self, slot: PostgresSlot) -> None:
+        """Send nothing, as `SlotRows`."""
+
+    def send_rest(self, slot: PostgresSlot) -> Content:
+        """Move the rows within the open transaction; return what the slices hold."""
+        content = Content()
+        for piece in self._slices:
+            if piece.file and slot.take(piece.file) != piece.content.rows:
+                return Content(-1)  # the server has lost what was not written ahead
+            content += piece.content
+        faults.point("postgres.rows.moved")
+        return content
+
+
+class PostgresSink:
+    """All slots of a sink in the hands of the driver; a `dedup.sinks.protocol.SinkPort`."""
+
+    def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
+        self._options, self._table, self._query_id = options, table, query_id
+        self._markers = MarkerTable(options, query_id)
+        self._slots: dict[int, PostgresSlot] = {}
+
+    def slots(self) -> Collection[int]:
+        """Return the slots that ever had an owner."""
+        with explained(self._table.shown):
+            return self._markers.slots()
+
+    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+        """Own slots, the first before all others, and only then read their newest markers."""
+        faults.point("postgres.own.before")
+        owner, newest = self._markers.own(slots)
+        faults.point("postgres.own.after")
+        for number, marker in newest.items():
+            self.slot(number).know(owner, marker)
+        return {number: marker for number, marker in newest.items() if marker is not None}
+
+    def slot(self, number: int) -> PostgresSlot:
+        """Return a slot that `own` has owned."""
+        if number not in self._slots:
+            self._slots[number] = PostgresSlot(self._options, self._table, self._query_id, number)
+        return self._slots[number]
+
+    def rows(self, slices: Sequence[StagedSlice]) -> StagedRows:
+        """Return the rows of staged slices."""
+        return StagedRows(slices)
+
+    def close(self) -> None:
+        """Give up what is open."""
+        for slot in self._slots.values():
+            slot.abort()

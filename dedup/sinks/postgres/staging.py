@@ -1,0 +1,111 @@
+"""Slices that wait, each as a table of its own beside the target.
+
+A staging table has the target's types without its constraints. It is not written ahead to the
+server's log, so a server that crashes empties it: whoever takes its rows counts them. Its name
+says which sink and micro-batch it belongs to, and tells it from every other attempt's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dedup.errors import faults
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.postgres.connections import explained, psycopg_library, transaction
+from dedup.sinks.postgres.copy_rows import CopyRows
+from dedup.sinks.postgres.ddl import quoted
+from dedup.sinks.postgres.options import PostgresOptions
+from dedup.sinks.postgres.quarantine import Refused, make_staged
+from dedup.sinks.postgres.target import TargetTable
+from dedup.sinks.protocol import StagedSlice
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: How long a table that somebody still writes to may hold the cleaning up.
+_DROP_WAIT = "200ms"
+
+
+def refused_of(staged: str) -> str:
+    """Return the name of the table in which refused records of a staged slice wait."""
+    return f'{staged[:-1]}q"'
+
+
+class StagingTables:
+    """The staged slices of one sink of one query.
+
+    Parameters
+    ----------
+    options : PostgresOptions
+    table : TargetTable
+    query_id : str
+    """
+
+    def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
+        self._options, self._table, self._query_id = options, table, query_id
+        self._schema = options.staging_schema or table.schema
+        whose = hashlib.blake2b(f"{query_id}\0{options.name}".encode(), digest_size=8)
+        self._prefix = f"dedup_{whose.hexdigest()}_"
+
+    def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
+        """Write the rows of a slice to a table of their own; return what it holds."""
+        faults.point("postgres.stage.before")
+        name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
+        content = Content()
+        is_made = False
+        with explained(self._table.shown), self._transaction() as connection:
+            refused = Refused(self._table)
+            copy = None
+            for batch in rows:
+                if not is_made:
+                    connection.execute(
+                        f"CREATE UNLOGGED TABLE {name} AS SELECT {self._table.column_list} "
+                        f"FROM {self._table.name} WITH NO DATA".encode()
+                    )
+                    is_made = True
+                    if not self._options.quarantine:
+                        copy = CopyRows(connection, self._table, name)
+                if copy is not None:
+                    copy.send(batch)
+                else:
+                    refused.copy(connection, batch, name)
+                content += content_of(batch)
+            if copy is not None:
+                copy.finish()
+            if len(refused):
+                make_staged(connection, refused_of(name))
+                refused.set_aside(
+                    connection, refused_of(name), self._query_id, self._options.name, batch_id
+                )
+            if is_made:
+                self._table.check_types(connection)
+        faults.point("postgres.stage.after")
+        return StagedSlice(slot, content, name if is_made else "")
+
+    def clean(self, batch_id: int) -> None:
+        """Drop what was staged for a micro-batch that is published, and for those before it.
+
+        What an attempt that is over still writes is left for the next time.
+        """
+        with suppress(psycopg_library().Error):
+            with self._transaction() as connection:
+                found = connection.execute(
+                    "SELECT relname FROM pg_class WHERE relkind = 'r' "
+                    "AND starts_with(relname, %s) AND relnamespace = to_regnamespace(%s)",
+                    (self._prefix, self._schema),
+                ).fetchall()
+            for (name,) in found:
+                number = name.removeprefix(self._prefix).split("_")[0]
+                if number.isdecimal() and int(number) <= batch_id:
+                    with suppress(psycopg_library().Error), self._transaction() as one:
+                        one.execute(f"SET LOCAL lock_timeout = '{_DROP_WAIT}'")
+                        one.execute(f"DROP TABLE IF EXISTS {self._schema}.{quoted(name)}")
+
+    def _transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        return transaction(self._options.dsn, self._options.timeout_s)

@@ -1,0 +1,1 @@
+"""Where records come from: Kafka topics, files, and IDs for records that have none."""

@@ -1,0 +1,136 @@
+"""Times of ORC files that Spark's reader would cut or shift, or does not read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.orc as orc
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.catalog.uri import literal, local_path
+from dedup.errors import DataError
+from dedup.sources.files.exact_values import has_nanoseconds, leaves
+from dedup.sources.files.unreadable import WRITE_AGAIN
+
+#: Length of a time with microseconds, such as 2024-05-01 10:00:00.123456.
+_MICROSECONDS_CHARS = 26
+#: Days before it have other numbers in the Julian calendar.
+_GREGORIAN = "1582-10-15"
+_SHIFTED = (
+    f"has times before {_GREGORIAN} as ORC's C++ library (pyarrow) stores them, and Spark would "
+    "shift them. Write such times as text, or the file with Spark"
+)
+_NANOSECONDS = r"[.]\d{6}\d*[1-9]"
+#: A timestamp, also inside another column, in the JSON of a schema.
+_TIMESTAMP = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"')
+
+
+def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.StructType) -> None:
+    """Reject ORC files with times that Spark's reader would change.
+
+    Timestamps are read as text, from which Spark cuts no nanoseconds. ORC's C++ library counts days
+    before 1582-10-15 in the Gregorian calendar, and Spark takes them for days of the Julian one.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    paths : iterable of Path
+    columns : StructType
+        As Spark reads them.
+
+    Raises
+    ------
+    DataError
+        For the first such time. The error names the file and the column.
+    """
+    texts = T.StructType.fromJson(json.loads(_TIMESTAMP.sub(r'\1"string"', columns.json())))
+    places: dict[bool, list[str]] = {}
+    for path in paths:
+        places.setdefault(_is_by_cpp(path), []).append(literal(str(path)))
+    row = F.struct("*")
+    for by_cpp, files in places.items():
+        found = [
+            F.when(
+                _is_changed(row[column.name], column.dataType, by_cpp),
+                F.array(
+                    F.lit(column.name),
+                    F.regexp_extract(
+                        row[column.name].cast("string"), r"[-+\d]+ [:\d]+" + _NANOSECONDS, 0
+                    ),
+                ),
+            )
+            for column, text in zip(columns.fields, texts.fields, strict=True)
+            if column != text or (by_cpp and '"date"' in column.json())
+        ]
+        if not found:
+            continue
+        rows = spark.read.schema(texts).orc(files)
+        rows = rows.select(F.input_file_name().alias("file"), F.coalesce(*found).alias("found"))
+        first = rows.where(F.col("found").isNotNull()).first()
+        if first is not None:
+            name, value = first["found"]
+            raise DataError(
+                f"{local_path(first['file'])}: its column {name!r} "
+                f"{has_nanoseconds(value) if value else _SHIFTED}. {WRITE_AGAIN}",
+                remedy="bad-records",
+            )
+
+
+def _is_by_cpp(path: Path) -> bool:
+    try:
+        return bool(orc.ORCFile(str(path)).writer == "ORC_CPP")
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
+    """Whether Spark's reader would change a time in a value whose timestamps are read as text."""
+    text = value.cast("string")
+    # Years after 9999 begin with a plus.
+    is_old = F.lit(by_cpp) & (text < _GREGORIAN) & ~text.startswith("+")
+    if isinstance(kind, T.DateType):
+        return is_old
+    if isinstance(kind, T.TimestampType):
+        # Most times are shorter, and need no search.
+        return ((F.length(text) > _MICROSECONDS_CHARS) & text.rlike(_NANOSECONDS)) | is_old
+    if isinstance(kind, T.ArrayType):
+        return F.exists(value, lambda one: _is_changed(one, kind.elementType, by_cpp))
+    if isinstance(kind, T.MapType):
+        keys = _is_changed(F.map_keys(value), T.ArrayType(kind.keyType), by_cpp)
+        return keys | _is_changed(F.map_values(value), T.ArrayType(kind.valueType), by_cpp)
+    inner = kind.fields if isinstance(kind, T.StructType) else []
+    return reduce(
+        or_, [_is_changed(value[f.name], f.dataType, by_cpp) for f in inner], F.lit(False)
+    )
+
+
+def columns_before_1970(path: str) -> Iterator[str]:
+    """Yield the columns with fractions of seconds before 1970, as only ORC's C++ writer has them.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If the file cannot be read.
+    """
+    with pa.OSFile(path) as source:
+        file = orc.ORCFile(source)
+        for name in file.schema.names if file.writer == "ORC_CPP" else ():
+            # Arrow does not read times beyond 2262.
+            with suppress(pa.ArrowInvalid):
+                if any(map(_is_before_1970, file.read([name]).column(0).chunks)):
+                    yield name
+
+
+def _is_before_1970(column: pa.Array) -> bool:
+    times = (values for values in leaves(column) if pa.types.is_timestamp(values.type))
+    nanos = (values.cast(pa.int64()).drop_null().to_numpy() for values in times)
+    return any(((one < 0) & (one % 1_000_000_000 != 0)).any() for one in nanos)

@@ -1,0 +1,364 @@
+"""Parquet, where pyarrow reads it with the meaning that it has for Spark.
+
+Parquet's types are few, and what writers put into them differs: times before 1582 in two
+calendars, lists in three layouts, timestamps in three encodings. What is not known to read
+alike is left to Spark (parquet-format, LogicalTypes.md; SPARK-31404 for the calendars).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice, repeat
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dedup.errors import DataError
+from dedup.sources.files.exact_values import NotExact, converted, spark_type
+from dedup.sources.files.gathered import Gathered
+from dedup.sources.files.unreadable import WRITE_AGAIN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql import types as T  # noqa: N812
+
+#: Rows of a batch, and about as many bytes of it.
+BATCH_ROWS = 65_536
+BATCH_BYTES = 16 << 20
+#: Rows that are read at a time, as Spark does it (``spark.sql.parquet.columnarReaderBatchSize``).
+_READ_ROWS = 4096
+_READ_BYTES = 2 << 20
+
+#: What a list or a map adds to the path of what is in it.
+_LAYOUT = re.compile(r"\.list\.element|\.key_value\.(?:key|value)")
+#: Bytes of the signature behind the footer if columns are encrypted. pyarrow would end the process
+#: at a look at what the footer says of them.
+_SIGNATURE = 28
+#: Logical types and units that Spark does not read.
+_NOT_SPARKS = {"UUID": "UUIDs", "Float16": "half floats", "nanoseconds": "nanoseconds"}
+#: Spark would need a library for them that it does not bring.
+_NO_CODECS = {"BROTLI", "LZO"}
+_VERSION = b"org.apache.spark.version"
+#: Keys of files whose old dates and times are in the calendar of Julius Caesar, and the release
+#: of Spark from which on they are only where such a key says so.
+_OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
+                 (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
+
+
+class Part(NamedTuple):
+    """A row group.
+
+    Parameters
+    ----------
+    begin : int
+        Its first byte in the file, by which it belongs to one split.
+    rows : int
+    """
+
+    begin: int
+    rows: int
+
+
+class ParquetInput:
+    """A Parquet file that is open, ready to be compared and read.
+
+    What cannot be read raises OSError or pyarrow.ArrowException.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = self._opened("us")
+        with open(path, "rb") as source:
+            source.seek(-8, os.SEEK_END)
+            footer_bytes = int.from_bytes(source.read(4), "little")
+        if footer_bytes == self._file.metadata.serialized_size + _SIGNATURE:
+            self._file.close()
+            raise pa.ArrowNotImplementedError("some of its columns are encrypted")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def _opened(self, int96_unit: str) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            self._path,
+            coerce_int96_timestamp_unit=int96_unit,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns."""
+        return self._file.schema_arrow
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The row groups, in the order of the file."""
+        metadata = self._file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        return [Part(_begin(group), group.num_rows) for group in groups]
+
+    @cached_property
+    def _columns(self) -> list[tuple[pa.Field, list[pq.ColumnSchema], set[str]]]:
+        """The columns, what each takes in the file, and Parquet's own names of the types there."""
+        leaves = map(self._file.schema.column, range(len(self._file.schema)))
+        split = ((column, list(islice(leaves, _width(column.type)))) for column in self.schema)
+        return [(column, own, {kind for c in own for kind in _names(c)}) for column, own in split]
+
+    @property
+    def spark_schema(self) -> pa.Schema:
+        """All columns, with the types that Spark's columns have for them."""
+        columns = ((column, spark_type(column.type, stored)) for column, _, stored in self._columns)
+        return pa.schema([column.with_type(kind).remove_metadata() for column, kind in columns])
+
+    def misfit(self, columns: pa.Schema) -> str | None:
+        """Say what only Spark reads as it means it; None for a file that pyarrow may read.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            Columns to read, from `dedup.sources.files.types.arrow_schema`. The file may lack some.
+        """
+        for name in columns.names:
+            count = len(positions(self.schema, name))
+            if count > 1:
+                return f"it has {count} columns named {name!r}, in other case"
+        has_times = False
+        for column, leaves, stored in self._columns:
+            for place in positions(columns, column.name):
+                wanted = columns.field(place).type
+                if any(c.max_repetition_level != len(_LAYOUT.findall(c.path)) for c in leaves):
+                    layout = "a list or map in another layout than today's"
+                    return f"its column {column.name!r} is {layout}"
+                # UUIDs may be asked for as they are stored.
+                kinds = (spark_type(column.type, names) for names in (stored, stored - {"UUID"}))
+                if spark_type(wanted, ()) not in kinds:
+                    return (
+                        f"its column {column.name!r} is {column.type}, where {wanted} is expected"
+                    )
+                has_times |= not stored.isdisjoint(("INT96", "DATE", "TIMESTAMP"))
+        return _other_calendar(self._file) if has_times else None
+
+    def unread_by_spark(self, columns: pa.Schema) -> str | None:
+        """Say what of these columns Spark itself would not read.
+
+        Raises
+        ------
+        NotExact
+            For a value that it would cut.
+        """
+        int96 = []
+        for column, leaves, stored in self._columns:
+            for place in positions(columns, column.name):
+                told = [json.loads(leaf.logical_type.to_json()) for leaf in leaves]
+                kinds = {name for one in told for name in (one["Type"], one.get("timeUnit"))}
+                # Asked for as they are stored, Spark reads them.
+                if columns.field(place).type in (pa.int64(), pa.binary()):
+                    kinds.clear()
+                for kind in kinds & _NOT_SPARKS.keys():
+                    what = _NOT_SPARKS[kind]
+                    return f"its column {column.name!r} holds {what}, which Spark does not read"
+                if "INT96" in stored:
+                    int96.append(column.with_type(spark_type(column.type, stored)))
+        groups = range(self._file.num_row_groups)
+        for group in map(self._file.metadata.row_group, groups):
+            codecs = {group.column(at).compression for at in range(group.num_columns)}
+            for codec in codecs & _NO_CODECS:
+                return f"it is compressed by {codec.capitalize()}, for which Spark has no codec"
+        if int96 and _VERSION not in (self._file.metadata.metadata or {}):
+            for part in groups:
+                for _ in self.batches(part, pa.schema(int96)):
+                    pass
+        return None
+
+    def batches(self, part: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield columns of a row group as these types, a bounded number of bytes at a time.
+
+        Parameters
+        ----------
+        part : int
+        columns : pyarrow.Schema
+            Columns that the file has.
+
+        Raises
+        ------
+        NotExact
+            For a value that its type cannot hold.
+        """
+        names = [self.schema.names[positions(self.schema, name)[0]] for name in columns.names]
+        int96 = [c.name for c, _, stored in self._columns if c.name in names and "INT96" in stored]
+        nanos = self._read(self._opened("ns"), part, int96) if int96 else repeat(None)
+        gathered = Gathered(BATCH_ROWS - _READ_ROWS + 1, BATCH_BYTES)
+        for rows, twins in zip(self._read(self._file, part, names), nanos, strict=False):
+            made = []
+            for name, column in zip(names, columns, strict=True):
+                twin = twins.column(name) if name in int96 else None
+                try:
+                    made.append(converted(rows.column(name), column.type, twin))
+                except NotExact as error:
+                    raise NotExact(f"its column {column.name!r} {error}") from None
+            batch = pa.RecordBatch.from_arrays(made, names=columns.names) if made else rows
+            if gathered.add(batch):
+                yield from _joined(gathered.take())
+        yield from _joined(gathered.take())
+
+    def _read(self, file: pq.ParquetFile, part: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        about = file.metadata.row_group(part)
+        row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
+        # What is large in memory may be small in the file, and stand in a few rows.
+        for batch in file.iter_batches(
+            max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
+            row_groups=[part],
+            # A dot in a name would be taken for a field of a struct.
+            columns=None if any("." in name for name in names) else names,
+            use_threads=False,
+        ):
+            yield batch.select(names)
+
+
+def positions(schema: pa.Schema, name: str) -> list[int]:
+    """Return where columns of that name are, in any case of letters, as Spark looks them up."""
+    return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
+
+
+def _names(leaf: pq.ColumnSchema) -> tuple[str, ...]:
+    # An interval has its name among the converted types alone.
+    return leaf.logical_type.type, leaf.converted_type, leaf.physical_type
+
+
+def _width(kind: pa.DataType) -> int:
+    inner = getattr(kind, "storage_type", kind)
+    return sum(_width(inner.field(at).type) for at in range(inner.num_fields)) or 1
+
+
+def _begin(group: pq.RowGroupMetaData) -> int:
+    if not group.num_columns:
+        return 0
+    column = group.column(0)
+    begin: int = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset > 0:
+        begin = min(begin, column.dictionary_page_offset)
+    return begin
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if batches:
+        yield pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+
+
+def _other_calendar(file: pq.ParquetFile) -> str | None:
+    told = file.metadata.metadata or {}
+    version = told.get(_VERSION)
+    if version is None:
+        return None
+    numbers = tuple(int(n) for n in version.split(b".")[:2])
+    for key, first in _OLD_CALENDAR:
+        if key in told or numbers < first:
+            return "its dates and times may be in the calendar of before 1582"
+    return None
+
+
+def spark_columns(
+    reader: DataFrameReader,
+    places: str | list[str],
+    paths: Sequence[Path],
+    root: Path | None = None,
+) -> T.StructType:
+    """Return the columns of files as Spark infers them, and as tasks read what it does not know.
+
+    Timestamps with nanoseconds have microseconds then, UUIDs are text, half floats are floats.
+
+    Parameters
+    ----------
+    reader : DataFrameReader
+    places : str or list of str
+        The files, as the reader takes them.
+    paths : sequence of Path
+        The same files.
+    root : Path, optional
+        Folder of the files, below which folders are columns. Default: no folder is.
+
+    Raises
+    ------
+    Exception
+        What Spark raises.
+    """
+    try:
+        return reader.load(places).schema
+    except Exception:
+        with suppress(Exception), tempfile.TemporaryDirectory(prefix="dedup-columns-") as scratch:
+            for number, path in enumerate(paths):
+                if path.stat().st_size:
+                    folder = Path(scratch, "" if root is None else path.parent.relative_to(root))
+                    folder.mkdir(parents=True, exist_ok=True)
+                    _stand_in(path, folder / f"{number}-{path.name}")
+            return reader.option("basePath", scratch).load(scratch).schema
+        raise
+
+
+def _stand_in(path: Path, place: Path) -> None:
+    with ParquetInput(str(path)) as file:
+        known = file.spark_schema
+        if known.types == file.schema.types:
+            place.symlink_to(path)
+        else:
+            pq.write_table(known.empty_table(), place, store_schema=False)
+
+
+def copies_for_spark(
+    paths: Sequence[Path], root: Path, folder: Path, names: Collection[str]
+) -> bool:
+    """Fill a folder with links to files, and with copies of those that Spark does not read.
+
+    Returns whether there is a copy. A copy has the columns of these names, in lower case.
+
+    Raises
+    ------
+    DataError
+        For a value that its type cannot hold.
+    """
+    has_copies = False
+    for path in paths:
+        place = folder / path.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        is_copy = False
+        try:
+            with ParquetInput(str(path)) as file:
+                columns = pa.schema([c for c in file.spark_schema if c.name.lower() in names])
+                if file.unread_by_spark(columns) is not None:
+                    _copy(file, columns, place)
+                    is_copy = True
+        except NotExact as error:
+            raise DataError(f"{path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
+        except (OSError, pa.ArrowException):  # Spark reports the fault when it reads the file
+            place.unlink(missing_ok=True)
+        if is_copy:
+            os.utime(place, ns=(0, path.stat().st_mtime_ns))
+        else:
+            place.symlink_to(path)
+        has_copies |= is_copy
+    return has_copies
+
+
+def _copy(file: ParquetInput, columns: pa.Schema, place: Path) -> None:
+    with pq.ParquetWriter(place, columns, store_schema=False) as copy:
+        for part in range(len(file.parts)):
+            for batch in file.batches(part, columns):
+                copy.write_batch(batch)

@@ -1,0 +1,288 @@
+"""Types of Avro as types of Arrow, without loss, or refused by name.
+
+The rules are those of the Avro specification 1.12, "Logical Types"; a logical type that is not
+known there is ignored, as it demands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from typing import Any, NamedTuple, TypeAlias
+
+import fastavro
+import pyarrow as pa
+
+from dedup.errors import ConfigError
+from dedup.sources.kafka.avro_bounds import MAX_DECIMAL_BYTES
+
+#: Makes what Arrow takes of what fastavro gives; None where they are the same.
+Convert: TypeAlias = Callable[[Any], Any] | None
+#: A schema as fastavro parsed it, and the types that it names, in which names are written out.
+Parsed: TypeAlias = tuple[Any, Mapping[str, Any]]
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
+#: Of those without a type in Spark (times of day, nanoseconds) the number stays as it is written.
+_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-micros"): _UTC_US,
+    ("long", "local-timestamp-micros"): _LOCAL_US,
+}
+_MILLIS = {("long", "timestamp-millis"): _UTC_US, ("long", "local-timestamp-millis"): _LOCAL_US}
+_REFUSED_LOGICAL = {"duration": "Spark has no type of months, days and milliseconds"}
+_MAX_DIGITS = 38
+#: Where `parsed` leaves the logical types that fastavro would convert.
+_MEANING = "__logical"
+_TIMES = re.compile("date|time-.*|timestamp-.*|local-timestamp-.*")
+#: Python would round to 28 digits.
+_EXACT = Context(prec=1000)
+
+
+class AvroColumn(NamedTuple):
+    """A type of Arrow, and how values of it are made.
+
+    Parameters
+    ----------
+    type : pyarrow.DataType
+    convert : callable or None
+        From what fastavro gives, never None, to what Arrow takes.
+    """
+
+    type: pa.DataType
+    convert: Convert = None
+
+
+@dataclass(slots=True)
+class AvroSchema:
+    """A reader's schema, and what its records become.
+
+    Parameters
+    ----------
+    text : str
+        JSON.
+    references : iterable of str
+        JSON of schemas that it names and does not define.
+
+    Raises
+    ------
+    ConfigError
+        If it is no schema of a record, or holds a type that Spark has not, naming the field.
+    Exception
+        What fastavro raises for what is no schema.
+    """
+
+    text: str
+    references: Iterable[str] = ()
+    parsed: Parsed = field(init=False)
+    type: pa.StructType = field(init=False)
+    convert: Convert = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parsed = schema, names = parsed(self.text, self.references)
+        if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
+            raise ConfigError(
+                "The Avro schema is that of no record, so it has no fields to become columns: "
+                "give the schema of a record, or read the values raw."
+            )
+        # Every field may be null, as it is in a tombstone.
+        self.type, self.convert = _record(schema, "", names, ())
+
+
+def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
+    """Return a schema by which fastavro gives values as they are written, decimals aside.
+
+    A decimal is written in the writer's scale, which the reader need not share. Errors are
+    fastavro's.
+    """
+    names: dict[str, Any] = {}
+    for one in (*references, text):
+        schema: Any = fastavro.parse_schema(_hidden(json.loads(one)), named_schemas=names)
+    return schema, names
+
+
+def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") -> str | None:
+    """Say which time is another one in the reader's schema, or return None.
+
+    Avro itself would take the number of one for the number of the other.
+
+    Parameters
+    ----------
+    written, read
+        The writer's and the reader's schema, as `parsed` returns them.
+    names
+        The types that each of them names.
+    path : str
+        The field that they are of.
+    """
+    for one in _branches(written, names[0]):
+        for other in _branches(read, names[1]):
+            times = one.get(_MEANING, ""), other.get(_MEANING, "")
+            if times[0] != times[1] and all(map(_TIMES.fullmatch, times)):
+                return f"{path} is {times[0]} there, and {times[1]} in the reader's schema"
+            fields = other.get("fields", ())
+            by_name = {name: f for f in fields for name in f.get("aliases", ())}
+            by_name |= {f["name"]: f for f in fields}
+            pairs = [
+                (f"{path}.{mine['name']}".lstrip("."), f["type"], mine["type"])
+                for f in one.get("fields", ())
+                if (mine := by_name.get(f["name"]))
+            ]
+            inner = {"items", "values"} & one.keys() & other.keys()
+            pairs += [(f"{path}.{key}", one[key], other[key]) for key in inner]
+            for where, wrote, reads in pairs:
+                if found := other_time(wrote, reads, names, where):
+                    return found
+    return None
+
+
+def _hidden(schema: Any) -> Any:
+    """Return a schema whose logical types fastavro does not find, decimals aside."""
+    if isinstance(schema, list):
+        return [_hidden(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {_MEANING if key == "logicalType" else key: value for key, value in schema.items()}
+    if found.get(_MEANING) == "decimal":
+        found["logicalType"] = "decimal"
+    inner = {"type", "items", "values", "fields"} & found.keys()
+    return found | {key: _hidden(found[key]) for key in inner}
+
+
+def _branches(schema: Any, names: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if isinstance(schema, list):
+        return [one for branch in schema for one in _branches(branch, names)]
+    return [names.get(schema, {"type": schema}) if isinstance(schema, str) else schema]
+
+
+def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, ...]) -> AvroColumn:
+    """Return what a schema becomes; `above` are the records that it lies in."""
+    if isinstance(schema, list):
+        values = [branch for branch in schema if branch not in ("null", {"type": "null"})]
+        if len(values) != 1:
+            raise _refused(
+                path, json.dumps(schema)[:100], "a union may hold one type, and null besides"
+            )
+        return _column(values[0], path, names, above)
+    if isinstance(schema, str):
+        schema = names.get(schema, {"type": schema})
+    kind, meaning = schema["type"], schema.get(_MEANING)
+    if kind in ("array", "map"):
+        inside = "items" if kind == "array" else "values"
+        return _many(kind, _column(schema[inside], f"{path}.{inside}", names, above))
+    if kind in ("record", "error"):
+        return _record(schema, path, names, above)
+    if meaning in _REFUSED_LOGICAL:
+        raise _refused(path, meaning, _REFUSED_LOGICAL[meaning])
+    if meaning == "decimal" and kind in ("bytes", "fixed"):
+        digits, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
+        if not 0 < digits <= _MAX_DIGITS or not 0 <= scale <= digits:
+            raise _refused(
+                path, f"decimal({digits}, {scale})", f"Spark's have at most {_MAX_DIGITS} digits"
+            )
+        return AvroColumn(pa.decimal128(digits, scale), _Decimals(scale))
+    if (kind, meaning) in _MILLIS:
+        return AvroColumn(_MILLIS[kind, meaning], _micros)
+    if (kind, meaning) == ("fixed", "uuid") and schema.get("size") == 16:
+        return AvroColumn(pa.string(), _uuid)
+    found = _LOGICAL.get((kind, meaning)) or _PLAIN.get(kind)
+    if found is None:
+        raise _refused(path, kind, "it is empty")
+    return AvroColumn(found, _bytes if found == pa.binary() else None)
+
+
+def _many(kind: str, inside: AvroColumn) -> AvroColumn:
+    convert = inside.convert
+
+    def each(value: Any) -> Any:
+        return value if value is None or convert is None else convert(value)
+
+    if kind == "map":
+        entries = pa.map_(pa.string(), inside.type)
+        return AvroColumn(entries, lambda many: [(k, each(v)) for k, v in many.items()])
+    return AvroColumn(pa.list_(inside.type), convert and (lambda many: [each(v) for v in many]))
+
+
+def _record(
+    schema: Mapping[str, Any], path: str, names: Mapping[str, Any], above: tuple[str, ...]
+) -> AvroColumn:
+    name = schema["name"]
+    if name in above:
+        raise _refused(path, name, "it contains itself, and Spark's types are finite")
+    if path and not schema["fields"]:
+        raise _refused(path, name, "it has no fields")
+    fields = [
+        (f["name"], _column(f["type"], f"{path}.{f['name']}".lstrip("."), names, (*above, name)))
+        for f in schema["fields"]
+    ]
+    converts = [(n, column.convert) for n, column in fields if column.convert is not None]
+    defaults = {f["name"]: f["default"] for f in schema["fields"] if "default" in f}
+    return AvroColumn(
+        pa.struct([pa.field(n, column.type) for n, column in fields]),
+        _Fields(converts, defaults) if converts or defaults else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Converts a record, which may be a default that lacks fields and belongs to the schema."""
+
+    converts: Iterable[tuple[str, Callable[[Any], Any]]]
+    defaults: Mapping[str, Any]
+
+    def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
+        record = {**self.defaults, **given}
+        for name, convert in self.converts:
+            value = record[name]
+            if value is not None:
+                record[name] = convert(value)
+        return record
+
+
+def _bytes(value: bytes | str) -> bytes:
+    """Return bytes, which are text in defaults: each character stands for one of them."""
+    return value.encode("latin-1") if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Decimals:
+    scale: int
+
+    def __call__(self, value: Decimal | bytes | str) -> Decimal:
+        # The writer's type may be plain bytes, or a decimal of its own scale.
+        if isinstance(value, Decimal):
+            return value
+        if len(value) > MAX_DECIMAL_BYTES:
+            raise ValueError(f"a decimal has {len(value)} bytes")
+        whole = Decimal(int.from_bytes(_bytes(value), "big", signed=True))
+        return whole.scaleb(-self.scale, _EXACT)
+
+
+def _micros(millis: int) -> int:
+    return millis * 1000
+
+
+def _uuid(value: bytes | str) -> str:
+    return str(uuid.UUID(bytes=_bytes(value)))
+
+
+def _refused(path: str, kind: object, why: str) -> ConfigError:
+    return ConfigError(
+        f"Field {path} of the Avro schema is of type {kind}, which cannot become a column of "
+        f"Spark: {why}. Leave the field out of the reader's schema (schema=), or read the values "
+        "raw."
+    )

@@ -1,0 +1,198 @@
+"""The jars of Spark's own Kafka connector that fit a release of Spark.
+
+Spark publishes the connector later than PySpark, and for some releases never: the newest of the
+same line is taken then. One of its parts, the token provider, is missing from Maven Central in most
+releases, so that ``--packages`` finds the connector and then fails; the nearest one that is there
+takes its place. So that it does, every jar is named, and none brings others in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dedup.errors import ConfigError
+from dedup.spark.machine import home_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _jars(connector: str, tokens: str, clients: str, pool: str) -> tuple[str, ...]:
+    return (
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}",
+        f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{tokens}",
+        f"org.apache.kafka:kafka-clients:{clients}",
+        f"org.apache.commons:commons-pool2:{pool}",
+    )
+
+
+_OF_4_2 = _jars("4.2.0", tokens="4.2.0", clients="3.9.2", pool="2.13.1")
+#: By Spark's line; the versions of the parts are those that the connector's own POM asks for.
+JARS = {
+    "4.0": _jars("4.0.0", tokens="4.0.0", clients="3.9.0", pool="2.12.0"),
+    "4.1": _jars("4.1.3", tokens="4.0.0", clients="3.9.1", pool="2.12.1"),
+    "4.2": _OF_4_2,
+    "4.3": _OF_4_2,
+}
+#: Where `kafka_jars` keeps them.
+FOLDER = Path("~/.cache/rolling-dedup/kafka-connector")
+_FETCH_S = 300
+#: Has its columns without asking a broker.
+_PROBE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "topic"}
+
+
+def kafka_packages(spark: SparkSession | str | None = None) -> tuple[str, ...]:
+    """Return the Maven coordinates of the connector's jars, ``group:artifact:version`` each.
+
+    Parameters
+    ----------
+    spark : SparkSession or str, optional
+        A session, or Spark's version. Default: the version of the installed PySpark.
+
+    Raises
+    ------
+    ConfigError
+        If no connector is known for this version.
+
+    Examples
+    --------
+    >>> kafka_packages("4.3.0")[0]
+    'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0'
+    """
+    if spark is None:
+        import pyspark
+
+        spark = pyspark.__version__
+    version = spark if isinstance(spark, str) else spark.version
+    line = re.match(r"\d+\.\d+", version)
+    found = JARS.get(line.group()) if line else None
+    if found is None:
+        raise ConfigError(
+            f"No jars of Spark's Kafka connector are known for Spark {version}; they are for "
+            f"{', '.join(JARS)}. Start the session with the option spark.jars, on the files of "
+            "org.apache.spark:spark-sql-kafka-0-10 and what it needs."
+        )
+    return found
+
+
+def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) -> str:
+    """Return the connector's jars for the setting ``spark.jars`` of a session to be started.
+
+    They are fetched from Maven Central by Ivy, which PySpark brings, where the folder lacks them.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where they are kept. Executors get them from the driver.
+    ivy_settings : str, optional
+        File of settings that names other repositories, as ``spark.jars.ivySettings``.
+
+    Raises
+    ------
+    ConfigError
+        If no connector is known for the installed PySpark, or its jars cannot be fetched.
+    """
+    place, names = home_path(folder), kafka_packages()
+    files = [place / _file(name) for name in names]
+    if not all(file.exists() for file in files):
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as fetched:
+            _fetch(names, Path(fetched), ivy_settings)
+            for file in files:
+                # Whole or not at all: another process may look for it.
+                (Path(fetched) / file.name).replace(file)
+    return ",".join(map(str, files))
+
+
+def add_kafka_connector(spark: SparkSession) -> None:
+    """Add the connector to a session that runs, unless it has one: ``format("kafka")`` then works.
+
+    The session fetches the jars through Ivy, as ``--packages`` would, and gives them to its
+    executors. `kafka_jars` is better where the session is still to be started: Spark does not
+    find the connector's own metrics in jars that came later, and logs so.
+
+    Raises
+    ------
+    ConfigError
+        If no connector is known for this Spark, or its jars cannot be fetched.
+    """
+    if has_connector(spark):
+        return
+    for name in kafka_packages(spark):
+        try:
+            spark.sql(f"ADD JAR 'ivy://{name}?transitive=false'")
+        except Exception as error:
+            raise _unfetched([name], str(error).strip().splitlines()[:2]) from None
+
+
+def has_connector(spark: SparkSession) -> bool:
+    """Return whether the session knows ``format("kafka")``."""
+    try:
+        _ = spark.readStream.format("kafka").options(**_PROBE).load().schema
+    except Exception as error:
+        # A class of its own in some releases and not in others; the guide is named in all of them.
+        if "Kafka Integration Guide" in str(error):
+            return False
+        raise
+    return True
+
+
+def _wanted(name: str) -> str:
+    group, artifact, version = name.split(":")
+    return (
+        f'<dependency org="{group}" name="{artifact}" rev="{version}" '
+        'conf="default-&gt;master" transitive="false"/>'
+    )
+
+
+def _file(name: str) -> str:
+    group, artifact, version = name.split(":")
+    return f"{group}_{artifact}-{version}.jar"
+
+
+def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None:
+    """Fetch jars, and nothing that they need besides, into a folder."""
+    import pyspark
+
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"), None)
+    if java is None or ivy is None:
+        missing = "there is no java" if java is None else "this PySpark has no Ivy"
+        raise _unfetched(names, [missing])
+    wanted = "".join(map(_wanted, names))
+    module = folder / "ivy.xml"
+    module.write_text(
+        '<ivy-module version="2.0"><info organisation="dedup" module="connector"/>'
+        f"<dependencies>{wanted}</dependencies></ivy-module>"
+    )
+    pattern = folder / "[organisation]_[artifact]-[revision].[ext]"
+    command = [java, "-jar", str(ivy), "-m2compatible"]
+    # A cache of its own: Ivy does not lock the one in the home folder against other processes.
+    command += ["-ivy", str(module), "-retrieve", str(pattern), "-cache", str(folder / "cache")]
+    command += ["-settings", ivy_settings] if ivy_settings else []
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_FETCH_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _unfetched(names, [str(error)]) from None
+    if done.returncode:
+        lines = (done.stdout + done.stderr).splitlines()
+        problems = [line.strip(": \t") for line in lines if "not found" in line]
+        raise _unfetched(names, problems[-3:] or lines[-1:])
+
+
+def _unfetched(names: Iterable[str], reason: Iterable[str]) -> ConfigError:
+    return ConfigError(
+        f"The jars of Spark's Kafka connector cannot be fetched: {'; '.join(reason)}. Where no "
+        "Maven repository can be reached, start the session with spark.jars on the files of: "
+        f"{', '.join(names)}."
+    )

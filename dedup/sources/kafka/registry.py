@@ -1,0 +1,271 @@
+"""Schemas by their IDs, from a schema registry's HTTP interface.
+
+The interface is that of Confluent's registry, which Karapace, Redpanda and Apicurio offer as well:
+``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Any
+
+from dedup.catalog.uri import without_credentials
+from dedup.errors import ConfigError, SourceError
+from dedup.errors.redaction import without_secrets
+
+#: The registry's own codes for what it does not hold: schema, subject, version.
+_NOT_FOUND = frozenset((40401, 40402, 40403))
+#: Waits before a server that does not answer is asked again.
+_PAUSES_S = (0.2, 1.0, 3.0)
+#: A longer answer is cut, and so no JSON.
+_ANSWER_BYTES = 16 << 20
+_JSON = "application/vnd.schemaregistry.v1+json, application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSchema:
+    """A schema as the registry holds it.
+
+    Parameters
+    ----------
+    text : str
+        In the schema language.
+    kind : str
+        The schema language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+    references : tuple of str
+        Schemas that it names and does not define; one that others need comes first.
+    """
+
+    text: str
+    kind: str = "AVRO"
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A schema registry.
+
+    Parameters
+    ----------
+    url : str or sequence of str
+        Where it answers, such as ``"https://registry:8081"``; of several, the first that answers.
+    user, password : str, optional
+        For basic authentication.
+    token : str, optional
+        A bearer token, in place of user and password.
+    headers : mapping of str to str, optional
+        Sent with each request besides.
+    ca_file : str, optional
+        PEM file of the certificates to trust, on every machine of the cluster. Default: the
+        system's.
+    timeout_s : float
+        Longest wait for one answer, in seconds.
+
+    Raises
+    ------
+    ConfigError
+        If a URL is none, or credentials are given twice.
+    """
+
+    url: str | Sequence[str]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ca_file: str | None = None
+    timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for url in self.urls:
+            parts = urllib.parse.urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+                raise ConfigError(
+                    f"The registry's URL {without_credentials(url)!r} is none, or has a "
+                    'query: give one such as "https://registry:8081".'
+                )
+            if parts.username or parts.password:
+                raise ConfigError(
+                    f"The registry's URL {without_credentials(url)!r} holds credentials, which "
+                    "would show in logs: give them as user= and password=."
+                )
+        if not self.urls:
+            raise ConfigError("The registry has no URL: give its address.")
+        if (self.user is None) != (self.password is None):
+            raise ConfigError("The registry needs user and password together.")
+        if self.user is not None and self.token is not None:
+            raise ConfigError("The registry takes user and password, or a token: give one of them.")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses, without a slash at the end."""
+        given = [self.url] if isinstance(self.url, str) else self.url
+        return tuple(url.rstrip("/") for url in given)
+
+    def by_id(self, schema_id: int) -> WriterSchema | None:
+        """Return a schema, or None if the registry does not know the ID.
+
+        Raises
+        ------
+        SourceError
+            If no server answers, or an answer is not that of a registry.
+        """
+        found = self._get(f"/schemas/ids/{schema_id}")
+        return None if found is None else self._schema(found)
+
+    def latest(self, subject: str) -> WriterSchema:
+        """Return a subject's newest schema.
+
+        Raises
+        ------
+        ConfigError
+            If the registry has no such subject.
+        SourceError
+            As `by_id`.
+        """
+        found = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
+        if found is None:
+            raise ConfigError(
+                f"The registry at {self.urls[0]} has no subject {subject!r}: name it with "
+                "subject=, or give the reader's schema with schema=."
+            )
+        return self._schema(found)
+
+    def _schema(self, found: Mapping[str, Any]) -> WriterSchema:
+        references: dict[str, str] = {}
+        self._collect(found, references)
+        kind = str(found.get("schemaType") or "AVRO")
+        return WriterSchema(found["schema"], kind, tuple(references.values()))
+
+    def _collect(self, found: Mapping[str, Any], references: dict[str, str]) -> None:
+        for named in found.get("references") or ():
+            name, subject, version = (str(named[key]) for key in ("name", "subject", "version"))
+            if name in references:
+                continue
+            references[name] = ""  # in a circle it is met again
+            other = self._get(f"/subjects/{_quoted(subject)}/versions/{_quoted(version)}")
+            if other is None:
+                raise SourceError(
+                    f"The registry at {self.urls[0]} has a schema that refers to version {version} "
+                    f"of {subject}, which it does not have. Register that, then start the query "
+                    "again.",
+                    remedy="poison-records",
+                )
+            self._collect(other, references)
+            del references[name]  # what it needs comes before it
+            references[name] = other["schema"]
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """Return the registry's answer, or None if it says that it holds no such thing."""
+        problem = ""
+        for pause_s in (*_PAUSES_S, None):
+            for url in self.urls:
+                try:
+                    return self._ask(url + path)
+                except (OSError, HTTPException, ValueError, RecursionError) as error:
+                    problem = f"{url} {without_secrets(_said(error), self._secrets)}"
+            if pause_s is not None:
+                time.sleep(pause_s)
+        raise SourceError(
+            f"The schema registry cannot be asked for {path}: {problem}. No record was passed by. "
+            "See that it runs and may be reached from every machine of the cluster, then start the "
+            "query again.",
+            remedy="poison-records",
+        )
+
+    def _ask(self, url: str) -> dict[str, Any] | None:
+        request = urllib.request.Request(url, headers={"Accept": _JSON, **self.headers})
+        if self.token is not None:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        elif self.user is not None:
+            plain = f"{self.user}:{self.password}".encode()
+            request.add_header("Authorization", f"Basic {base64.b64encode(plain).decode()}")
+        handlers: list[urllib.request.BaseHandler] = [_SameServer()]
+        if url.startswith("https:"):
+            context = ssl.create_default_context(cafile=self.ca_file)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        try:
+            opener = urllib.request.build_opener(*handlers)
+            with opener.open(request, timeout=self.timeout_s) as reply:
+                found = json.loads(reply.read(_ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            # Only the registry's own code distinguishes an unknown schema from a wrong address.
+            with error:
+                unknown = _error_code(error)
+            if unknown in _NOT_FOUND:
+                return None
+            if error.code in (401, 403, 404):
+                raise self._refused(url, error.code) from None
+            raise
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+            raise ValueError("answers with something else than a schema")
+        return found
+
+    @property
+    def _secrets(self) -> dict[str, str]:
+        own = {"password": self.password or "", "token": self.token or ""}
+        return own | {f"secret of {name}": value for name, value in self.headers.items()}
+
+    def _refused(self, url: str, status: int) -> SourceError:
+        cause = (
+            "no schema registry answers there, give the registry's own address"
+            if status == 404
+            else "give the registry's user and password, or token, of one who may read schemas"
+        )
+        return SourceError(
+            f"The schema registry refuses {url} with status {status}: {cause}. No record was "
+            "passed by.",
+            remedy="poison-records",
+        )
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to the same server alone: the headers may hold secrets."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the next request, or raise SourceError."""
+        if _server(newurl) != _server(req.full_url):
+            raise SourceError(
+                f"The schema registry redirects {req.full_url} to another server: "
+                f"{without_credentials(newurl)}. Nothing was sent there, and no record was passed "
+                "by. If that is the registry, give its address as the registry's URL.",
+                remedy="poison-records",
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _server(url: str) -> tuple[str, str | None, int | None]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _error_code(error: urllib.error.HTTPError) -> int | None:
+    try:
+        said = json.loads(error.read(_ANSWER_BYTES))
+        return int(said["error_code"])
+    except Exception:  # whatever another server answers
+        return None
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"answers with status {error.code}"
+    if isinstance(error, urllib.error.URLError):
+        return f"cannot be reached ({error.reason})"
+    if isinstance(error, TimeoutError):
+        return "does not answer in time"
+    return str(error) or type(error).__name__
+
+
+def _quoted(part: str) -> str:
+    return urllib.parse.quote(part, safe="")

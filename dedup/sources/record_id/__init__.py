@@ -1,0 +1,23 @@
+"""Record IDs for records that bring none: the same at every replay, on every machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dedup.errors.lazy import lazily
+from dedup.sources.record_id.canonical import of_values
+
+if TYPE_CHECKING:
+    from dedup.sources.record_id.lines import read_lines
+    from dedup.sources.record_id.recipe import IdRecipe, from_columns, from_file, from_kafka
+
+__all__ = ["IdRecipe", "from_columns", "from_file", "from_kafka", "of_values", "read_lines"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    __all__,
+    {
+        "dedup.sources.record_id.lines": "read_lines",
+        "dedup.sources.record_id.recipe": "IdRecipe from_columns from_file from_kafka",
+    },
+)

@@ -1,0 +1,167 @@
+"""What Spark makes of a DataFrame or an expression: the steps of its plan, by name."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from dedup.errors import ConfigError
+from dedup.errors.cause import spark_cause
+from dedup.spark.driver.expression import CLOCK_KEYWORDS, Expression, class_name, each
+
+#: What a step that an expression brings along does to the rows, where Spark's name says little.
+_STEPS = {
+    "Generate": "makes several rows of one, or none",
+    "Expand": "makes several rows of one",
+    "Filter": "drops rows",
+    "Aggregate": "makes one value of many rows",
+    "Window": "takes its value from other rows",
+}
+#: Functions that may return another value when Spark computes a record again. Spark calls
+#: `aes_encrypt` deterministic, but without a vector of the user's it draws a random one.
+_RANDOM = frozenset(
+    {
+        "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
+        "monotonically_increasing_id", "spark_partition_id", "reflect", "try_reflect",
+        "java_method", "aes_encrypt", "input_file_block_start", "input_file_block_length",
+    }
+)  # fmt: skip
+_CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
+#: Options that identify a record, so that they must not depend on when it is read. A timestamp may:
+#: Spark logs the current time with the micro-batch.
+_IDENTITY = ("id", "producer", "partition", "epoch", "sequence")
+#: Spark calls it nondeterministic, but a record that is read again is read from the same file.
+_STABLE_ALL_THE_SAME = "input_file_name"
+#: Steps that make no column.
+_ONLY_LOOK = ("Filter", "CollectMetrics")
+#: A tilde marks the steps of a stream.
+_STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
+_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== |\Z)", re.S)
+_CUT_OFF = re.compile(r"\.\.\. \d+ more characters|^Truncated plan of \d+ characters", re.M)
+
+
+def steps(df: DataFrame) -> Counter[str]:
+    """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``.
+
+    Raises
+    ------
+    ConfigError
+        On Spark Connect, where the plan cannot be made, or the session cuts it off before its end.
+    """
+    classic = getattr(df, "_jdf", None)
+    if classic is not None:
+        return Counter(_names(classic.queryExecution().analyzed()))
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text):
+            df.explain(extended=True)
+    except Exception as error:
+        # Spark computes constants meanwhile, rows of a local DataFrame among them.
+        raise ConfigError(f"The query cannot be planned: {spark_cause(str(error))}") from error
+    if _CUT_OFF.search(text.getvalue()):
+        raise ConfigError(
+            "spark.sql.maxPlanStringLength is so small that the query's plan cannot be checked. "
+            "Set it to 1000000 or more."
+        )
+    found = _ANALYZED.search(text.getvalue())
+    # Its first line is the schema.
+    plan = found.group(1).partition("\n")[2] if found else text.getvalue()
+    return Counter(_STEP_LINE.findall(plan))
+
+
+def check_row_by_row(
+    selected: DataFrame, before: Counter[str], expression: Expression, option: str
+) -> None:
+    """Refuse an expression that is not one lasting value of each row.
+
+    Parameters
+    ----------
+    selected : DataFrame
+        A DataFrame with the expression as its only column.
+    before : Counter of str
+        `steps` of that DataFrame without it.
+    expression : Expression
+        The same in our words.
+    option : str
+        The option that it is given for.
+
+    Raises
+    ------
+    ConfigError
+        For generators, aggregates, window functions and random functions; on a stream also for
+        an identity that is made of the current time.
+    """
+    added = steps(selected) - before
+    del added["Project"]
+    if added:
+        step = next((name for name in _STEPS if name in added), min(added))
+        does = _STEPS.get(step, f"needs a step of its own ({step})")
+        raise ConfigError(
+            f"{option}={expression.text!r} {does}, so it is no value of each record. Make it a "
+            "column before the operator (events.withColumn(...), select or join), and name that "
+            "column."
+        )
+    why = _why_unstable(selected, expression, option)
+    if why is not None:
+        instead = "Use what the record itself carries"
+        if option == "id":
+            instead += (
+                ", or an ID of dedup.record_id: from_columns(...), from_kafka(), from_file(). "
+                'Records that have none may go on: null_ids="emit"'
+            )
+        raise ConfigError(f"{option}={expression.text!r} {why} {instead}.", remedy="unstable-id")
+
+
+def _why_unstable(selected: DataFrame, expression: Expression, option: str) -> str | None:
+    """Return why a record's value may be another one when it is read again, or None."""
+    random = expression.unstable | (expression.functions & _RANDOM)
+    classic = getattr(selected, "_jdf", None)
+    if not random and classic is not None and _STABLE_ALL_THE_SAME not in expression.functions:
+        made = classic.queryExecution().analyzed().expressions().apply(0)
+        if not made.deterministic():
+            random = {"Spark calls it nondeterministic"}
+    if random:
+        return (
+            f"is not the same when Spark computes a record again ({', '.join(sorted(random))}), "
+            "so that a task that is retried would judge other records."
+        )
+    clocks = expression.functions & _CLOCKS
+    if "unix_timestamp()" in expression.text:
+        clocks |= {"unix_timestamp"}
+    if clocks and option in _IDENTITY and selected.isStreaming:
+        return (
+            f"is made of the current time ({', '.join(sorted(clocks))}), which gives a record "
+            "another value when it comes again, so that it would be no duplicate."
+        )
+    return None
+
+
+def makes_random_columns(df: DataFrame) -> bool:
+    """Whether Spark calls a column nondeterministic that a step of the plan makes.
+
+    False on Spark Connect, where the plan is out of sight.
+    """
+    classic = getattr(df, "_jdf", None)
+    return classic is not None and _is_random(classic.queryExecution().analyzed())
+
+
+def _is_random(plan: Any) -> bool:
+    if plan.deterministic():
+        return False
+    if class_name(plan) not in _ONLY_LOOK and not all(
+        expression.deterministic() for expression in each(plan.expressions())
+    ):
+        return True
+    return any(_is_random(child) for child in each(plan.children()))
+
+
+def _names(plan: Any) -> Iterator[str]:
+    yield class_name(plan)
+    for child in each(plan.children()):
+        yield from _names(child)

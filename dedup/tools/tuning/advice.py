@@ -1,0 +1,292 @@
+"""What to change, and why: from the candidates that were tried and from what the data show."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from dedup.catalog.cache import DEFAULT_CACHE_BYTES
+from dedup.core.duration import counted, format_ms, span
+from dedup.core.sizing import interval
+from dedup.tools.check.cost_rules import PER_CORE_MAX, workers_bytes
+from dedup.tools.check.facts import SHARE_BYTES
+from dedup.tools.check.findings import (
+    Assessment,
+    Finding,
+    Level,
+    Takes,
+    breaks,
+    costs,
+    findings,
+    fine,
+    unknown,
+)
+from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, written
+from dedup.tools.tuning.demand import Demand, Sizing
+from dedup.tools.tuning.footprint import MAX_ROWS
+
+#: Share of records that may be late before lateness is worth a word.
+LATE_SHARE = 0.001
+#: Live IDs of a running query that differ by more from what is predicted are worth a word.
+SEEN_LIVE_FACTOR = 1.5
+#: Lengths of time that people write.
+_LENGTHS_MS = (
+    60_000, 300_000, 600_000, 1_800_000, 3_600_000, 2 * 3_600_000, 6 * 3_600_000, 12 * 3_600_000,
+    86_400_000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """Peak memory of one Python worker, measured with `MAX_ROWS` records at most.
+
+    Parameters
+    ----------
+    rows : int
+        Records of a shard in a micro-batch.
+    worker_bytes : int
+        With the package loaded and those records judged, their columns apart.
+    """
+
+    rows: int
+    worker_bytes: int
+
+
+def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[Finding]:
+    """Return what to change and what is well, those that matter most first.
+
+    Parameters
+    ----------
+    demand : Demand
+    choice : Choice
+    memory : WorkerMemory or None
+        None where it was not measured.
+    """
+    return findings(
+        [
+            *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
+            ("seen-fpr", _seen_fpr(demand, choice)),
+            ("seen-live-ids", _seen_live(demand, choice)),
+            ("seen-segments", _seen_segments(demand, choice)),
+            ("shards", _shards(demand)),
+            ("horizon", _horizon(demand)),
+            ("lateness", _lateness(demand)),
+            ("stable-timestamps", _stable_timestamps(demand, choice)),
+            ("cache-bytes", _cache(choice.recommended)),
+            ("memory", _memory(memory)),
+        ]
+    )
+
+
+def _sizing(choice: Choice, option: str) -> Assessment:
+    today = choice.today
+    value, wanted = getattr(today.sizing, option), getattr(choice.recommended.sizing, option)
+    if wanted == value:
+        tried = {value_of(getattr(c.sizing, option)) for c in choice.candidates}
+        return fine(
+            f"{written(option, value)}: of {', '.join(sorted(tried, key=float))} none saves more "
+            f"than {WORTH:.0%} of time x bytes while the other options stay."
+        )
+    changed = replace(today.sizing, **{option: wanted})
+    alone = next(c for c in choice.candidates if c.sizing == changed)
+    return costs(
+        f"{written(option, value)} takes {today.ms_per_million / alone.ms_per_million:.2f} times "
+        f"the time and {today.total_bytes / alone.total_bytes:.2f} times the bytes of "
+        f"{written(option, wanted)}: {today.ms_per_million:,.0f} instead of "
+        f"{alone.ms_per_million:,.0f} ms per 1 M records, {today.reads_per_s:,.1f} instead "
+        f"of {alone.reads_per_s:,.1f} catalog reads/s.",
+        written(option, wanted),
+    )
+
+
+def _seen_fpr(demand: Demand, choice: Choice) -> Assessment | None:
+    if demand.seen_fpr is None:
+        return None
+    wrong, asked = demand.seen_fpr
+    low, high = interval(wrong, asked)
+    target = choice.today.sizing.fpr
+    seen = (
+        f"The running query's filters were wrong for {wrong:,} of {asked:,} unknown IDs: "
+        f"{low:.3%} to {high:.3%}, at a target of {target:.3%}."
+    )
+    if low <= target:
+        return fine(seen)
+    return costs(
+        f"{seen} Filters that were made under an earlier fpr live until "
+        "their bucket goes; where there are none, verify the catalog.",
+        "dedup catalog verify ROOT --checkpoint DIR",
+        Takes.OUTSIDE,
+    )
+
+
+def _seen_live(demand: Demand, choice: Choice) -> Assessment | None:
+    if demand.seen_live is None:
+        return None
+    seen, predicted = demand.seen_live, choice.today.trial.live_ids * demand.shards
+    if predicted / SEEN_LIVE_FACTOR <= seen <= predicted * SEEN_LIVE_FACTOR:
+        return None
+    why = "more IDs came a day than in the log's micro-batches, or the horizon was longer"
+    option = "--ids-per-day"
+    if seen < predicted:
+        why = "fewer IDs came a day than in the log's micro-batches"
+        if not demand.forgets_at_late:
+            why += ', or the query has stable_timestamps=True and late="drop", which no log tells'
+            option = "--stable-timestamps --late drop, or --ids-per-day"
+    return unknown(
+        f"The log's last micro-batch has {seen:,} live IDs, the trial of what the query has "
+        f"comes to {predicted:,.0f}: {why}. The figures here are those of the trial.",
+        f"give {option}",
+        Takes.OUTSIDE,
+    )
+
+
+def _seen_segments(demand: Demand, choice: Choice) -> Assessment | None:
+    if not demand.seen_segments or choice.today.trial.segments:
+        return None
+    budget = choice.today.sizing.state_budget_bytes
+    return unknown(
+        f"The query has {demand.seen_segments:,} segments, but under "
+        f"{written('state_budget_bytes', budget)} all its IDs fit into "
+        "Spark state: its budget is smaller, which no catalog tells.",
+        "give --state-budget-bytes",
+        Takes.OUTSIDE,
+    )
+
+
+def _shards(demand: Demand) -> Assessment:
+    fullest = demand.fullest
+    if fullest is None:
+        fill = demand.fill_of_shards()
+        mean = sum(fill) / len(fill)
+        fullest = max(fill) / mean if mean else 1.0
+    skew = f"the fullest shard holds {fullest:.2f} times the mean"
+    have = f"shards={demand.shards} on {demand.cores_text}"
+    few, many = demand.cores, PER_CORE_MAX * demand.cores
+    if few <= demand.shards <= many:
+        return fine(f"{have}; {skew}.")
+    change = f"spark.sql.shuffle.partitions={few}"
+    if demand.shards < few:
+        level = Level.COSTS if demand.cores_given else Level.UNKNOWN
+        evidence = f"{have}: cores stand idle in the group function; {skew}."
+        return Assessment(level, evidence, change, Takes.BEGINNING)
+    evidence = (
+        f"{have}: as many state partitions cost a Python session each in every micro-batch; where "
+        f"spark.sql.shuffle.partitions is already smaller, this costs nothing; {skew}."
+    )
+    if demand.running:
+        return unknown(f"{evidence} `dedup check` tells how many partitions there are.")
+    return unknown(evidence, change, Takes.BEGINNING)
+
+
+def _stable_timestamps(demand: Demand, choice: Choice) -> Assessment | None:
+    repeats = demand.repeats
+    if repeats is None or demand.stable_timestamps:
+        return None
+    count = len(repeats.apart_ms)
+    if not count or repeats.same_timestamp != count:
+        return None
+    return costs(
+        f"All {count:,} repeats of the sample carry the timestamp of their first copy. If "
+        "the producers promise that, one bucket is asked in place of all: now a new ID is "
+        f"asked of {choice.today.trial.filters_asked:.1f} filters.",
+        "stable_timestamps=True",
+        Takes.BEGINNING,
+    )
+
+
+def _horizon(demand: Demand) -> Assessment | None:
+    repeats = demand.repeats
+    if repeats is None:
+        return None
+    apart_ms, horizon_ms = repeats.apart_ms, demand.horizon_ms
+    horizon = _horizon_of(horizon_ms)
+    if not len(apart_ms):
+        return unknown(f"The sample holds no repeats, so nothing speaks for or against {horizon}.")
+    beyond, longest_ms = int((apart_ms > horizon_ms).sum()), int(apart_ms[-1])
+    most_ms = int(apart_ms[int(np.ceil(0.999 * len(apart_ms))) - 1])
+    spread = (
+        f"of {len(apart_ms):,} repeats 99.9 % come within {span(most_ms)} of the first copy, the "
+        f"last one {span(longest_ms)} after it"
+    )
+    if beyond:
+        return breaks(
+            f"{beyond:,} repeats come later than {horizon} and go on as new: {spread}.",
+            _horizon_of(round_up(longest_ms)),
+        )
+    if repeats.span_ms < horizon_ms:
+        return unknown(
+            f"{spread.capitalize()}. The sample spans {span(repeats.span_ms)}, less than "
+            f"{horizon}: repeats further apart cannot be in it.",
+            "give a longer sample",
+            Takes.OUTSIDE,
+        )
+    if round_up(4 * longest_ms) < horizon_ms:
+        enough_ms = round_up(2 * longest_ms)
+        return costs(
+            f"{spread.capitalize()}, a fraction of {horizon}; IDs are kept "
+            f"{horizon_ms / enough_ms:.0f} times as long as twice that.",
+            _horizon_of(enough_ms),
+        )
+    return fine(f"{horizon}: {spread}.")
+
+
+def _horizon_of(horizon_ms: int) -> str:
+    return f'horizon="{format_ms(horizon_ms)}"'
+
+
+def _lateness(demand: Demand) -> Assessment | None:
+    repeats = demand.repeats
+    if repeats is None:
+        return None
+    behind_ms = repeats.behind_ms
+    late = int((behind_ms > demand.lateness_ms).sum())
+    have = (
+        f"{late:,} of {repeats.records:,} records are late under "
+        f'lateness="{format_ms(demand.lateness_ms)}"'
+    )
+    if late / repeats.records <= LATE_SHARE:
+        return fine(f"{have}.")
+    # So many may be behind at most.
+    enough_ms = int(behind_ms[max(0, len(behind_ms) - 1 - int(LATE_SHARE * repeats.records))])
+    return costs(
+        f"{have}, file by file: those that are unknown go on unjudged by what was "
+        f"forgotten, or are dropped (`late=`). 99.9 % are behind by {span(enough_ms)} at most.",
+        f'lateness="{format_ms(round_up(enough_ms))}"',
+    )
+
+
+def _cache(best: Candidate) -> Assessment | None:
+    needed = best.sidecar_bytes + best.segment_bytes
+    if needed <= DEFAULT_CACHE_BYTES:
+        return None
+    return costs(
+        f"Segments and sidecars come to {needed / 2**30:,.1f} GiB, the cache of each "
+        f"machine holds {DEFAULT_CACHE_BYTES >> 30} GiB at most. With the catalog in an object "
+        "store what does not fit is fetched again; count what one machine's share of the "
+        "shards needs.",
+        f"cache_bytes={round(1.25 * needed)}",
+    )
+
+
+def _memory(memory: WorkerMemory | None) -> Assessment | None:
+    if memory is None:
+        return None
+    measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
+    return fine(
+        f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for "
+        f"{counted(memory.rows, 'record')} of a shard and micro-batch ({measured}), not counting "
+        "the records' columns. A share with "
+        f"its columns may take {SHARE_BYTES >> 20:,} MiB (max_shard_batch_bytes, its default); "
+        f"for such shares an executor needs {workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for "
+        "each of its cores outside of the JVM's heap (spark.executor.memoryOverhead). "
+        "`dedup check` holds a query's settings against it."
+    )
+
+
+def round_up(duration_ms: int) -> int:
+    """Return the next length that people would write."""
+    for length_ms in _LENGTHS_MS:
+        if duration_ms <= length_ms:
+            return length_ms
+    return -(-duration_ms // 86_400_000) * 86_400_000

@@ -1,0 +1,156 @@
+"""What each unit of a shard's work costs on this machine: the real core over a real catalog.
+
+Segments, sidecars and views are RocksDB's and this machine's disk's; only Spark is missing. Its
+passes come on top, the same for every choice of options.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dedup import kernel
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.core.policy import Policy
+from dedup.core.sharding import derive_keys, filter_key_id
+from dedup.core.state import ShardState
+from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, drive, synthetic_keys
+from dedup.tools.tuning.trial import Trial, asked_of
+
+#: Stages of `process` that belong to none of the other units.
+_ROW_STAGES = ("hash", "tail", "judge")
+_QUERY = "00000000-0000-4000-8000-000000000000"
+_HOUR_MS = 3_600_000
+_BATCHES = 40
+#: The first micro-batches find nothing to ask.
+_WARM_UP = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Time of one core, in nanoseconds, per unit of work.
+
+    Parameters
+    ----------
+    row_ns : float
+        Per record: hashing, the exact tail, verdicts.
+    filter_ns : float
+        Per record and filter asked.
+    read_ns : float
+        Per block of the catalog that is read.
+    written_ns : float
+        Per ID written to a segment, merges included.
+    state_ns : float
+        Per byte of a shard's state, which every micro-batch reads, asks and writes.
+    """
+
+    row_ns: float
+    filter_ns: float
+    read_ns: float
+    written_ns: float
+    state_ns: float
+
+    def ms_per_million(self, trial: Trial, state_bytes: float, rows: float) -> float:
+        """Return the time for 1 M records.
+
+        Parameters
+        ----------
+        trial : Trial
+            Counts per record.
+        state_bytes : float
+            Size of a shard's state row.
+        rows : float
+            Records of a shard in a micro-batch.
+        """
+        # A nanosecond a record is a millisecond a million.
+        return (
+            self.row_ns
+            + self.filter_ns * trial.filters_asked
+            + self.read_ns * trial.blocks_read
+            + self.written_ns * trial.ids_written
+            + self.state_ns * state_bytes / rows
+        )
+
+
+def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000) -> Costs:
+    """Return what the units cost here, as medians over micro-batches.
+
+    Parameters
+    ----------
+    keys : callable
+        As long as the query's.
+    progress : callable
+        Told the share that is done.
+    rows : int
+        Records per micro-batch.
+
+    Raises
+    ------
+    CatalogError
+        If the disk of temporary files fails.
+    """
+    policy = Policy(
+        horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True, lateness_ms=_HOUR_MS
+    )
+    load = Load(rows=rows, batch_ms=_HOUR_MS, policy=policy)
+    units: defaultdict[str, list[float]] = defaultdict(list)
+    spent_ns: Counter[str] = Counter()
+    last_ns = 0
+
+    def on_stage_end(stage: str) -> None:
+        nonlocal last_ns
+        now_ns = time.perf_counter_ns()
+        spent_ns[stage] += now_ns - last_ns
+        last_ns = now_ns
+
+    with scratch_store() as (store, hash_key):
+        asked = 0.0
+        for step in drive(
+            load, _BATCHES, keys, lambda n: store, hash_key=hash_key, on_stage_end=on_stage_end
+        ):
+            done = store.counters.take()
+            written = step.counts.get("ids_written", 0)
+            if step.number >= _WARM_UP and done.catalog_reads and written:
+                judging_ns = sum(spent_ns[stage] for stage in _ROW_STAGES)
+                units["row_ns"].append(judging_ns / rows)
+                units["filter_ns"].append(spent_ns["probe"] / (rows * asked))
+                units["read_ns"].append(spent_ns["lookup"] / done.catalog_reads)
+                units["written_ns"].append(spent_ns["upkeep"] / written)
+                units["state_ns"].append(_state_ns(step.state))
+            asked = sum(share for share, _ in asked_of(step.state, load, step.now_ms))
+            progress((step.number + 1) / _BATCHES)
+            spent_ns.clear()
+    return Costs(**{name: float(np.median(values)) for name, values in units.items()})
+
+
+def _state_ns(state: ShardState) -> float:
+    """Return the nanoseconds per byte of a state row that is read, asked for one ID and written."""
+    row, key_id = state.to_bytes(), filter_key_id(_QUERY)
+    one = synthetic_keys()(np.array([UNKNOWN]))
+    one_hash = kernel.hash64(one.data, one.offsets, HASH_KEY)
+    start_ns = time.perf_counter_ns()
+    tail = ShardState.from_bytes(row, hash_key_id=key_id).tail
+    hashes = tail.hashes(HASH_KEY)
+    kernel.match(tail.keys.data, tail.keys.offsets, hashes, one.data, one.offsets, one_hash)
+    state.to_bytes()
+    return (time.perf_counter_ns() - start_ns) / len(row)
+
+
+@contextmanager
+def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
+    """Yield a real catalog in a folder for temporary files, and the hash key of its filters."""
+    with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
+        root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
+        attempt = Attempt(0, _QUERY, 0)
+        store = ShardStore(ShardFiles(root, cache, _QUERY, 0), attempt)
+        yield store, derive_keys(_QUERY)[1]

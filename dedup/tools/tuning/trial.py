@@ -1,0 +1,269 @@
+"""What a load does to one shard: driven through more than a horizon, over a catalog in memory.
+
+Everything that decides counts and rates is the operator's own: clocks, tail, sealing, merging,
+expiry, filters and verdicts. What a shard of many IDs does, a smaller one does too when IDs, state
+budget and segment size shrink by one factor: it has as many segments, each of as many bits per ID.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dedup import kernel
+from dedup.core.arrays import I64
+from dedup.core.distinct_ids import DistinctIds
+from dedup.core.keys import Keys
+from dedup.core.lookup import Matches, lookup
+from dedup.core.policy import Policy
+from dedup.core.segment import SegmentRef
+from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
+from dedup.core.state import ShardState
+from dedup.core.upkeep import SEGMENT_BYTES
+from dedup.tools.tuning.counting import SST_BYTES_BESIDE_KEY, CountingStore
+from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, Step, drive
+
+#: IDs that a trial keeps alive at most.
+TRIAL_IDS = 150_000
+#: Share of repeats from which on a trial's are fewer than asked: what is counted per record hardly
+#: changes any more, and records would be without end.
+MOST_DUPLICATES = 0.99
+#: IDs that a trial of so many repeats keeps alive at most.
+_FEWEST_IDS = 25_000
+#: IDs that a full segment of a trial holds at least: smaller filters are no likeness of large ones,
+#: as they are made of whole blocks, and so many of them take hours.
+LEAST_SEGMENT_IDS = 1024
+#: Micro-batches per horizon at most; more of them would make no deeper buckets.
+MAX_BATCHES = 512
+#: Moments of the second half at which the filters are asked, and IDs asked at each.
+_MOMENTS = 16
+_ASKED = 24_000
+#: Fields of `Trial` that are means over these moments.
+_MEANS = (
+    "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "depth", "sst_bytes",
+    "filter_bytes", "tail_bytes", "head_bytes", "filters_asked",
+)  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """What a load did to one shard, once it forgets as much as it learns.
+
+    Parameters
+    ----------
+    scale : float
+        So many IDs of the real shard stand behind each of the trial's.
+    asked, false_positives : int
+        Unknown IDs that all filters were asked for, and how many of them one held for known.
+    predicted_fpr, spread : float
+        Means of what the filters' sizes and contents let expect at the same moments, and by how
+        much the trial's few and small filters are off that by chance.
+    known, forgotten : int
+        Known IDs asked for, and how many of them no filter or segment knew: always 0.
+    passed_again, wrongly_dropped : int
+        Of all micro-batches: repeats that went on and new IDs that did not: always 0.
+    live_ids, tail_ids, segments, depth : float
+        Means; IDs are those of the real shard.
+    sst_bytes, filter_bytes, tail_bytes, head_bytes : float
+        Means, of the real shard.
+    filters_asked, blocks_read, ids_written : float
+        Per record.
+    fill : list of (float, dict of int to int)
+        Over time, in horizons: IDs of the real shard in each bucket, by the bucket's number.
+    """
+
+    scale: float
+    asked: int = 0
+    false_positives: int = 0
+    predicted_fpr: float = 0.0
+    spread: float = 0.0
+    known: int = 0
+    forgotten: int = 0
+    passed_again: int = 0
+    wrongly_dropped: int = 0
+    live_ids: float = 0.0
+    tail_ids: float = 0.0
+    segments: float = 0.0
+    depth: float = 0.0
+    sst_bytes: float = 0.0
+    filter_bytes: float = 0.0
+    tail_bytes: float = 0.0
+    head_bytes: float = 0.0
+    filters_asked: float = 0.0
+    blocks_read: float = 0.0
+    ids_written: float = 0.0
+    fill: list[tuple[float, dict[int, int]]] = field(default_factory=list)
+
+    @property
+    def false_negatives(self) -> int:
+        """IDs that were known and not recognised, or new and taken for known."""
+        return self.forgotten + self.passed_again + self.wrongly_dropped
+
+
+def scaled(
+    policy: Policy, *, new_per_ms: float, rows: float, duplicates: float, key_bytes: int
+) -> tuple[Load, float]:
+    """Return a load that a trial can hold, and for how many real IDs each of its IDs stands.
+
+    Parameters
+    ----------
+    policy : Policy
+        Of the real query.
+    new_per_ms : float
+        New IDs of the real shard per millisecond.
+    rows : float
+        Records per micro-batch of the real shard.
+    duplicates : float
+    key_bytes : int
+    """
+    live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
+    new_share = 1 - min(duplicates, MOST_DUPLICATES)
+    scale = max(1.0, live / max(min(TRIAL_IDS, _FEWEST_IDS), TRIAL_IDS * min(1.0, 2 * new_share)))
+    full = min(policy.segment_ids, SEGMENT_BYTES / (key_bytes + SST_BYTES_BESIDE_KEY)) / scale
+    shrunk = replace(
+        policy,
+        state_budget_bytes=max(1, round(policy.state_budget_bytes / scale)),
+        segment_ids=max(LEAST_SEGMENT_IDS, round(full)),
+        keep_expired_ms=0,
+        retain_epochs=2,
+    )
+    # Micro-batches far smaller than what the tail takes at once do what somewhat larger ones do.
+    tail_ids = policy.state_budget_bytes / 2 / (key_bytes + 13)
+    new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
+    batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))
+    trial_rows = max(2, round(new_per_ms * batch_ms / scale / new_share))
+    load = Load(
+        rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=1 - new_share,
+        parts=max(1.0, LEAST_SEGMENT_IDS / full),
+    )  # fmt: skip
+    # About the scale by which all else was shrunk; far less where hardly an ID comes in a bucket.
+    return load, new_per_ms * batch_ms / load.new
+
+
+def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None]) -> Trial:
+    """Drive a shard until buckets expire, then measure through a bucket or more.
+
+    Parameters
+    ----------
+    load : Load
+    scale : float
+        From `scaled`.
+    keys : callable
+        Gives the keys of numbered IDs.
+    progress : callable
+        Told the share that is done.
+    """
+    policy, trial, store = load.policy, Trial(scale=scale), CountingStore()
+    steady = -(-(policy.horizon_ms + policy.lateness_ms + policy.bucket_ms) // load.batch_ms)
+    batches = steady + max(4, -(-max(policy.bucket_ms, policy.horizon_ms // 4) // load.batch_ms))
+    moments = np.unique(np.linspace(steady, batches - 1, _MOMENTS, dtype=int)).tolist()
+    rows = 0
+    for step in drive(load, batches, keys, lambda number: store):
+        trial.passed_again += step.passed_again
+        trial.wrongly_dropped += step.wrongly_dropped
+        if step.number % max(1, batches // 120) == 0:
+            trial.fill.append(_fill(step, load, scale))
+            progress(step.number / batches)
+        if step.number >= steady:
+            rows += step.counts["rows"]
+            trial.blocks_read += store.counts["blocks_read"]
+            trial.ids_written += store.counts["ids_written"]
+        if step.number in moments:
+            _add_filters(trial, step, store, load)
+            _add_answers(trial, step, store, load, keys)
+            _add_sizes(trial, step.state, store, load)
+        store.counts.clear()
+    for name in _MEANS:
+        setattr(trial, name, getattr(trial, name) / len(moments))
+    trial.blocks_read /= rows
+    trial.ids_written /= rows
+    return trial
+
+
+def _add_filters(trial: Trial, step: Step, store: CountingStore, load: Load) -> None:
+    filters = [
+        (share, segment.count, store.filters[segment.name].blocks)
+        for share, segment in asked_of(step.state, load, step.now_ms)
+    ]
+    trial.filters_asked += sum(share for share, _, _ in filters)
+    trial.predicted_fpr += union_fpr(share * predicted_fpr(n, z) for share, n, z in filters)
+    trial.spread += math.hypot(*(share * predicted_spread(n, z) for share, n, z in filters))
+
+
+def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
+    unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
+    matches = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
+    trial.asked += matches.negative + matches.false_positive
+    trial.false_positives += matches.false_positive
+    count = load.new * (step.number + 1)
+    oldest = max(0, count - load.new * load.batches_per_horizon)
+    if load.policy.forgets_at_late:
+        late_ms = step.state.clocks.late_watermark_ms
+        oldest = max(oldest, min(count - 1, -(-late_ms * load.new // load.batch_ms)))
+    known = np.unique(np.linspace(oldest, count - 1, _ASKED // 8, dtype=np.int64))
+    matches = _ask(step, store, load, keys(known), known * load.batch_ms // load.new)
+    trial.known += len(known)
+    trial.forgotten += len(known) - len(np.unique(matches.index))
+
+
+def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load) -> None:
+    scale, segments = trial.scale, list(state.manifest.segments())
+    real_count = sum(load.parts if segment.hash_ranges > 1 else 1.0 for segment in segments)
+    trial.live_ids += scale * (state.manifest.ids + len(state.tail))
+    trial.tail_ids += scale * len(state.tail)
+    trial.tail_bytes += scale * state.tail.nbytes
+    trial.segments += real_count
+    trial.head_bytes += state.head_bytes_without_filters() * real_count / max(1, len(segments))
+    trial.depth += max((bucket.depth for bucket in state.manifest.buckets), default=0)
+    trial.sst_bytes += scale * sum(s.sst_bytes for s in segments)
+    trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
+
+
+def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
+    """Return what is remembered of IDs that come now, with timestamps of their own."""
+    now_ms = np.full(len(keys), step.now_ms, np.int64)
+    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
+    distinct = DistinctIds(keys, hashes, now_ms, now_ms, own_ms, own_ms)
+    return lookup(
+        step.state, distinct, load.policy, store, hash_key=HASH_KEY, on_stage_end=lambda stage: None
+    )
+
+
+def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
+    bucket_ms = load.policy.bucket_ms
+    ids = {b.start_ms // bucket_ms: b.ids for b in step.state.manifest.buckets}
+    starts, counts = np.unique(step.state.tail.bucket_starts(bucket_ms), return_counts=True)
+    for start_ms, count in zip(starts.tolist(), counts.tolist(), strict=True):
+        ids[start_ms // bucket_ms] = ids.get(start_ms // bucket_ms, 0) + count
+    at = (step.number + 1) / load.batches_per_horizon
+    return at, {number: round(scale * count) for number, count in ids.items()}
+
+
+def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
+    """Yield segments whose filters a record of this moment asks, and the share of IDs that do.
+
+    Parameters
+    ----------
+    state : ShardState
+    load : Load
+    now_ms : int
+        The record's timestamp.
+    """
+    for bucket in state.manifest.buckets:
+        # Kept for records that come late.
+        if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:
+            continue
+        # A copy carries the same timestamp: no other bucket can hold it.
+        stable = load.policy.stable_timestamps and not bucket.clamped
+        if stable and not bucket.start_ms <= now_ms < bucket.end_ms:
+            continue
+        for coverage in bucket.coverages():
+            segment = coverage.segment
+            start, end = (
+                segment.range_index / segment.hash_ranges,
+                (segment.range_index + 1) / segment.hash_ranges,
+            )
+            yield end - max(start, min(end, coverage.ranges_done / coverage.hash_ranges)), segment

@@ -1,0 +1,323 @@
+"""How a query's forgetting keeps up: a verdict over its last micro-batches.
+
+Nobody sets a threshold: what counts is how the lag behaved over a window, as in Burrow's consumer
+lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+from dedup.core.duration import span
+from dedup.core.metrics import difference_ms
+from dedup.core.sequence_metrics import AnyMetrics
+from dedup.tools.watch.trend import growth
+
+#: The window: at least so many micro-batches, and more if they took less than a minute.
+WINDOW, WINDOW_MS = 10, 60_000
+#: How many micro-batches the callers of `judge` keep: enough for a window of a minute.
+HISTORY = 100
+#: With fewer micro-batches no lag is judged; growth takes nine (`dedup.tools.watch.trend`).
+LEAST_EVIDENCE = 5
+#: A larger share of the records is reported, unless it is a handful. `dedup run` uses the same.
+NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
+#: A micro-batch may take long without a sign of life: a shorter silence means nothing.
+LEAST_SILENCE_MS = 600_000
+#: The same if the time between micro-batches is not known yet.
+UNKNOWN_SILENCE_MS = 3_600_000
+#: A longer unusual silence is reported: the driver may be gone. An idle query reports more often.
+TOLD_SILENCE_MS = 180_000
+
+
+#: Clocks that differ by less than this are the same.
+CLOCK_SKEW_MS = 60_000
+
+#: Why a run ended that did not fail.
+ENDED = "the run has ended"
+
+
+class Status(StrEnum):
+    """The verdict on a query."""
+
+    OK = "OK"
+    #: Many records are late.
+    LATE = "LATE"
+    #: Many records have timestamps in the future.
+    FUTURE = "FUTURE"
+    #: The GC watermark moves, and falls behind.
+    LAGGING = "LAGGING"
+    #: New records come, and the GC watermark stands.
+    STALLED = "STALLED"
+    #: The query failed, or it does not run and no run is due, or it is unusually silent.
+    STOPPED = "STOPPED"
+    #: It or a shard went back: state files or a checkpoint were put back, or a copy runs.
+    REWOUND = "REWOUND"
+
+
+class TimedBatch(NamedTuple):
+    """A micro-batch, and when the listener heard of it, in milliseconds of its clock."""
+
+    at_ms: int
+    batch: AnyMetrics
+
+
+class Concern(NamedTuple):
+    """What is wrong with a query that runs; the status names the topic of REMEDIES.md."""
+
+    status: Status
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: dedup remedies {self.status.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A verdict, its reason, and how many of the window's micro-batches it rests on."""
+
+    status: Status
+    reason: str
+    evidence: int
+    window: int = WINDOW
+
+
+def judge(
+    samples: Sequence[TimedBatch],
+    *,
+    now_ms: int,
+    heard_ms: int | None = None,
+    ended: str | None = None,
+    alive: bool = False,
+) -> Health:
+    """Return the verdict on a query.
+
+    Parameters
+    ----------
+    samples : sequence of TimedBatch
+        Its micro-batches in the order in which they were heard of, the last `HISTORY` or more.
+    now_ms : int
+        The listener's clock.
+    heard_ms : int, optional
+        Last sign of life, with or without a micro-batch; default: the last sample.
+    ended : str, optional
+        Why the last run ended, if it did: `ENDED` if it did not fail.
+    alive : bool
+        Whether the caller knows that the query runs now: then silence is no stop.
+    """
+    last = _window(samples)
+    verdict = partial(Health, evidence=min(len(last), WINDOW))
+    back = _forgot(samples) or _went_back(last)
+    if back is not None:
+        return verdict(Status.REWOUND, back)
+    # A scheduled job ends after each run: an end alone is no news.
+    pause_ms = _pause_ms(samples) if ended == ENDED else None
+    if ended is not None and pause_ms is None:
+        return verdict(Status.STOPPED, ended)
+    if not last and heard_ms is None:
+        return verdict(Status.STOPPED, "no micro-batch was heard of")
+    silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
+    if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
+        return verdict(Status.STOPPED, f"silent for {span(silent_ms)}")
+    found = concerns(samples)
+    status = found[0].status if found else Status.OK
+    reason = "; ".join(map(str, found)) or _well(last, _of_checkpoint(samples)[-HISTORY:])
+    if pause_ms is not None:
+        return verdict(status, f"between two runs; {reason}")
+    return verdict(status, reason + _quiet(last, now_ms, silent_ms))
+
+
+def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
+    first = len(samples)
+    while first and not (
+        len(samples) - first >= WINDOW and samples[-1].at_ms - samples[first].at_ms >= WINDOW_MS
+    ):
+        first -= 1
+        if samples[first].batch.begins:
+            break
+    return tuple(samples[first:])
+
+
+def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
+    """Return what is unusual about the time since the last micro-batch, as text."""
+    unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
+    if silent_ms > unusual_ms:
+        return f"; nothing heard for {span(silent_ms)}"
+    if silent_ms < -CLOCK_SKEW_MS:
+        return f"; its clock is {span(-silent_ms)} ahead of this one"
+    if last and now_ms - last[-1].at_ms > unusual_ms:
+        return f"; no micro-batch for {span(now_ms - last[-1].at_ms)}"
+    return ""
+
+
+def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
+    pauses = (
+        after.at_ms - before.at_ms
+        for before, after in pairwise(samples)
+        if before.batch.run_id != after.batch.run_id
+    )
+    return max(pauses, default=None)
+
+
+def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
+    """Return what is wrong with a query by its last micro-batches, the worst first."""
+    last = _window(samples)
+    lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _tells_lag(last) else None
+    found = [] if lag is None else [lag]
+    for status, why in (
+        (Status.FUTURE, "have a timestamp in the future, and count as now"),
+        (Status.LATE, "are late"),
+    ):
+        if share := share_of(status.lower(), _for_shares(samples, len(last))):
+            found.append(Concern(status, f"{share:.0%} of the records {why}"))
+    return found
+
+
+def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:
+    """Return the window's micro-batches, and earlier ones if its records are too few to tell."""
+    batches: list[AnyMetrics] = []
+    records = 0
+    for _, batch in reversed(_of_checkpoint(samples)[-HISTORY:]):
+        records += batch.records_in
+        # A large one of long ago would outweigh all that came since.
+        if len(batches) >= window and records > LEAST_RECORDS / NOTABLE_SHARE:
+            break
+        batches.append(batch)
+    return batches
+
+
+def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
+    spans_ms = last[-1].at_ms - last[0].at_ms if last else 0
+    return len(last) >= LEAST_EVIDENCE and (spans_ms >= WINDOW_MS or len(last) >= HISTORY)
+
+
+def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
+    """Return a count's share of the records, or 0 if it is small or only a handful of records."""
+    judged = list(batches)
+    counted = sum(getattr(batch, count, 0) for batch in judged)
+    records = sum(batch.records_in for batch in judged)
+    notable = counted >= LEAST_RECORDS and counted > NOTABLE_SHARE * records
+    return counted / records if notable else 0.0
+
+
+def _patience_ms(last: tuple[TimedBatch, ...]) -> int:
+    if len(last) < 2:
+        return UNKNOWN_SILENCE_MS
+    window_ms = last[-1].at_ms - last[0].at_ms
+    return max(window_ms, 2 * _longest_pause_ms(last), LEAST_SILENCE_MS)
+
+
+def _longest_pause_ms(last: tuple[TimedBatch, ...]) -> int:
+    return max((after.at_ms - before.at_ms for before, after in pairwise(last)), default=0)
+
+
+def _forgot(samples: Sequence[TimedBatch]) -> str | None:
+    for _, batch in _of_checkpoint(samples):
+        if batch.epochs_apart:
+            return (
+                f"in micro-batch {batch.batch_id} the state of a shard was older than that of "
+                "others: dedup remedies damaged-state"
+            )
+    return None
+
+
+def _went_back(last: tuple[TimedBatch, ...]) -> str | None:
+    for (_, before), (_, after) in pairwise(last):
+        if after.batch_id <= before.batch_id:
+            return f"micro-batch {after.batch_id} came after micro-batch {before.batch_id}"
+        old_ms, new_ms = before.gc_watermark_ms, after.gc_watermark_ms
+        if old_ms is not None and new_ms is not None and new_ms < old_ms:
+            return f"the GC watermark went back in micro-batch {after.batch_id}"
+    return None
+
+
+def _of_checkpoint(samples: Sequence[TimedBatch]) -> Sequence[TimedBatch]:
+    begun = max((n for n, sample in enumerate(samples) if sample.batch.begins), default=0)
+    return samples[begun:]
+
+
+def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> Concern | None:
+    first, newest = last[0].batch, last[-1].batch
+    if not _advances(last):
+        return None
+    held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
+    if first.low_watermark_ms == newest.low_watermark_ms and _stands_unusually(samples):
+        ahead_ms = (newest.newest_ms or 0) - (first.newest_ms or newest.newest_ms or 0)
+        reason = f"the GC watermark stood while timestamps advanced by {span(ahead_ms)}{held}"
+        return Concern(Status.STALLED, reason)
+    more = _growth(samples, len(last), [batch.gc_lag_newest_ms for _, batch in samples])
+    if more is not None and first.gc_watermark_ms != newest.gc_watermark_ms:
+        reason = f"it falls behind the newest timestamp, by {more}{held}"
+        return Concern(Status.LAGGING, reason)
+    behind_ms = [difference_ms(at_ms, batch.newest_ms) for at_ms, batch in samples]
+    if (more := _growth(samples, len(last), behind_ms)) is not None:
+        reason = (
+            f"the newest timestamp falls behind the clock, by {more}: "
+            "records come faster than they are judged, or the source is slow"
+        )
+        return Concern(Status.LAGGING, reason)
+    return None
+
+
+def _advances(last: tuple[TimedBatch, ...]) -> bool:
+    newest_ms = last[-1].batch.newest_ms
+    return newest_ms is not None and (last[0].batch.newest_ms or 0) < newest_ms
+
+
+def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
+    """Return the reason for a query without a concern; it claims no more than the samples show."""
+    if len(last) < LEAST_EVIDENCE:
+        return "no fault so far; its lag is judged from five micro-batches on"
+    if not _tells_lag(last):
+        return "no fault so far; its lag is judged once a minute has passed"
+    newest = last[-1].batch
+    if not _advances(last):
+        stands = last[0].batch.low_watermark_ms == newest.low_watermark_ms
+        came = stands and any(batch.records_in for _, batch in last[1:])
+        return "no newer timestamps" + (" in its records: its watermarks stand" if came else "")
+    before = last[-LEAST_EVIDENCE].batch
+    moved_ms = (_moves_ms(samples) or [samples[0].at_ms])[-1]
+    stood = f"the GC watermark has stood for {span(last[-1].at_ms - moved_ms)}"
+    if before.low_watermark_ms == newest.low_watermark_ms:
+        held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
+        usual = "" if _stands_unusually(samples) else ": not unusual for this query"
+        return f"{stood}{held}{usual}"
+    if newest.gc_watermark_ms is None:
+        return "it keeps up; producers expire by query time"
+    if before.gc_watermark_ms == newest.gc_watermark_ms:
+        return "the low watermark advances; the GC watermark stands until a longer horizon is full"
+    return "the GC watermark keeps up"
+
+
+def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
+    return [
+        after.at_ms
+        for before, after in pairwise(samples)
+        if before.batch.low_watermark_ms != after.batch.low_watermark_ms
+    ]
+
+
+def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
+    """Return whether the low watermark stands for more than twice as long as is usual.
+
+    A source partition that speaks every five minutes lets it stand so long each time. What
+    happened once is an incident, unless nothing else is known.
+    """
+    moves_ms = _moves_ms(samples)
+    pauses_ms = sorted(after - before for before, after in pairwise(moves_ms))
+    usual_ms = pauses_ms[-2:][0] if pauses_ms else 0
+    return samples[-1].at_ms - (moves_ms or [samples[0].at_ms])[-1] > 2 * usual_ms
+
+
+def _growth(
+    samples: Sequence[TimedBatch], newest: int, lags_ms: Sequence[int | None]
+) -> str | None:
+    known_ms = [lag_ms for lag_ms in lags_ms if lag_ms is not None]
+    if len(known_ms) < len(samples):
+        return None
+    grown = growth([one.at_ms for one in samples], known_ms, newest)
+    return None if grown is None else f"{span(grown[0])} in {span(grown[1])}"

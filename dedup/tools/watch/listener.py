@@ -1,0 +1,230 @@
+"""`DedupListener`: typed metrics of every micro-batch, where the query runs."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from dedup.catalog.uri import scheme_of
+from dedup.core.metrics import BatchMetrics, check_together
+from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.errors import ConfigError, StateError
+from dedup.errors.cause import cause_of
+from dedup.spark.machine import home_path, wall_clock_ms
+from dedup.spark.observations import from_progress
+from dedup.spark.sequence_observations import sequences_from_progress
+from dedup.tools.watch.live_runs import Runs
+from dedup.tools.watch.metrics_log import MetricsLog
+from dedup.tools.watch.watched import Watched
+
+logger = logging.getLogger("dedup")
+#: How long Python waits at its end for events that Spark is delivering.
+_LAST_EVENT_MS = 5_000
+
+_Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
+
+
+class DedupListener(StreamingQueryListener):
+    """Calls back with the `BatchMetrics` of every micro-batch of every query in the session.
+
+    Add it with ``spark.streams.addListener(DedupListener(log="metrics"))``.
+
+    Parameters
+    ----------
+    on_batch : callable, optional
+        Takes a BatchMetrics; called on Spark's listener thread, so keep it short. An exception
+        in it is logged and goes no further. Default: log a line to the ``dedup`` logger.
+    metrics : str
+        The option `metrics` of `dedup_by_id`, which has a default of its own.
+    on_sequences : callable, optional
+        As `on_batch`, of the `SequenceMetrics` of `dedup_by_sequence`.
+    sequence_metrics : str
+        The option `metrics` of `dedup_by_sequence`; it may be the same name.
+    log : path, optional
+        Folder on the driver's disk for the metrics log (`dedup.tools.watch.metrics_log`), which
+        ``dedup watch`` reads; ``~`` is the home folder. It is rotated and never grows beyond
+        64 MiB a query.
+    prometheus_port : int, optional
+        Serve the metrics under ``http://<driver>:<port>/metrics``, and to ``dedup watch`` (needs
+        ``dedup[metrics]``); 0: any free port, which the attribute `prometheus_port` then tells.
+    prometheus_address : str
+        Name or IP address of the network interface that serves them: ``"127.0.0.1"`` for this
+        machine alone. Default: all of them, since Prometheus often runs on another machine. The
+        metrics name queries and source partitions, and no password protects them.
+
+    Raises
+    ------
+    ConfigError
+        When the log is no folder on this machine's disk, or cannot be made, and when the port is
+        none, or taken, or the address is not of this machine.
+    MissingExtraError
+        When the port is given and prometheus-client is not installed.
+    """
+
+    def __init__(
+        self,
+        on_batch: Callable[[BatchMetrics], Any] | None = None,
+        *,
+        metrics: str = "dedup",
+        on_sequences: Callable[[SequenceMetrics], Any] | None = None,
+        sequence_metrics: str = "dedup_sequence",
+        log: str | Path | None = None,
+        prometheus_port: int | None = None,
+        prometheus_address: str = "0.0.0.0",
+    ) -> None:
+        self.on_batch = on_batch or log_batch
+        self.metrics = metrics
+        self.on_sequences = on_sequences or log_sequences
+        self.sequence_metrics = sequence_metrics
+        if prometheus_port is not None:
+            _check_port(prometheus_port, prometheus_address)
+        written = None if log is None else MetricsLog(_local_folder(log))
+        exporter = None
+        self.prometheus_port = prometheus_port
+        if prometheus_port is not None:
+            from dedup.tools.watch.prometheus import Exporter, serve
+
+            exporter = Exporter()
+            self.prometheus_port = serve(exporter, prometheus_port, prometheus_address)
+        self._runs = Runs(written, exporter)
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Hear of no more events as Python ends: Spark would print an error for each of them."""
+        with suppress(Exception):
+            if (spark := SparkSession.getActiveSession()) is not None:
+                spark.streams.removeListener(self)
+                # Spark may be delivering an event at this moment.
+                spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_LAST_EVENT_MS)
+
+    def watched(self) -> list[Watched]:
+        """Return every query as it is now: health, rates and sizes, as ``dedup watch`` shows them.
+
+        ``listener.watched()[0].health.status`` is the verdict; `to_json` gives all of it.
+        """
+        return self._runs.watched(wall_clock_ms())
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Note that a known query runs again; one of ours shows by its first micro-batch."""
+        with _harmless("a start"):
+            self._runs.started(str(event.id), str(event.runId), wall_clock_ms())
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Hand on the micro-batch's metrics."""
+        batch = from_progress(event.progress, self.metrics) or sequences_from_progress(
+            event.progress, self.sequence_metrics
+        )
+        if batch is None:
+            return
+        try:
+            check_together(batch)
+        except StateError as error:
+            logger.error("query %s: %s", batch.query_name or batch.query_id, error)
+        is_new = True
+        with _harmless(f"micro-batch {batch.batch_id}"):
+            is_new = self._runs.batch(batch, wall_clock_ms())
+        if not is_new:  # the listener was added twice
+            return
+        if isinstance(batch, SequenceMetrics):
+            _call(self.on_sequences, batch)
+            return
+        if batch.other_queries:
+            logger.warning(
+                "query %s begins with a new checkpoint, and its catalog is also that of %d other "
+                "queries with the same ID columns: if the checkpoint stands in for one that was "
+                "lost, stop the query; `dedup catalog adopt` makes one that goes on (see: dedup "
+                "remedies lost-checkpoint)",
+                batch.query_name or batch.query_id, batch.other_queries,
+            )  # fmt: skip
+        _call(self.on_batch, batch)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Note that the query lives."""
+        with _harmless("a sign of life"):
+            self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Note the end of the run."""
+        cause = cause_of(event.exception) if event.exception else None
+        with _harmless("an end"):
+            self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
+
+
+def _call(callback: Callable[[_Metrics], Any], batch: _Metrics) -> None:
+    try:
+        callback(batch)
+    except Exception:
+        logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    """Let neither the query nor the callback suffer from what watches it."""
+    try:
+        yield
+    except Exception:
+        logger.exception("DedupListener could not take note of %s", what)
+
+
+def _local_folder(log: object) -> Path:
+    folder = os.fspath(log) if isinstance(log, (str, os.PathLike)) else None
+    # A URI would be taken for a folder of that name.
+    if not isinstance(folder, str) or not folder or scheme_of(folder) is not None:
+        raise ConfigError(f"log={log!r} is no folder on this machine's disk; give a path")
+    return home_path(folder)
+
+
+def _check_port(port: object, address: object) -> None:
+    if type(port) is not int or not 0 <= port <= 65_535:
+        raise ConfigError(
+            f"prometheus_port={port!r} is no port; give a whole number up to 65535, 0 for any that "
+            "is free"
+        )
+    if not isinstance(address, str) or not address:
+        raise ConfigError(
+            f"prometheus_address={address!r} is no address; give a name or an IP address of this "
+            "machine, such as '127.0.0.1'"
+        )
+
+
+def log_batch(batch: BatchMetrics) -> None:
+    """One line per micro-batch at INFO, with the numbers as `extra`."""
+    logger.info(
+        "batch %d: %d in, %d unique, %d duplicate, %d late, GC lag %s ms",
+        batch.batch_id,
+        batch.records_in,
+        batch.unique,
+        batch.duplicate,
+        batch.late,
+        batch.gc_lag_newest_ms,
+        extra={"dedup": batch},
+    )
+
+
+def log_sequences(batch: SequenceMetrics) -> None:
+    """One line per micro-batch at INFO, with the numbers as `extra`."""
+    logger.info(
+        "batch %d: %d in, %d accepted, %d duplicate, %d out of order, %d missing, %d producers",
+        batch.batch_id,
+        batch.records_in,
+        batch.accept,
+        batch.duplicate,
+        batch.gap,
+        batch.missing,
+        batch.producers,
+        extra={"dedup": batch},
+    )

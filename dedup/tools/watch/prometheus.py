@@ -1,0 +1,274 @@
+"""The metrics of all queries of a session, served over HTTP to Prometheus and `dedup watch`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from dedup.core.forecast import MAX_NAME
+from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import AnyMetrics
+from dedup.errors import ConfigError, MissingExtraError
+from dedup.spark.machine import wall_clock_ms
+from dedup.tools.watch import series as figures
+from dedup.tools.watch.endpoint import PATH
+from dedup.tools.watch.health import ENDED, Status
+
+try:
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise MissingExtraError("metrics", "Serving metrics to Prometheus") from error
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from prometheus_client.metrics_core import Metric
+
+    from dedup.tools.watch.query_log import QueryLog
+
+
+#: Connections that are served at a time, each by a thread; more are closed at once.
+MAX_CONNECTIONS = 16
+#: No connection lasts longer: Prometheus and `dedup watch` wait as long for an answer.
+CONNECTION_S = 10.0
+
+
+@dataclass
+class _Query:
+    #: `Runs` keeps it up to date.
+    log: QueryLog
+    at_ms: int
+    last: AnyMetrics
+    run_begun_ms: int
+    checkpoint_begun_ms: int | None = None
+    #: Of counters, by exported name and label value.
+    totals: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def label(self) -> str:
+        return self.last.query_name or self.last.query_id
+
+    def life(self) -> Iterator[tuple[str, float]]:
+        for name, at_ms in (
+            (figures.LAST_BATCH, self.at_ms),
+            (figures.HEARD, self.log.heard_ms),
+            (figures.RUN_BEGUN, self.run_begun_ms),
+            (figures.CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
+        ):
+            if at_ms is not None:
+                yield name, at_ms / 1000
+        yield figures.RUNNING, float(self.log.running)
+        yield figures.FAILED, float(self.log.ended not in (None, ENDED))
+
+
+class Exporter(Collector):
+    """Every query's figures as metrics; safe to be fed and scraped by different threads.
+
+    Parameters
+    ----------
+    now_ms : callable
+        The driver's clock, for verdicts.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._queries: OrderedDict[str, _Query] = OrderedDict()
+        self._sources: set[str] = set()
+
+    def batch(self, log: QueryLog) -> None:
+        """Take in a query's newest micro-batch. The exporter asks the log for all later news."""
+        at_ms, metrics = log.batches[-1]
+        with self._lock:
+            query = self._queries.setdefault(
+                log.query_id, _Query(log, at_ms, metrics, run_begun_ms=at_ms)
+            )
+            if query.last.run_id != metrics.run_id:
+                query.run_begun_ms = at_ms
+            if metrics.begins:
+                query.checkpoint_begun_ms = at_ms
+            query.log, query.at_ms, query.last = log, at_ms, metrics
+            for series in figures.series_of(metrics):
+                if series.kind == "counter":
+                    for label, value in figures.values(series, metrics):
+                        query.totals[series.exported, label] += value
+            self._queries.move_to_end(log.query_id)
+            for query_id, other in list(self._queries.items())[:-1]:
+                # An earlier query of the same name has counts of its own.
+                if other.label == query.label or len(self._queries) > figures.MAX_QUERIES:
+                    del self._queries[query_id]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, as `prometheus_client` asks for them."""
+        with self._lock:
+            queries = list(self._queries.values())
+            told: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+            for series in figures.FAMILIES:
+                make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+                label_names = ["query", series.label] if series.label else ["query"]
+                told[series.name] = make(series.exported, series.about, labels=label_names)
+            for query in queries:
+                for series in figures.series_of(query.last):
+                    for label, value in figures.values(series, query.last):
+                        if series.kind == "counter":
+                            value = query.totals[series.exported, label]
+                        labels = [query.label, label] if series.label else [query.label]
+                        told[series.name].add_metric(labels, value)
+            yield from told.values()
+            life = {
+                n: GaugeMetricFamily(n, about, labels=["query"])
+                for n, about in figures.LIFE.items()
+            }
+            for query in queries:
+                for name, value in query.life():
+                    life[name].add_metric([query.label], value)
+            yield from life.values()
+            yield from _verdicts(queries, self._now_ms())
+            yield from self._slowest(queries)
+
+    def queries_json(self) -> bytes:
+        """Return every query's last micro-batches, as `dedup watch` reads them."""
+        with self._lock:
+            logs = [query.log for query in self._queries.values()]
+        return json.dumps({"queries": [log.to_json() for log in logs]}).encode()
+
+    def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
+        clocks = GaugeMetricFamily(
+            figures.CLOCK, figures.SOURCES[figures.CLOCK], labels=["query", figures.SOURCE, "state"]
+        )
+        holders = GaugeMetricFamily(
+            figures.HOLDER, figures.SOURCES[figures.HOLDER], labels=["query", figures.SOURCE]
+        )
+        for query in queries:
+            last = query.last
+            if not isinstance(last, BatchMetrics):  # it names no source partitions
+                continue
+            if last.gc_source:
+                holders.add_metric([query.label, self._named(last.gc_source)], 1)
+            slowest: dict[tuple[str, str], int] = {}
+            for name, time_ms, idle in last.slowest_sources:
+                if name:  # the slowest comes first; others of the same name do not count
+                    slowest.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
+            for labels, time_ms in slowest.items():
+                clocks.add_metric([query.label, *labels], time_ms / 1000)
+        yield clocks
+        yield holders
+
+    def _named(self, source: str) -> str:
+        source = source[:MAX_NAME]
+        if source not in self._sources and len(self._sources) >= figures.MAX_SOURCES:
+            return figures.OTHER
+        self._sources.add(source)
+        return source
+
+
+def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
+    status = GaugeMetricFamily(
+        figures.STATUS, figures.VERDICT[figures.STATUS], labels=["query", "status"]
+    )
+    evidence = GaugeMetricFamily(
+        figures.EVIDENCE, figures.VERDICT[figures.EVIDENCE], labels=["query"]
+    )
+    for query in queries:
+        # The listener of this process hears of every end, so a run that goes on is alive.
+        health = query.log.watched(now_ms, alive=query.log.running).health
+        for one in Status:
+            status.add_metric([query.label, str(one)], float(one is health.status))
+        evidence.add_metric([query.label], health.evidence)
+    yield status
+    yield evidence
+
+
+def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
+    """Serve ``/metrics`` and `PATH` from a thread of its own; return the port.
+
+    Parameters
+    ----------
+    exporter : Exporter
+    port : int
+        0: any that is free.
+    address : str
+        Name or IP address of the network interface; default all of IPv4.
+
+    Raises
+    ------
+    ConfigError
+        If the address is taken or is no address of this machine.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(exporter)
+    try:
+        server = _Server(address, port)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"Metrics cannot be served at prometheus_address={address!r}, prometheus_port={port} "
+            f"({error}); give another port, or an address of this machine"
+        ) from error
+    server.set_app(_with_queries(exporter, make_wsgi_app(registry)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Log no requests."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Serves at most `MAX_CONNECTIONS` at a time, each for at most `CONNECTION_S`."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: str, port: int) -> None:
+        (self.address_family, _, _, _, where), *_ = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        #: Open connections, and when each began.
+        self._begun_s: dict[Any, float] = {}
+        super().__init__((str(where[0]), port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._begun_s) >= MAX_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._begun_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that last too long, idle or not; called twice a second."""
+        for request, begun_s in list(self._begun_s.items()):
+            if time.monotonic() - begun_s > CONNECTION_S:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._begun_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print no traceback for a client that went away."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+def _with_queries(exporter: Exporter, metrics: WSGIApplication) -> WSGIApplication:
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != PATH:
+            return metrics(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [exporter.queries_json()]
+
+    return answer

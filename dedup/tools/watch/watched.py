@@ -1,0 +1,289 @@
+"""What `dedup watch` shows of a query: its health, the lines of time, its pace, rates and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from dedup.core.forecast import BANDS
+from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
+from dedup.core.sequence import SEQUENCE_VERDICTS
+from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
+from dedup.tools.watch.health import HISTORY, WINDOW, Health, TimedBatch, judge
+
+#: Rates do not reach back across a pause of so many medians.
+LONG_PAUSE = 10
+#: Counted in each micro-batch and shown per second.
+RATES = (
+    "records_in", "unique", "duplicate", "late", "null_id", "untimed", "conflict",
+    "future", "catalog_reads", "bytes_written",
+)  # fmt: skip
+#: The same of `dedup_by_sequence`.
+SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS, "future")
+#: Counted in each of its micro-batches and shown as the sum over the window.
+TOTALS = (
+    *SEQUENCE_VERDICTS, "missing", "recovered", "producers_new", "producers_expired",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PacedBatch:
+    """A micro-batch in the row of those before it.
+
+    Parameters
+    ----------
+    at_ms : int
+        When it was heard of.
+    batch : BatchMetrics or SequenceMetrics
+    took_ms : int or None
+        How long it took; None where that is not told.
+    every_ms : int or None
+        From the start of the one before to its own; None for the first of a run.
+    """
+
+    at_ms: int
+    batch: AnyMetrics
+    took_ms: int | None
+    every_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long micro-batches take and how often one starts, in milliseconds; None: not known.
+
+    Spark does not tell a query's trigger, so `every_ms` is measured: the median over the window,
+    as `usual_ms` is of durations.
+    """
+
+    took_ms: int | None
+    usual_ms: int | None
+    every_ms: int | None
+
+    @property
+    def back_to_back(self) -> bool:
+        """Whether the next micro-batch starts as soon as one is done."""
+        return bool(self.usual_ms and self.every_ms and self.every_ms < 1.1 * self.usual_ms)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One query at one moment.
+
+    Parameters
+    ----------
+    query_id, name : str, str or None
+    now_ms : int
+        The moment, by the clock of who watches.
+    health : Health
+    batches : tuple of (int, BatchMetrics or SequenceMetrics)
+        The window: when each micro-batch was heard of, and what it did. All are of one operator.
+    heard_ms : int or None
+        Last sign of life, be it without a micro-batch.
+    unreadable : int
+        Lines of its metrics log that are none.
+    history : tuple of (int, BatchMetrics or SequenceMetrics)
+        As `batches`, further back.
+    """
+
+    query_id: str
+    name: str | None
+    now_ms: int
+    health: Health
+    batches: tuple[tuple[int, AnyMetrics], ...]
+    heard_ms: int | None = None
+    unreadable: int = 0
+    history: tuple[tuple[int, AnyMetrics], ...] = ()
+
+    @staticmethod
+    def of(
+        query_id: str,
+        name: str | None,
+        batches: Sequence[tuple[int, AnyMetrics]],
+        *,
+        now_ms: int,
+        heard_ms: int | None = None,
+        ended: str | None = None,
+        alive: bool = False,
+        unreadable: int = 0,
+    ) -> Watched:
+        """Return the query at a moment.
+
+        Parameters
+        ----------
+        query_id, name, batches, heard_ms, ended, unreadable
+            As in `QueryLog`; all micro-batches that are known, oldest first.
+        now_ms, alive
+            As in `judge`.
+        """
+        window = tuple(batches[-WINDOW:])
+        samples = [TimedBatch(*timed) for timed in batches]
+        health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
+        if heard_ms is None and batches:
+            heard_ms = batches[-1][0]
+        history = tuple(batches[-HISTORY:])
+        return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable, history)
+
+    @property
+    def last(self) -> AnyMetrics | None:
+        """The newest micro-batch."""
+        return self.batches[-1][1] if self.batches else None
+
+    @property
+    def of_ids(self) -> list[BatchMetrics]:
+        """The window of a query of `dedup_by_id`, empty for another one."""
+        return [batch for _, batch in self.batches if isinstance(batch, BatchMetrics)]
+
+    @property
+    def of_sequences(self) -> list[SequenceMetrics]:
+        """The window of a query of `dedup_by_sequence`, empty for another one."""
+        return [batch for _, batch in self.batches if isinstance(batch, SequenceMetrics)]
+
+    def rates(self) -> dict[str, float | None]:
+        """Return counts per second since the last long pause; None while that is one micro-batch.
+
+        Up to the last micro-batch, or to now where the next one is overdue: an idle query's rates
+        fall.
+        """
+        names = SEQUENCE_RATES if self.of_sequences else RATES
+        pauses_ms = [after[0] - before[0] for before, after in pairwise(self.batches)]
+        long_ms = LONG_PAUSE * median(pauses_ms) if pauses_ms else 0
+        first = max((n for n, ms in enumerate(pauses_ms, 1) if ms > long_ms), default=0)
+        batches = self.batches[first:]
+        if len(batches) < 2:
+            return dict.fromkeys(names)
+        begin_ms, end_ms = batches[0][0], batches[-1][0]
+        if self.now_ms - end_ms > 2 * max(pauses_ms[first:]):
+            end_ms = self.now_ms
+        if end_ms <= begin_ms:
+            return dict.fromkeys(names)
+        # The first one only begins the time.
+        return {
+            name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
+            for name in names
+        }
+
+    def steps(self) -> list[PacedBatch]:
+        """Return the micro-batches that are known, the oldest first."""
+        steps: list[PacedBatch] = []
+        before: PacedBatch | None = None
+        for at_ms, batch in self.history:
+            # A line of the log may be missing.
+            passed = 0 if before is None else batch.batch_id - before.batch.batch_id
+            every_ms = None
+            if before is not None and passed > 0 and batch.run_id == before.batch.run_id:
+                starts_ms = at_ms - batch.batch_ms - (before.at_ms - before.batch.batch_ms)
+                every_ms = max(0, starts_ms) // passed
+            before = PacedBatch(at_ms, batch, batch.batch_ms or None, every_ms)
+            steps.append(before)
+        return steps
+
+    def pace(self) -> Pace:
+        """Return how long micro-batches take, and how often one starts."""
+        recent = self.steps()[-WINDOW:]
+        return Pace(
+            recent[-1].took_ms if recent else None,
+            _median([step.took_ms for step in recent]),
+            _median([step.every_ms for step in recent]),
+        )
+
+    def stage_ms(self) -> dict[str, float]:
+        """Return the time of tasks in each stage per micro-batch of the window, in milliseconds."""
+        of = max(1, len(self.batches))
+        return {
+            stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
+            for stage in (SEQUENCE_STAGES if self.of_sequences else STAGES)
+        }
+
+    def totals(self) -> dict[str, int]:
+        """Return what a query of `dedup_by_sequence` counted over the window, each of `TOTALS`."""
+        return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
+
+    def filter_fpr(self) -> float | None:
+        """Return the false-positive rate that the filters had over the window.
+
+        None where nobody can tell: no filter was asked, or the catalog was not, at most once.
+        """
+        if self.expected_lost() is not None:
+            return None
+        wrong = sum(batch.filter_false_positive for batch in self.of_ids)
+        asked = wrong + sum(batch.filter_negative for batch in self.of_ids)
+        return wrong / asked if asked else None
+
+    def expected_lost(self) -> float | None:
+        """Return how many new IDs were dropped over the window, as expected at most once.
+
+        None where every hit of a filter was looked up.
+        """
+        if not any(batch.filter_unconfirmed for batch in self.of_ids):
+            return None
+        return sum(batch.expected_lost for batch in self.of_ids)
+
+    def gaps(self) -> dict[str, int | None]:
+        """Return the milliseconds between the clock, the newest timestamp and the watermarks.
+
+        ``source``: the clock against the newest timestamp. ``watermark``: the newest timestamp
+        against the low watermark, which waits for the slowest source partition. ``kept``: the low
+        watermark against the GC watermark, of which lateness and horizon are asked for, or
+        `expire_after`; ``excess`` is the rest.
+        """
+        last = self.last
+        if last is None:
+            return dict.fromkeys(("source", "watermark", "kept", "excess"))
+        kept_ms = difference_ms(last.low_watermark_ms, last.gc_watermark_ms)
+        return {
+            "source": difference_ms(self.now_ms, last.newest_ms),
+            "watermark": difference_ms(last.newest_ms, last.low_watermark_ms),
+            "kept": kept_ms,
+            "excess": None if kept_ms is None else kept_ms - last.remembered_ms,
+        }
+
+    def expiry(self) -> list[tuple[int, int, int]]:
+        """Return how far the GC watermark has to go (ms), and IDs and bytes that leave by then."""
+        if not self.of_ids:
+            return []
+        last = self.of_ids[-1]
+        return [
+            (last.horizon_ms * (band + 1) // BANDS, ids, size)
+            for band, (ids, size) in enumerate(last.expiring)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures, for scripts."""
+        last = self.last
+        body: dict[str, Any] = {
+            "query_id": self.query_id,
+            "name": self.name,
+            "status": str(self.health.status),
+            "reason": self.health.reason,
+            "evidence": self.health.evidence,
+            "window": self.health.window,
+            "at_ms": self.now_ms,
+            "heard_ms": self.heard_ms,
+            "last_batch_ms": self.batches[-1][0] if self.batches else None,
+            "gaps_ms": self.gaps(),
+            "per_second": self.rates(),
+            "unreadable": self.unreadable,
+        }
+        if self.of_sequences:
+            body["totals"] = self.totals()
+        else:
+            body["filter_fpr"] = self.filter_fpr()
+            body["expected_lost"] = self.expected_lost()
+        if last is not None:
+            body["pace"] = asdict(self.pace())
+            body["stage_ms"] = self.stage_ms()
+            if self.of_ids:
+                body["expiry"] = [
+                    {"within_ms": within_ms, "ids": ids, "bytes": size}
+                    for within_ms, ids, size in self.expiry()
+                ]
+            body["last"] = last.to_json()
+        return body
+
+
+def _median(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(median(known)) if known else None
