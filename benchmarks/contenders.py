@@ -87,7 +87,7 @@ def pass_through(events: DataFrame, folder: Path) -> DataFrame:
                 "verdicts": pd.Series([None, *verdicts], dtype=object),
                 **blank,
                 "shard_index": pd.array(none, "Int32"),
-                **{name: pd.Series(none, dtype=object) for name in TEXTS},
+                **{name: pd.Series(none, dtype=object) for name in (*TEXTS, "expiring")},
             }
         )
 

@@ -278,13 +278,10 @@ GREATEST = of_kind(BatchMetrics, "greatest")
 TIMES = (*of_kind(BatchMetrics, "latest"), "gc_watermark_ms")
 MAXIMA = (*GREATEST, *of_kind(BatchMetrics, "latest"))
 SETTINGS = of_kind(BatchMetrics, "setting")
-#: What leaves while the GC watermark advances by each eighth of the horizon, summed over shards.
-EXPIRING = tuple(f"expiring_{what}_{band}" for what in ("ids", "bytes") for band in range(BANDS))
 STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
 #: Whole numbers that the group function returns for its shard.
 COLUMNS = (
-    *COUNTED, *HELD, *STAGE_COLUMNS, *GREATEST, *TIMES, *EXPIRING, *SETTINGS, "fpr_ppb",
-    "base_epoch",
+    *COUNTED, *HELD, *STAGE_COLUMNS, *GREATEST, *TIMES, *SETTINGS, "fpr_ppb", "base_epoch",
 )  # fmt: skip
 #: Texts that it returns.
 TEXTS = ("gc_source", "slowest_sources")

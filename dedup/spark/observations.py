@@ -21,7 +21,6 @@ from dedup.core.forecast import BANDS
 from dedup.core.metrics import (
     COLUMNS,
     COUNTED,
-    EXPIRING,
     GREATEST,
     HELD,
     MAXIMA,
@@ -42,6 +41,7 @@ DDL = ", ".join(
         *(f"{name} bigint" for name in COLUMNS),
         "shard_index int",
         *(f"{name} string" for name in TEXTS),
+        "expiring array<bigint>",
     ]
 )
 
@@ -50,9 +50,11 @@ def observations() -> list[Column]:
     """Aggregates for `DataFrame.observe` over the group function's output."""
     # Where there is no row, as in a micro-batch without input, a sum is null.
     done = [total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
-    held = [f"sum({name}) AS {name}" for name in (*HELD, *EXPIRING)]
+    held = [f"sum({name}) AS {name}" for name in HELD]
     maxima = [f"max({name}) AS {name}" for name in (*MAXIMA, *SETTINGS, "fpr_ppb")]
     texts = ", ".join(TEXTS)
+    # Text, so that Connect and progress as JSON carry it as classic sessions do.
+    expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"
     every = [
@@ -67,6 +69,7 @@ def observations() -> list[Column]:
         f"({fullest}).shard_index AS fullest_shard",
         f"({fullest}).live_ids AS fullest_shard_ids",
         "count(shard_index) AS shards",
+        f"to_json(array({expiring})) AS expiring",
     ]
     # As texts: each call of a function is several round trips to Spark's Java.
     return [F.expr(text) for text in every]
@@ -160,6 +163,7 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
     # Those of another operator may have the name of these.
     if observed.get("shards") in (None, 0) or "gc_shard" not in observed:
         return None
+    expiring = json.loads(observed["expiring"])
     return BatchMetrics(
         query_id=str(about["id"]),
         run_id=str(about["runId"]),
@@ -173,10 +177,7 @@ def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics |
         slowest_sources=tuple(
             (name, time_ms, idle) for name, time_ms, idle in json.loads(observed["slowest_sources"])
         ),
-        expiring=tuple(
-            (int(observed[f"expiring_ids_{band}"]), int(observed[f"expiring_bytes_{band}"]))
-            for band in range(BANDS)
-        ),
+        expiring=tuple(zip(expiring[:BANDS], expiring[BANDS:], strict=True)),
         begins=observed["base_epoch"] < 0,
         target_fpr=int(observed["fpr_ppb"]) / 1e9,
         **{field: int(observed[field]) for field in _WHOLE_NUMBERS},

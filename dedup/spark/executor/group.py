@@ -161,14 +161,16 @@ def _output(
     if plan.verdict_column is not None:
         control["emitted"] = counts["records_in"]
     numbers = {name: control.get(name, 0) for name in COLUMNS}
-    return with_counters(columns, shard, numbers, _texts(plan, outcome.state))
+    return with_counters(columns, shard, numbers, _other_columns(plan, outcome.state))
 
 
-def _texts(plan: Plan, state: ShardState) -> dict[str, str | None]:
+def _other_columns(plan: Plan, state: ShardState) -> dict[str, str | list[int] | None]:
     slowest = slowest_sources(state, plan.policy, SLOWEST_SOURCES)
+    ids, sizes = zip(*expiry_bands(state, plan.policy), strict=True)
     return {
         "gc_source": state.clocks.holder(plan.policy) if plan.policy.event_time else None,
         "slowest_sources": json.dumps(slowest, separators=(",", ":")),
+        "expiring": [*ids, *sizes],
     }
 
 
@@ -178,7 +180,6 @@ def _counters(
     state = outcome.state
     clocks, manifest = state.clocks, state.manifest
     segment_bytes, sidecar_bytes = manifest.live_bytes()
-    bands = expiry_bands(state, plan.policy)
     return {
         **counts,
         **{f"{stage}_us": watch.us[stage] for stage in GROUP_STAGES},
@@ -195,8 +196,6 @@ def _counters(
         "foreign_files": state.stray_files[1],
         "branches": state.branches,
         **{name: known_ms(getattr(clocks, name)) for name in TIMES},
-        **{f"expiring_ids_{band}": ids for band, (ids, _) in enumerate(bands)},
-        **{f"expiring_bytes_{band}": size for band, (_, size) in enumerate(bands)},
         **{name: getattr(plan.policy, name) for name in SETTINGS},
         "fpr_ppb": round(plan.policy.fpr * 1e9),
     }

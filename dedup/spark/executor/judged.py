@@ -61,13 +61,13 @@ def with_counters(
     columns: dict[str, Any],
     shard: int,
     numbers: Mapping[str, int | None],
-    texts: Mapping[str, str | None],
+    others: Mapping[str, str | list[int] | None],
 ) -> pd.DataFrame:
     """Return these columns with the shard's counters, which stand in the control row."""
     blank = [None] * (len(columns["rows"]) - 1)
     for name, number in numbers.items():
         columns[name] = pd.array([number, *blank], dtype="Int64")
     columns["shard_index"] = pd.array([shard, *blank], dtype="Int32")
-    for name, text in texts.items():
-        columns[name] = pd.Series([text, *blank], dtype=object)
+    for name, value in others.items():
+        columns[name] = pd.Series([value, *blank], dtype=object)
     return pd.DataFrame(columns)
