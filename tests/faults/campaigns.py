@@ -8,7 +8,7 @@ from itertools import count, cycle, islice, product
 from random import Random
 from typing import Any
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.support.quick_spark import QUICK_JAVA
 from tests.support.small_state import OPTIONS
 from tests.support.state_stores import CHANGELOG, CHANGELOG_V2

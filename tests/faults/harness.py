@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup.errors import faults
 from dedup.sinks.batch_folders import published_batches
+from dedup.testing import faults
 from tests.faults.campaigns import Campaign, campaigns, numbered_campaigns
 from tests.faults.fleet import CASES, EXPIRE_S, fleet, judge_numbered
 from tests.faults.numbered_query import CLONE, FILES_PER_BATCH, LATER, REPLAYED

@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dedup
 from dedup import dedup_by_sequence
-from dedup.errors import faults
 from dedup.sinks.folder_sink import SparkRows, StagedFiles
+from dedup.testing import faults
 from tests.faults.fleet import EXPIRE_S, FLEET_SCHEMA
 from tests.support.spark_query import forget_commits
 

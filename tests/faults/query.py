@@ -17,10 +17,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dedup import dedup_by_id
-from dedup.errors import faults
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.files import query as files
 from dedup.sinks.folder_sink import SparkRows, StagedFiles
+from dedup.testing import faults
 from tests.faults.numbered_query import run_numbered
 from tests.support.object_store import s3_factory
 from tests.support.quick_spark import QUICK_SESSION

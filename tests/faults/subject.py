@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.support.spark_cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.faults.campaigns import NUMBERED_INTO, Campaign
 from tests.faults.fleet import fleet, key_of, verdicts_of
 from tests.faults.harness import Result, arm, judged_by, model_of, run, write_input

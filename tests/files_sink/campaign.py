@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
-if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
+if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-files-faults-")
 
 from dedup.sinks.work import Answer

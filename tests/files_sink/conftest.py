@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.files_sink.folder_sink import FolderSink
 from tests.support.object_store import ObjectStore, running_store
 from tests.support.quick_spark import FAULTS, session_of_the_process

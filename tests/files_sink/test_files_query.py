@@ -13,9 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
 from dedup import dedup_by_id, files_sink, split
-from dedup.errors import ConfigError, DataError, cause, faults
+from dedup.errors import ConfigError, DataError, cause
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files.options import files_options
+from dedup.testing import faults
 from tests.files_sink.files_query import FilesQuery
 from tests.files_sink.folder_sink import once, seen
 from tests.support.object_store import ObjectStore

@@ -18,7 +18,7 @@ from dedup import published_files
 from dedup.catalog import localfile
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
-from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError, faults
+from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError
 from dedup.sinks import batch_folders
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files import output_files, output_root, outputs, slice_files
@@ -26,6 +26,7 @@ from dedup.sinks.files.options import FilesOptions, files_options
 from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.plans import BatchPlan, BatchPlans
 from dedup.sinks.files.work import FilesSink
+from dedup.testing import faults
 from tests.files_sink.folder_sink import FolderSink, batch_of, once
 from tests.support.object_store import ObjectStore
 from tests.support.small_disk import DISK_BYTES, small_disk

@@ -26,7 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.faults.subject import stands_still
 from tests.kafka import campaign_results
 from tests.kafka.broker import Broker, connector_jars, free_port

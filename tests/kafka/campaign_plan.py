@@ -42,7 +42,7 @@ class Kill:
     after : int
         So many visits go by before.
     kind : str
-        Of `dedup.errors.faults.KINDS`.
+        Of `dedup.testing.faults.KINDS`.
     """
 
     point: str

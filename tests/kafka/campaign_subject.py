@@ -20,7 +20,8 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from dedup.errors import cause, faults
+from dedup.errors import cause
+from dedup.testing import faults
 from tests.faults.subject import ROOT, Subject, stands_still
 from tests.kafka.sink_query import PRELOAD, SinkQuery
 from tests.support.quick_spark import QUICK_SESSION

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.cluster.driver_process import DriverProcess
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.watching import watched

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from dedup.errors import cause, faults
+from dedup.errors import cause
+from dedup.testing import faults
 from tests.kafka.campaign_plan import MANIFEST, STAGE, TASK
 from tests.kafka.records import contents, read_topic
 from tests.kafka.sink_query import SinkQuery

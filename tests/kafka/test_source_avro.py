@@ -25,7 +25,8 @@ from dedup import (
     poison_counts,
     quarantined_records,
 )
-from dedup.errors import DataError, SourceError, faults
+from dedup.errors import DataError, SourceError
+from dedup.testing import faults
 from tests.kafka.records import make_topic, send
 from tests.kafka.source_query import failure, run, start, written
 from tests.support.schema_registry import SchemaRegistry, running_registry

@@ -26,11 +26,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
+if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-lakehouse-faults-")
 
-from dedup.errors import faults
 from dedup.sinks.lakehouse.options import DELTA
+from dedup.testing import faults
 from tests.faults.subject import stands_still
 from tests.lakehouse.lakes import FORMATS, Lake, Sink
 

@@ -10,8 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id, delta_once, delta_sink, iceberg_once, iceberg_sink, split
-from dedup.errors import ConfigError, SinkError, cause, faults
+from dedup.errors import ConfigError, SinkError, cause
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
+from dedup.testing import faults
 from tests.lakehouse.lake_query import LakeQuery
 from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psycopg
 
-if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
+if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-postgres-faults-")
 
 from dedup.errors import SinkError

@@ -9,7 +9,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id, postgres_sink
-from dedup.errors import ConfigError, cause, faults
+from dedup.errors import ConfigError, cause
+from dedup.testing import faults
 from tests.postgres.postgres_query import PostgresQuery
 from tests.postgres.tables import once, run
 

@@ -17,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 import dedup.spark
 from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, split, time_from_id
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.errors import ConfigError, DataError, DedupError, cause, faults
+from dedup.errors import ConfigError, DataError, DedupError, cause
 from dedup.spark.driver import build
+from dedup.testing import faults
 from dedup.tools.watch.log_folder import read_logs
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dedup.errors import faults
+from dedup.testing import faults
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

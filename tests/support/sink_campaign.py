@@ -27,8 +27,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from dedup.errors import faults
 from dedup.sinks.work import Answer
+from dedup.testing import faults
 from tests.faults.subject import stands_still
 
 BATCHES = 8

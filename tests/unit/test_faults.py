@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 import dedup
-from dedup.errors import faults
+from dedup.errors.faults import point
+from dedup.testing import faults
 from tests.support.waiting import wait_until
 
-_VISIT = (
-    "import sys; from dedup.errors import faults; faults.point(*sys.argv[1:]); print('went on')"
-)
+_VISIT = "import sys; from dedup.errors.faults import point; point(*sys.argv[1:]); print('went on')"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(faults, "_folder", str(tmp_path))
+    monkeypatch.setattr("dedup.errors.faults._folder", str(tmp_path))
     return tmp_path
 
 
@@ -37,21 +36,34 @@ def test_every_point_is_in_the_code_and_listed() -> None:
     assert named == set(faults.POINTS)
 
 
+def test_a_process_without_faults_does_not_load_the_tests_tools(tmp_path: Path) -> None:
+    program = (
+        "import sys; from dedup.errors.faults import point; point('group.begin'); "
+        "print('dedup.testing' in sys.modules)"
+    )
+    for folder, loaded in ((None, "False"), (tmp_path, "True")):
+        environment = {k: v for k, v in os.environ.items() if k != faults.VARIABLE}
+        environment |= {faults.VARIABLE: str(folder)} if folder else {}
+        command = [sys.executable, "-c", program]
+        output = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert output.stdout.strip() == loaded
+
+
 def test_off_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faults.arm(tmp_path, "group.begin", "raise")
-    monkeypatch.setattr(faults, "_folder", None)
-    faults.point("group.begin")
+    monkeypatch.setattr("dedup.errors.faults._folder", None)
+    point("group.begin")
     assert faults.fired(tmp_path) == []
 
 
 def test_it_strikes_once_after_the_visits_that_go_by(folder: Path) -> None:
     faults.arm(folder, "group.begin", "skip", 0)
     faults.arm(folder, "group.begin", "raise", 1)
-    faults.point("group.begin")
-    faults.point("group.read")
+    point("group.begin")
+    point("group.read")
     with pytest.raises(faults.FaultInjected, match=r"group\.begin"):
-        faults.point("group.begin")
-    faults.point("group.begin")
+        point("group.begin")
+    point("group.begin")
     assert faults.fired(folder) == [("group.begin", "raise", os.getpid())]
 
 
@@ -59,7 +71,7 @@ def test_it_strikes_once_after_the_visits_that_go_by(folder: Path) -> None:
 def test_errors_of_the_system(folder: Path, kind: str, number: int) -> None:
     faults.arm(folder, "publish.synced", kind)
     with pytest.raises(OSError, match="made to be") as raised:
-        faults.point("publish.synced")
+        point("publish.synced")
     assert raised.value.errno == number
 
 
@@ -67,12 +79,12 @@ def test_one_bit_flips(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     faults.arm(folder, "segment.write.after", "corrupt")
-    faults.point("segment.write.after", path)
+    point("segment.write.after", path)
     wrong = [i for i, byte in enumerate(path.read_bytes()) if byte != i]
     assert wrong == [50]
     faults.arm(folder, "group.begin", "corrupt")
     with pytest.raises(ValueError, match="no file to damage"):
-        faults.point("group.begin")
+        point("group.begin")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("nowhere", "kill"), ("group.begin", "sing")])

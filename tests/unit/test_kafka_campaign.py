@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.kafka import campaign_plan, campaign_results
 from tests.kafka.campaign_plan import BESIDES, POINTS, rounds
 from tests.kafka.campaign_results import Result

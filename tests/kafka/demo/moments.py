@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dedup.errors import faults
+from dedup.testing import faults
 from dedup.tools import inspect_sink
 from tests.kafka.demo.query_process import QueryProcess
 
@@ -62,7 +62,7 @@ def kill_at(point: str, query: QueryProcess, pid: int) -> Kill:
     Parameters
     ----------
     point : str
-        A step of the sink, of `dedup.errors.faults.POINTS`.
+        A step of the sink, of `dedup.testing.faults.POINTS`.
     query : QueryProcess
         Which runs.
     pid : int

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.kafka.broker import fetch_jars
 from tests.kafka.records import end_offsets
 from tests.support.quick_spark import QUICK_SESSION

@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 
 from dedup.cli.demo.work import Check
-from dedup.errors import faults
+from dedup.testing import faults
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess
 from tests.kafka.records import make_topic, read_topic

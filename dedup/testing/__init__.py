@@ -1,7 +1,7 @@
-"""For tests of pipelines with `dedup_by_id`: a place for a small query, and what must come out.
+"""Tools for tests of pipelines with `dedup_by_id`.
 
-`small_query` gives a new query a place that goes with the test, and `Oracle` knows what must come
-out of it. Nothing here needs a test framework.
+`small_query` makes temporary folders for a query, `Oracle` says which records must pass through,
+and `dedup.testing.faults` makes processes fail at named steps. None needs a test framework.
 
 >>> oracle = Oracle(horizon="1 hour")
 >>> batches = [[("a", 0), ("b", 5), ("a", 9)], [("a", 3_600_001), ("a", 3_600_002)]]
@@ -44,15 +44,15 @@ class SmallOptions(TypedDict):
 
 @dataclass(frozen=True)
 class SmallQuery:
-    """Where a query under test keeps what it remembers.
+    """Folders and options of a query under test.
 
     Attributes
     ----------
     checkpoint : str
         For ``option("checkpointLocation", ...)``.
     options : SmallOptions
-        For ``dedup_by_id("id", horizon=..., **query.options)``: a catalog, two shards, and so
-        little state that a few hundred IDs are enough to write segments and to look them up. Set
+        For ``dedup_by_id("id", horizon=..., **query.options)``: a catalog, two shards, and a
+        state budget so small that a few hundred IDs write segments. Set
         ``spark.sql.shuffle.partitions`` to 2 as well, or every micro-batch starts more tasks.
     """
 
@@ -62,9 +62,9 @@ class SmallQuery:
 
 @contextmanager
 def small_query() -> Iterator[SmallQuery]:
-    """Make a place for a new query and yield it; it is deleted at the end.
+    """Make temporary folders for a new query, and delete them at the end.
 
-    The query may be stopped and started again in between, as in production.
+    Meanwhile the query may stop and restart, as in production.
     """
     with TemporaryDirectory(prefix="dedup-testing-", ignore_cleanup_errors=True) as folder:
         yield SmallQuery(
@@ -79,11 +79,11 @@ def small_query() -> Iterator[SmallQuery]:
 
 
 class Oracle:
-    """Tells what must go on, by comparing every record with all that went on before it.
+    """Says which records pass through, by comparing each with all that passed before it.
 
-    It knows no bucket, filter or segment, and forgets nothing. It follows one query from its first
-    micro-batch on, which has one clock and ``late="emit"``, and whose timestamps are not null and
-    not in the future.
+    It has no buckets, filters or segments, and never forgets. It follows one query from its first
+    micro-batch. The query has one clock and ``late="emit"``, and no timestamp is null or in the
+    future.
 
     Parameters
     ----------
@@ -101,10 +101,10 @@ class Oracle:
             else duration_ms(lateness, option="lateness")
         )
         self._late_watermark_ms = _LONG_AGO_MS
-        self._went_on: dict[Hashable, list[int]] = {}
+        self._passed: dict[Hashable, list[int]] = {}
 
     def effective_ms(self, time: datetime | int) -> int:
-        """Return the time under which the next micro-batch judges a record of this time, in ms."""
+        """Return the time that the next micro-batch gives a record of this time, in ms."""
         return max(_time_ms(time), self._late_watermark_ms)
 
     def verdicts(self, batch: Iterable[Record]) -> Counter[tuple[Hashable, int, bool]]:
@@ -113,52 +113,52 @@ class Oracle:
         Parameters
         ----------
         batch : iterable of (ID, time)
-            Times are datetimes, UTC where they have no zone, or milliseconds. Null IDs go on.
+            Times are datetimes (UTC if they have no zone) or milliseconds. Null IDs pass through.
 
         Returns
         -------
-        Counter of (ID, effective time in ms, goes on)
-            Which of several records with one ID and one effective time goes on is left open.
+        Counter of (ID, effective time in ms, passes through)
+            If several records share ID and effective time, any one of them may pass.
         """
         records = [
             (self.effective_ms(time), record_id, _time_ms(time)) for record_id, time in batch
         ]
         judged: Counter[tuple[Hashable, int, bool]] = Counter()
         for effective_ms, name, own_ms in sorted(records, key=lambda record: record[0]):
-            before = self._went_on.setdefault(name, [])
-            goes_on = name is None or all(
+            before = self._passed.setdefault(name, [])
+            passes = name is None or all(
                 abs(effective_ms - earlier_ms) > self._horizon_ms for earlier_ms in before
             )
-            judged[name, effective_ms, goes_on] += 1
-            if goes_on:
+            judged[name, effective_ms, passes] += 1
+            if passes:
                 before.append(effective_ms)
             self._late_watermark_ms = max(self._late_watermark_ms, own_ms - self._lateness_ms)
         return judged
 
     def check(self, batches: Iterable[Iterable[Record]], emitted: Iterable[Hashable]) -> None:
-        """Compare what a pipeline was given with what came out of it.
+        """Compare the input of a pipeline with its output.
 
         Parameters
         ----------
         batches : iterable of iterables of (ID, time)
-            The records that each micro-batch took, as for `verdicts`.
+            The records of each micro-batch, as for `verdicts`.
         emitted : iterable of IDs
-            The ID of every row that came out, in any order.
+            The ID of every output row, in any order.
 
         Raises
         ------
         AssertionError
-            Where records are lost or came out more than once; it names the first of them.
+            If records are lost or duplicated; it names the first ones.
         """
         expected: Counter[Hashable] = Counter()
         for batch in batches:
-            for (name, _, goes_on), count in self.verdicts(batch).items():
-                expected[name] += count * goes_on
-        found = Counter(emitted)
+            for (name, _, passes), count in self.verdicts(batch).items():
+                expected[name] += count * passes
+        actual = Counter(emitted)
         wrong = []
-        for records, became in ((expected - found, "lost"), (found - expected, "too many")):
+        for records, became in ((expected - actual, "lost"), (actual - expected, "too many")):
             examples = ", ".join(
-                f"{name!r} ({found[name]} came out, {expected[name]} should)"
+                f"{name!r} ({actual[name]} came out, {expected[name]} should)"
                 for name in list(records)[:_EXAMPLES]
             )
             if records:
