@@ -1,4 +1,4 @@
-"""The demonstration of `make demo-kafka` in a short form; the README shows what it prints."""
+"""The demonstration of `make demo-kafka` in a short form; RELIABILITY.md shows what it prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kafka.demo.run import Found, judged
 from tests.kafka.records import Record
 from tests.support.processes import python
 
-README = Path(dedup.__file__).parents[1] / "README.md"
+PAGE = Path(dedup.__file__).parent / "RELIABILITY.md"
 LOAD = Load(stretches=1, batches=2, producers=1, batch=10, customers=2)
 
 
@@ -26,7 +26,7 @@ def test_every_figure_is_right(broker: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every figure is right." in done.stdout
     assert re.search(r"Killed driver \d+ with all its \d+ processes in micro-batch", done.stderr)
-    block = README.read_text().partition("<!-- demo-kafka -->\n```\n")[2].partition("```")[0]
+    block = PAGE.read_text().partition("<!-- demo-kafka -->\n```\n")[2].partition("```")[0]
     assert "records out" in names(block)
     assert names(block) == names(done.stdout)
     assert block.count("ok") == len(names(block))

@@ -58,7 +58,7 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
     send(broker, "orders", [(b"o%d" % (n % 3), line) for n, line in enumerate(lines)])
     send(broker, "sales", [(None, line) for line in lines])
     send(broker, "sales", [{"value": b"{broken", "partition": 1}])
-    [readme] = [part for part in snippets(PACKAGE.parent / "README.md") if "localhost" in part]
+    [readme] = snippets(PACKAGE / "sinks/README.md")
     sink = "".join(snippets(PACKAGE / "sinks/kafka/README.md"))
     source = "".join(snippets(PACKAGE / "sources/kafka/README.md")) + _UNTIL_SEEN
     # A topic and folders of its own.

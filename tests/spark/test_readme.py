@@ -1,4 +1,4 @@
-"""Every snippet of the README runs, in the order in which a reader meets them."""
+"""Every snippet of the README runs, and after it those of the page on the tools."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CHECK = "check orders/checkpoint --catalog orders/catalog --log metrics"
 
 
 def snippets(language: str) -> list[str]:
-    """Those of the README; what needs a broker runs in tests/kafka/test_kafka_readme.py."""
-    found = re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
-    return [snippet for snippet in found if "localhost:9092" not in snippet]
+    pages = (README, README.parent / "dedup/tools/README.md")
+    text = "".join(page.read_text() for page in pages)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -96,19 +96,18 @@ def test_shell(tmp_path: Path) -> None:
     assert unique
 
 
-def test_options_table_names_real_options() -> None:
+def test_the_table_of_options_names_each_option() -> None:
     from inspect import signature
 
     from dedup import dedup_by_id
 
-    table = README.read_text().split("## Options")[1].split("\n## ")[0]
+    table = (README.parent / "dedup/OPTIONS.md").read_text()
     named = {
         name
         for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", row)
     }
-    assert named
-    assert named <= set(signature(dedup_by_id).parameters)
+    assert named == set(signature(dedup_by_id).parameters)
 
 
 PAGES = [

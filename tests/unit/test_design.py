@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 DESIGN = ROOT / "dedup" / "DESIGN.md"
 #: "invariant 4", "invariants 2 and 4", "invariants 9 to 11", "Invariant 4:"
 _CITED = re.compile(r"\binvariants?\s+(\d+)(?:\s+(and|to)\s+(\d+))?", re.IGNORECASE)
-_PATH = re.compile(r"`((?:core|catalog|spark|cli|monitor|tune|tests|kernel)/[\w/.*-]+\.\w+)`")
+_PATH = re.compile(
+    r"`((?:benchmarks|catalog|cli|core|kernel|sinks|sources|spark|tests|tools)/[\w/.*-]+\.\w+)`"
+)
 
 
 def headings() -> list[int]:
@@ -67,8 +69,9 @@ def test_citations(text: str, numbers: set[int]) -> None:
     assert cited(text) == numbers
 
 
-def test_files_that_the_page_names_exist() -> None:
-    named = _PATH.findall(DESIGN.read_text())
+def test_files_that_the_pages_name_exist() -> None:
+    pages = [DESIGN, DESIGN.with_name("CONTRIBUTING.md"), *DESIGN.parent.glob("decisions/*.md")]
+    named = [name for page in pages for name in _PATH.findall(page.read_text())]
     assert len(named) > 20
     bases = (ROOT / "dedup", ROOT)
     assert [n for n in named if not any(list(base.glob(n)) for base in bases)] == []

@@ -75,8 +75,10 @@ def test_these_work() -> None:
 
 
 def table() -> list[tuple[list[str], list[str], list[str]]]:
-    """README's rows: releases of PySpark, of pyarrow, of pandas."""
-    section = (ROOT / "README.md").read_text().split("\n## Compatibility")[1].split("\n## ")[0]
+    """The page's rows: releases of PySpark, of pyarrow, of pandas."""
+    section = (
+        (ROOT / "dedup/INSTALL.md").read_text().split("\n## Compatibility")[1].split("\n## ")[0]
+    )
     rows = section.split("| PySpark | pyarrow | pandas |\n")[1].split("\n\n")[0].splitlines()[1:]
     cells = [[re.findall(r"\d+[\d.]*", cell) for cell in row.strip("|").split("|")] for row in rows]
     return [(spark, arrow, pandas) for spark, arrow, pandas in cells]
