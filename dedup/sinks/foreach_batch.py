@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError
+from dedup.sinks.kind import SinkKind
 from dedup.sinks.options import located
-from dedup.sinks.work import Answer, SinkWork, new_batch
+from dedup.sinks.work import TaskResult, Work, WorkOptions, new_batch
 from dedup.spark.driver.checkpoint_log import read_progress
 
 if TYPE_CHECKING:
@@ -30,19 +31,6 @@ def columns_of(schema: StructType) -> Columns:
 
 #: By query and sink: start, micro-batch and function of what this process published last.
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
-
-
-def looked_at_once(ready: Callable[[Columns], SinkWork]) -> Callable[[StructType], SinkWork]:
-    """Return what gives the work of a schema, made when its columns are met for the first time."""
-    known: dict[Columns, SinkWork] = {}
-
-    def work(schema: StructType) -> SinkWork:
-        columns = columns_of(schema)
-        if columns not in known:
-            known[columns] = ready(columns)
-        return known[columns]
-
-    return work
 
 
 class NamedSink(ABC):
@@ -74,21 +62,19 @@ class SinkFunction(NamedSink):
 
     Parameters
     ----------
-    ready : callable
-        From the schema of a micro-batch to the work, when the sink is known to be able to do it.
-    name : str
-        Of this function, for errors.
-    sink : str
-        Name of the sink within its query.
+    kind : SinkKind
+    options : object
+        As `kind.parse` returned them.
     checkpoint : str
         The query's checkpoint location.
     """
 
-    def __init__(
-        self, ready: Callable[[StructType], SinkWork], name: str, sink: str, checkpoint: str
-    ) -> None:
-        self._ready, self._name, self._checkpoint = ready, name, located(checkpoint)
-        self.sink, self.checkpoint = sink, checkpoint
+    def __init__(self, kind: SinkKind[Any], options: WorkOptions, checkpoint: str) -> None:
+        self.kind, self.options = kind, options
+        self.sink, self.checkpoint = options.name, checkpoint
+        self._located = located(checkpoint)
+        #: By the columns of a micro-batch: preparing asks the sink, so it is done once.
+        self._work: dict[Columns, Work] = {}
         #: By query: ID of the row, its newest micro-batch, and whether that was published.
         self._rows: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
@@ -103,8 +89,10 @@ class SinkFunction(NamedSink):
         SinkError
             When the sink holds what contradicts it, or the micro-batch before was not published.
         """
-        work = self._ready(rows.schema)
-        query_id = query_of(rows) or query_of_checkpoint(self._checkpoint, batch_id, self._name)
+        work = self.prepare(rows.schema)
+        query_id = query_of(rows) or query_of_checkpoint(
+            self._located, batch_id, self.kind.function_name
+        )
         start = _start_of(rows)
         self._refuse_another(query_id, start, batch_id)
         run_id = self._row(query_id, batch_id)
@@ -116,18 +104,21 @@ class SinkFunction(NamedSink):
             context = TaskContext.get()
             assert context is not None, "this runs in tasks"
             batch = new_batch(query_id, work.name, run_id, batch_id)
-            answer = pickle.dumps(work.write(batch, context.partitionId(), batches))
-            yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
+            result = pickle.dumps(work.write(batch, context.partitionId(), batches))
+            yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
-        found = rows.mapInArrow(write, "answer binary").collect()
-        answers: list[Answer] = [pickle.loads(row.answer) for row in found]
-        work.complete(answers)
+        found = rows.mapInArrow(write, "result binary").collect()
+        results: list[TaskResult] = [pickle.loads(row.result) for row in found]
+        work.complete(results)
         self._rows[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
-    def check(self, schema: StructType) -> None:
-        """Refuse what the first micro-batch of these columns would be refused for."""
-        self._ready(schema)
+    def prepare(self, schema: StructType) -> Work:
+        """Return the sink's work for micro-batches of these columns, or raise what stops it."""
+        columns = columns_of(schema)
+        if columns not in self._work:
+            self._work[columns] = self.kind.prepare(self.options, schema)
+        return self._work[columns]
 
     def _refuse_another(self, query_id: str, start: str, batch_id: int) -> None:
         """Refuse a micro-batch that another function of this name has published in this start."""

@@ -1,11 +1,11 @@
-"""The formats of this package, made known to a session."""
+"""The kinds of sinks, and their formats, registered with a Spark session."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dedup.errors import ConfigError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from dedup.sinks.sink_source import SinkSource
+    from dedup.sinks.kind import SinkKind
 
 
 def register(spark: SparkSession) -> None:
@@ -34,8 +34,19 @@ def register(spark: SparkSession) -> None:
     ConfigError
         On PySpark 4.0.
     """
-    for source in _sources():
-        spark.dataSource.register(source)
+    from pyspark.sql import datasource
+
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise ConfigError(
+            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
+            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
+            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
+            "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
+        )
+    from dedup.sinks.data_source import source_of
+
+    for kind in sink_kinds():
+        spark.dataSource.register(source_of(kind))
 
 
 def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
@@ -58,38 +69,28 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
     from dedup.sinks.foreach_batch import SinkFunction
 
     if isinstance(sink, SinkFunction):
-        sink.check(schema)
+        sink.prepare(schema)
         return
-    known = {source.name(): source for source in _sources()}
+    kinds = {kind.format_name: kind for kind in sink_kinds()}
     match sink:
-        case (str(name), Mapping() as given) if name in known:
+        case (str(name), Mapping() as given) if name in kinds:
             options = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
             for option, value in given.items():
                 options[option] = str(value).lower() if isinstance(value, bool) else str(value)
-            known[name](options).work(schema)
+            kinds[name].prepare(kinds[name].parse(options), schema)
         case _:
             raise ConfigError(
                 "sink= takes a format of this package and its options, such as ('dedup_files', "
                 "{'path': 'orders'}), or what a function such as postgres_sink returned. Formats "
-                f"are {', '.join(known)}."
+                f"are {', '.join(kinds)}."
             )
 
 
-def _sources() -> tuple[type[SinkSource], ...]:
-    from pyspark.sql import datasource
+def sink_kinds() -> tuple[SinkKind[Any], ...]:
+    """Return every kind of sink."""
+    from dedup.sinks.files.function import FILES
+    from dedup.sinks.kafka.function import KAFKA
+    from dedup.sinks.lakehouse.function import DELTA_LAKE, ICEBERG_TABLES
+    from dedup.sinks.postgres.function import POSTGRES
 
-    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
-        raise ConfigError(
-            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
-            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
-            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
-            "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
-        )
-    from dedup.sinks.files.format import FilesSinkSource
-    from dedup.sinks.kafka.format import KafkaSinkSource
-    from dedup.sinks.lakehouse.format import DeltaSinkSource, IcebergSinkSource
-    from dedup.sinks.postgres.format import PostgresSinkSource
-
-    return (
-        KafkaSinkSource, PostgresSinkSource, FilesSinkSource, DeltaSinkSource, IcebergSinkSource,
-    )  # fmt: skip
+    return KAFKA, POSTGRES, FILES, DELTA_LAKE, ICEBERG_TABLES

@@ -15,9 +15,9 @@ from dedup.errors import SinkError
 
 FORMAT = 1
 #: The slot of a micro-batch that is published whole, in one transaction.
-WHOLE = -1
+BATCH_SLOT = -1
 #: The start that is named by a marker from which no task may go on by itself.
-NOBODY = ""
+NO_RUN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class Marker:
     query_id, sink : str
         Of the checkpoint, and the name of the sink within the query.
     slot : int
-        Number of the task that the slice belongs to, or `WHOLE`.
+        Number of the task that the slice belongs to, or `BATCH_SLOT`.
     batch_id : int
         Micro-batch; -1 where the slot has none yet.
     rows : int
     content : str
         Hash of the rows, whatever their order.
     run_id : str
-        The start of the query that published it, or `NOBODY`.
+        The start of the query that published it, or `NO_RUN`.
     tasks : int or None
         Into how many slices the micro-batch was divided, where the writer knew.
     writer : str

@@ -39,7 +39,7 @@ from typing import Protocol, TypeVar
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
-from dedup.sinks.marker import NOBODY, WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 
 #: Attempts of the driver, each after a transaction that was aborted or whose commit had no answer.
 ATTEMPTS = 3
@@ -70,7 +70,7 @@ class SlotPort(Protocol):
     def last(self) -> Marker | None:
         """What this process committed last to the slot, None where that is not known."""
 
-    def own(self) -> Marker | None:
+    def acquire(self) -> Marker | None:
         """Fence all others, settle what they left open, and only then read the newest marker."""
 
     def begin(self) -> None:
@@ -106,7 +106,7 @@ class RowsToSend(Protocol[S_contra]):
 class SliceRows(RowsToSend[S_contra], Protocol[S_contra]):
     """The rows of a task's slice, which may also be passed by or set aside."""
 
-    def drain(self) -> Content:
+    def consume(self) -> Content:
         """Read all rows and send none; return what the slice holds."""
 
     def stage(self) -> StagedSlice:
@@ -181,12 +181,12 @@ def publish_slice(
         When the attempt is over and another must take its place.
     """
     if not _goes_on_warm(batch, slot, rows):
-        newest = slot.own()
+        newest = slot.acquire()
         refuse_older_checkpoint(batch, newest)
         if newest is None or newest.run_id != batch.run_id:
             return rows.stage()
         if newest.batch_id == batch.batch_id:
-            content = rows.drain()
+            content = rows.consume()
             refuse_other_content(newest, content)
             return PublishedSlice(number, content, found=True)
         slot.begin()
@@ -197,7 +197,7 @@ def publish_slice(
     try:
         slot.commit()
     except Indefinite as error:
-        if slot.own() != marker:
+        if slot.acquire() != marker:
             raise Aborted(str(error)) from None
     return PublishedSlice(number, content)
 
@@ -225,7 +225,7 @@ class SinkPort(Protocol[S]):
     def slots(self) -> Collection[int]:
         """Return the slots that ever published."""
 
-    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Own slots, the first before all others, and only then read their newest markers."""
 
     def slot(self, number: int) -> S:
@@ -240,8 +240,8 @@ def publish_staged(
     sink: SinkPort[S],
     slices: Sequence[PublishedSlice | StagedSlice],
     *,
-    whole: Callable[[], Sequence[StagedSlice]] | None = None,
-    compare_whole: bool = False,
+    atomic: Callable[[], Sequence[StagedSlice]] | None = None,
+    compare_atomic: bool = False,
     known_batch_id: int | None = None,
     accept_difference: bool = False,
 ) -> None:
@@ -253,10 +253,10 @@ def publish_staged(
     sink : SinkPort
     slices : sequence
         What every task of the micro-batch returned.
-    whole : callable, optional
+    atomic : callable, optional
         Publish all slices in one transaction. It returns those to publish, which are the same each
         time although `slices` may differ from one run of the micro-batch to the next.
-    compare_whole : bool, optional
+    compare_atomic : bool, optional
         Refuse other rows than those that were published so, too.
     known_batch_id : int, optional
         A micro-batch that this sink is known to have published, so that a marker of it or of a
@@ -275,7 +275,7 @@ def publish_staged(
     reason: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
-            _decide(batch, sink, slices, whole, compare_whole, known_batch_id, accept_difference)
+            _decide(batch, sink, slices, atomic, compare_atomic, known_batch_id, accept_difference)
         except (Aborted, Indefinite) as error:
             reason = error
             continue
@@ -291,33 +291,33 @@ def _decide(
     batch: Batch,
     sink: SinkPort[S],
     slices: Sequence[PublishedSlice | StagedSlice],
-    whole: Callable[[], Sequence[StagedSlice]] | None,
-    compare_whole: bool,
+    atomic: Callable[[], Sequence[StagedSlice]] | None,
+    compare_atomic: bool,
     known_batch_id: int | None,
     accept_difference: bool,
 ) -> None:
     """Own all slots, compare, and publish what is missing; the first failed commit ends it."""
     staged = {piece.slot: piece for piece in slices if isinstance(piece, StagedSlice)}
     # The slot of whole micro-batches as well: an earlier start may have had the other mode.
-    newest = sink.own([WHOLE, *sorted({*sink.slots(), *staged} - {WHOLE})])
+    newest = sink.acquire([BATCH_SLOT, *sorted({*sink.slots(), *staged} - {BATCH_SLOT})])
     refuse_lost_markers(batch, newest, known_batch_id)
     for marker in newest.values():
         refuse_older_checkpoint(batch, marker)
     published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
-    if WHOLE in published:
-        if (compare_whole or not whole) and not accept_difference:
+    if BATCH_SLOT in published:
+        if (compare_atomic or not atomic) and not accept_difference:
             everything = sum((piece.content for piece in slices), Content())
-            refuse_other_content(published[WHOLE], everything)
+            refuse_other_content(published[BATCH_SLOT], everything)
         return
     if published and not accept_difference:
         _compare(published, {piece.slot: piece.content for piece in slices})
-    if whole and not published:
-        pieces = whole()
+    if atomic and not published:
+        pieces = atomic()
         _retire(batch, sink, newest)
-        _publish(batch, WHOLE, sink, pieces, len(pieces))
+        _publish(batch, BATCH_SLOT, sink, pieces, len(pieces))
     elif missing := sorted(staged.keys() - published.keys()):
-        nothing = replace(batch.marker(WHOLE, Content()), batch_id=-1, run_id=NOBODY)
-        _mark(sink.slot(WHOLE), newest.get(WHOLE, nothing))
+        nothing = replace(batch.marker(BATCH_SLOT, Content()), batch_id=-1, run_id=NO_RUN)
+        _mark(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))
         _retire(batch, sink, newest)
         # In this order two drivers that divide the rows differently meet at the first slot.
         for number in missing:
@@ -330,9 +330,9 @@ def _retire(batch: Batch, sink: SinkPort[S], newest: Mapping[int, Marker]) -> No
     A slot that has this micro-batch is left as it is: such a task finds its slice published.
     """
     for number, marker in sorted(newest.items()):
-        earlier = marker.run_id not in (batch.run_id, NOBODY) and marker.batch_id < batch.batch_id
-        if earlier and number != WHOLE:
-            _mark(sink.slot(number), replace(marker, run_id=NOBODY))
+        earlier = marker.run_id not in (batch.run_id, NO_RUN) and marker.batch_id < batch.batch_id
+        if earlier and number != BATCH_SLOT:
+            _mark(sink.slot(number), replace(marker, run_id=NO_RUN))
 
 
 def _mark(slot: SlotPort, marker: Marker) -> None:
@@ -425,10 +425,10 @@ def refuse_lost_markers(
 
 
 def _slice(slot: int) -> str:
-    return "the micro-batch" if slot == WHOLE else f"slice {slot}"
+    return "the micro-batch" if slot == BATCH_SLOT else f"slice {slot}"
 
 
 def _named(batch: Batch, slot: int) -> str:
-    if slot == WHOLE:
+    if slot == BATCH_SLOT:
         return f"micro-batch {batch.batch_id}"
     return f"slice {slot} of micro-batch {batch.batch_id}"

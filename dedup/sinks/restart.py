@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.spark.driver.checkpoint_log import Progress
 
 
@@ -20,7 +20,7 @@ def next_start(slots: Iterable[Marker], progress: Progress | None) -> str:
     """
     newest = max(marker.batch_id for marker in slots)
     published = sorted(marker.slot for marker in slots if marker.batch_id == newest)
-    if WHOLE in published:
+    if BATCH_SLOT in published:
         again = "it is published whole, so nothing of it is written again"
     else:
         again = (

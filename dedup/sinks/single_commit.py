@@ -18,7 +18,7 @@ from typing import Protocol
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import (
     Aborted,
     Batch,
@@ -46,7 +46,7 @@ class Publication(enum.Enum):
     NOTHING = "nothing"
 
 
-class WholePort(Protocol):
+class TablePort(Protocol):
     """A table in the hands of one driver; a sink implements this to be exactly-once."""
 
     def newest(self) -> Marker | None:
@@ -67,9 +67,9 @@ class WholePort(Protocol):
         """Return whether a marker that was read is the one that this port sent."""
 
 
-def publish_whole(
+def commit_batch(
     batch: Batch,
-    port: WholePort,
+    port: TablePort,
     content: Content,
     *,
     known_batch_id: int | None = None,
@@ -80,7 +80,7 @@ def publish_whole(
     Parameters
     ----------
     batch : Batch
-    port : WholePort
+    port : TablePort
     content : Content
         What all slices hold together.
     known_batch_id : int, optional
@@ -98,7 +98,7 @@ def publish_whole(
     unanswered = 0
     for attempt in range(ATTEMPTS):
         newest = port.newest()
-        refuse_lost_markers(batch, {} if newest is None else {WHOLE: newest}, known_batch_id)
+        refuse_lost_markers(batch, {} if newest is None else {BATCH_SLOT: newest}, known_batch_id)
         refuse_older_checkpoint(batch, newest)
         if newest is not None and newest.batch_id == batch.batch_id:
             if port.is_own(newest):
@@ -109,7 +109,7 @@ def publish_whole(
         if not content.rows:
             return Publication.NOTHING
         try:
-            port.commit(batch.marker(WHOLE, content))
+            port.commit(batch.marker(BATCH_SLOT, content))
         except (Aborted, Indefinite) as error:
             reason = error
             unanswered += isinstance(error, Indefinite)

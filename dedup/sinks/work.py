@@ -1,72 +1,173 @@
-"""What a sink does with the micro-batches of a query: in its tasks, and then on the driver."""
+"""The work of a sink in one micro-batch: first in Spark's tasks, then on the driver."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from dedup.errors import SinkError
-from dedup.sinks.protocol import Batch, PublishedSlice, StagedSlice
+from dedup.errors import SinkError, faults
+from dedup.sinks.ledger import Ledger
+from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a task of a sink tells the driver.
-
-    Parameters
-    ----------
-    batch : Batch
-    piece : PublishedSlice or StagedSlice
-    """
+class TaskResult:
+    """What a task of a sink returns to the driver."""
 
     batch: Batch
-    piece: PublishedSlice | StagedSlice
+    slice: PublishedSlice | StagedSlice
 
 
-class SinkWork(Protocol):
-    """The work of one sink; it travels to the tasks."""
+class WorkOptions(Protocol):
+    """The options that every sink has."""
 
     @property
     def name(self) -> str:
-        """Of the sink within its query."""
+        """The sink's name within its query."""
 
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
-        """Publish or stage the rows of a task; return what it tells the driver.
+    @property
+    def ledger(self) -> str | None:
+        """Folder of the sink's ledger, or None if the sink publishes without markers."""
+
+    @property
+    def accept_difference(self) -> int | None:
+        """A micro-batch that counts as published although its rows differ now."""
+
+    @property
+    def accept_lost_markers(self) -> bool:
+        """Whether the sink may go on although its markers are lost."""
+
+
+class Work(Protocol):
+    """What Spark runs of a sink: `SinkWork`, or a class of the same methods."""
+
+    @property
+    def name(self) -> str:
+        """The sink's name within its query."""
+
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Publish or stage the rows of a task."""
+
+    def complete(self, results: Sequence[TaskResult], /) -> None:
+        """Publish, on the driver, what the tasks of a micro-batch have staged."""
+
+
+class SinkWork(ABC):
+    """The work of one sink. Spark sends it to the tasks, so it must pickle.
+
+    Attributes
+    ----------
+    room : str
+        First part of the names of the sink's fault points, such as ``kafka``.
+    fenced_because : str
+        What else fences the driver of this sink, beside another start of the query.
+    """
+
+    room: ClassVar[str]
+    fenced_because: ClassVar[str] = ""
+    options: WorkOptions
+
+    @property
+    def name(self) -> str:
+        """The sink's name within its query."""
+        return self.options.name
+
+    @abstractmethod
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Publish or stage the rows of a task.
 
         Raises
         ------
+        DataError
+            If the sink cannot store a record.
         SinkError
-            When nothing was published, and the task or the query has to be started again.
+            If nothing was published, and the task or the query has to be started again.
         """
 
-    def complete(self, answers: Sequence[Answer]) -> None:
-        """Publish, on the driver, what the tasks of a micro-batch left to it.
+    @abstractmethod
+    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+        """Fix in the ledger what may not change once the sink has published."""
+
+    @abstractmethod
+    def publish(
+        self,
+        batch: Batch,
+        slices: Sequence[PublishedSlice | StagedSlice],
+        *,
+        known_batch_id: int | None,
+        accept_difference: bool,
+    ) -> Callable[[], None] | None:
+        """Publish what the tasks have staged, by `publish_staged` or `commit_batch`.
+
+        Returns
+        -------
+        callable or None
+            Deletes what was staged. None if the sink has no trace of this micro-batch, because it
+            has no rows.
+        """
+
+    def complete(self, results: Sequence[TaskResult]) -> None:
+        """Publish, on the driver, what the tasks of a micro-batch have staged.
 
         Raises
         ------
+        ConfigError
+            If the output, or an option that may not change, is another one than before.
         SinkError
-            When the sink holds what contradicts this micro-batch.
+            If the sink holds what contradicts this micro-batch, or another start publishes it.
         """
+        options = self.options
+        if not results or options.ledger is None:
+            return
+        batch, slices = results[0].batch, [result.slice for result in results]
+        ledger = Ledger(options.ledger, batch.query_id)
+        clean: Callable[[], None] | None = _nothing_staged
+        if staged := [each for each in slices if isinstance(each, StagedSlice)]:
+            faults.point(f"{self.room}.driver.before")
+            self.settle(ledger, batch, staged)
+            try:
+                clean = self.publish(
+                    batch,
+                    slices,
+                    known_batch_id=None if options.accept_lost_markers else ledger.published(),
+                    accept_difference=options.accept_difference == batch.batch_id,
+                )
+            except Fenced as error:
+                raise SinkError(
+                    f"Another start of the query publishes micro-batch {batch.batch_id} now"
+                    f"{self.fenced_because}: {error}. Let only one start run, and start it again: "
+                    "it finds what is published already."
+                ) from None
+        faults.point(f"{self.room}.driver.published")
+        if clean is not None:
+            ledger.note_published(batch.batch_id)
+            clean()
+        faults.point(f"{self.room}.driver.after")
+
+
+def _nothing_staged() -> None:
+    """Delete nothing: the tasks have published all slices themselves."""
 
 
 def current_batch(name: str) -> tuple[Batch, int]:
-    """Return the micro-batch that the running task of a streaming query belongs to, and its number.
+    """Return the micro-batch and the number of the running task of a streaming query.
 
     Parameters
     ----------
     name : str
-        Of the sink.
+        Name of the sink.
 
     Raises
     ------
     SinkError
-        Where no streaming query runs.
+        If no streaming query runs.
     """
     from pyspark import TaskContext
 

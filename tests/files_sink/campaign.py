@@ -22,7 +22,7 @@ from pathlib import Path
 if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-files-faults-")
 
-from dedup.sinks.work import Answer
+from dedup.sinks.work import TaskResult
 from tests.files_sink.folder_sink import FolderSink, batch_of, seen, seen_locally
 from tests.support.object_store import ObjectStore, running_store
 from tests.support.sink_campaign import Campaign, Round, Worker, campaign, campaign_arguments
@@ -49,13 +49,13 @@ WIDTH = 30
 class FilesRows(FolderSink):
     """A sink whose rows follow from micro-batch, slot and number of tasks."""
 
-    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> Answer:
+    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         numbers = list(range(batch_id * WIDTH, batch_id * WIDTH + WIDTH))[slot::tasks]
         half = len(numbers) // 2
         rows = [batch_of(part) for part in (numbers[:half], numbers[half:])]
         return self.work.write(self.batch_of(run_id, batch_id), slot, iter(rows))
 
-    def finish(self, answers: list[Answer]) -> bool:
+    def finish(self, answers: list[TaskResult]) -> bool:
         self.work.complete(answers)
         return True
 

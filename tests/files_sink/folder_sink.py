@@ -15,7 +15,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.sinks.files.options import files_options
 from dedup.sinks.files.ready import ready
 from dedup.sinks.files.work import FilesWork
-from dedup.sinks.work import Answer, new_batch
+from dedup.sinks.work import TaskResult, new_batch
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 SCHEMA = T.StructType([T.StructField("n", T.LongType()), T.StructField("day", T.StringType())])
@@ -43,7 +43,7 @@ class FolderSink:
         named = {name.replace("_", "."): value for name, value in options.items()}
         self.work: FilesWork = ready(files_options(given | named), SCHEMA)
 
-    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> Answer:
+    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
         """Let a task write numbers, each in a batch of its own."""
         rows = (batch_of([n]) for n in numbers)
         return self.work.write(self.batch_of(run_id, batch_id), slot, rows)

@@ -269,8 +269,8 @@ def test_two_drivers_publish_the_same(place: str, tmp_path: Path, armed: Path, p
     answers = [sink.task("run1", 1, n, [n + 1]) for n in range(2)]
     batch, output = answers[0].batch, output_of(sink.work.options)
     first = FilesSink(output, batch)
-    first.own([-1])
-    slices = [answer.piece for answer in answers]
+    first.acquire([-1])
+    slices = [answer.slice for answer in answers]
     rows = first.rows(slices)
     slot = first.slot(-1)
     rows.send_first(slot)

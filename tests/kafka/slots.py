@@ -15,7 +15,7 @@ from dedup.sinks.kafka.record_shape import record_shape
 from dedup.sinks.kafka.slots import KafkaSlot, forget_producers
 from dedup.sinks.kafka.task import SinkTask
 from dedup.sinks.kafka.work import complete
-from dedup.sinks.work import Answer, new_batch
+from dedup.sinks.work import TaskResult, new_batch
 from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.records import make_topic, read_topic
 
@@ -57,18 +57,18 @@ class Sink:
         self.options: SinkOptions = sink_options(given | options)
         self._task = SinkTask(self.options, record_shape(_COLUMNS, self.options))
 
-    def task(self, run: str, batch_id: int, slot: int, numbers: Iterable[int]) -> Answer:
+    def task(self, run: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
         """Let a task write numbers, each in a batch of its own."""
         rows = (pa.record_batch({"key": [b"%d" % n], "value": [b"v"]}) for n in numbers)
         return self._task.write(new_batch(QUERY, "kafka", run, batch_id), slot, rows)
 
-    def task_at_once(self, run: str, batch_id: int, slot: int, count: int) -> Answer:
+    def task_at_once(self, run: str, batch_id: int, slot: int, count: int) -> TaskResult:
         """Let a task write many records that come in one batch."""
         keys = [b"%d" % n for n in range(count)]
         rows = [pa.record_batch({"key": keys, "value": [b"v"] * count})]
         return self._task.write(new_batch(QUERY, "kafka", run, batch_id), slot, rows)
 
-    def finish(self, *answers: Answer) -> None:
+    def finish(self, *answers: TaskResult) -> None:
         """Let the driver end the micro-batch."""
         complete(self.options, answers)
 

@@ -33,7 +33,7 @@ def pre_commit(options: SinkOptions, query_id: str, slot: int, batch_id: int) ->
         time_ms=1_700_000_000_000,
     )  # fmt: skip
     owner = KafkaSlot(options, query_id, slot)
-    owner.own()
+    owner.acquire()
     owner.begin()
     owner.pre_commit(batch.marker(slot, Content(3)))
     return owner

@@ -38,7 +38,7 @@ def test_batches_are_judged_as_by_a_real_broker(broker: str, seed: int) -> None:
         producer_id = raw.new_producer_id()
 
         def send(epoch: int, first: int, count: int) -> str:
-            """Answer of the broker, which the model has to give as well."""
+            """TaskResult of the broker, which the model has to give as well."""
             values = [_name(epoch, first + n) for n in range(count)]
             encoded = [value.encode() for value in values]
             error, offset = raw.send(topic, 0, producer_id, epoch, first, encoded)

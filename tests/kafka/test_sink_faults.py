@@ -232,5 +232,5 @@ def test_a_task_of_an_earlier_start_comes_too_late(broker: str, topic: str, tmp_
     sink.forget()
     sink.batch("run2", 1, [2, 3])  # of one task, where the first start had two
     answer = sink.task("run1", 1, 1, [3])
-    assert not answer.piece.__class__.__name__.startswith("Published")
+    assert not answer.slice.__class__.__name__.startswith("Published")
     assert numbers(broker, topic) == once(4)

@@ -38,7 +38,7 @@ def slot(
     check_sink(client_settings(given), [topic], f"{topic}-markers")
     options = sink_options(given | {"topic": topic, "checkpointLocation": str(tmp_path)})
     made = KafkaSlot(options, topic, 0)
-    made.own()
+    made.acquire()
     publish(made, 0)
     assert made.last == marker(made, 0)
     yield made
@@ -87,7 +87,7 @@ def test_a_late_commit_cannot_commit_half_of_the_next_slice(
     assert slot.last is None, "a commit that was repeated leaves no warm slot"
     with pytest.raises(Aborted, match="sent twice"):
         slot.begin()
-    assert slot.own() == marker(slot, 1)
+    assert slot.acquire() == marker(slot, 1)
     slot.begin()
     send(slot, b"2")
     assert error_of(fault.release()) == _INVALID_PRODUCER_EPOCH
@@ -107,7 +107,7 @@ def test_a_late_abort_cannot_abort_half_of_the_next_slice(
     slot.abort()
     fault.wait()
     assert slot.last is None, "an abort that may have been repeated leaves no warm slot"
-    assert slot.own() == marker(slot, 0)
+    assert slot.acquire() == marker(slot, 0)
     slot.begin()
     send(slot, b"1")
     assert error_of(fault.release()) == _INVALID_PRODUCER_EPOCH
@@ -142,7 +142,7 @@ def test_a_commit_without_an_answer_is_settled_by_owning_anew(
     except Indefinite:
         assert slot.last is None
     fault.wait()
-    assert slot.own() == marker(slot, 1)
+    assert slot.acquire() == marker(slot, 1)
     publish(slot, 2)
     assert values(broker, slot) == [b"0", b"1", b"2"]
 
@@ -169,7 +169,7 @@ def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
         options = sink_options(given | {"topic": "out", "checkpointLocation": str(tmp_path)})
         slot = KafkaSlot(options, "query", 0)
         with pytest.raises(SinkError, match="The topic of the markers, 'out-markers', is gone"):
-            slot.own()
+            slot.acquire()
         listed = admin(eager.address).list_topics(timeout=10).topics
         assert set(listed) == {"__transaction_state"}
         slot.drop()

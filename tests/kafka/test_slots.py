@@ -13,7 +13,7 @@ from dedup.sinks.kafka.options import SinkOptions
 from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.kafka.staging import Staging
 from dedup.sinks.kafka.work import KafkaSink
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Batch, Fenced
 from tests.kafka.records import make_topic
 from tests.kafka.slots import Sink, numbers, ready_options
@@ -37,15 +37,15 @@ def publish(slot: KafkaSlot, run_id: str) -> Marker:
 def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(options: SinkOptions) -> None:
     """A start that was given up may still run in the process of the start after it."""
     given_up, successor = KafkaSlot(options, "q", 0), KafkaSlot(options, "q", 0)
-    given_up.own()
-    successor.own()
+    given_up.acquire()
+    successor.acquire()
     with pytest.raises(Fenced):
         publish(given_up, "given up")
     with pytest.raises(Fenced):
         publish(given_up, "given up")
     marker = publish(successor, "successor")
     assert KafkaSlot(options, "q", 0).last == marker
-    assert KafkaSlot(options, "q", 0).own() == marker
+    assert KafkaSlot(options, "q", 0).acquire() == marker
 
 
 def test_the_driver_holds_all_slots_however_few_a_process_keeps(
@@ -53,11 +53,11 @@ def test_the_driver_holds_all_slots_however_few_a_process_keeps(
 ) -> None:
     monkeypatch.setattr(transactions, "KEPT", 2)
     sink = KafkaSink(options, Staging(str(tmp_path), "q"), "q")
-    slots = [WHOLE, *range(5)]
-    sink.own(slots)
+    slots = [BATCH_SLOT, *range(5)]
+    sink.acquire(slots)
     assert len(transactions._held) == 2
     published = {number: publish(sink.slot(number), "many") for number in slots}
-    assert KafkaSink(options, Staging(str(tmp_path), "q"), "q").own(slots) == published
+    assert KafkaSink(options, Staging(str(tmp_path), "q"), "q").acquire(slots) == published
 
 
 @pytest.mark.parametrize("count", [1, 10_000], ids=["one-record", "many-records"])

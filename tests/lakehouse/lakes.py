@@ -13,7 +13,7 @@ import pytest
 from dedup.sinks.lakehouse.function import ready
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.lakehouse.work import LakeWork
-from dedup.sinks.work import Answer, new_batch
+from dedup.sinks.work import TaskResult, new_batch
 from dedup.testing import faults
 
 QUERY = "11111111-2222-3333-4444-555555555555"
@@ -133,12 +133,12 @@ class Sink:
 
     def write(
         self, run_id: str, batch_id: int, slot: int, *rows: pa.RecordBatch, query: str = QUERY
-    ) -> Answer:
+    ) -> TaskResult:
         """Let a task write rows."""
         batch = new_batch(query, self.work.name, run_id, batch_id)
         return self.work.write(batch, slot, iter(rows))
 
-    def tasks(self, run_id: str, batch_id: int, *slices: Sequence[int]) -> list[Answer]:
+    def tasks(self, run_id: str, batch_id: int, *slices: Sequence[int]) -> list[TaskResult]:
         """Let tasks write numbers, one for each slice."""
         return [
             self.write(run_id, batch_id, slot, numbers(each)) for slot, each in enumerate(slices)

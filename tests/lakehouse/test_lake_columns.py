@@ -313,10 +313,11 @@ def test_statistics_count_rows_and_nulls() -> None:
 def test_a_whole_result_is_not_added_again_and_again(lake: Lake) -> None:
     from pyspark.sql.types import StructType
 
-    from dedup.sinks.files.format import FilesSinkSource
-    from dedup.sinks.lakehouse.format import DeltaSinkSource, IcebergSinkSource
+    from dedup.sinks.data_source import source_of
+    from dedup.sinks.files.function import FILES
+    from dedup.sinks.lakehouse.function import DELTA_LAKE, ICEBERG_TABLES
 
-    for source in (FilesSinkSource, DeltaSinkSource, IcebergSinkSource):
+    for source in map(source_of, (FILES, DELTA_LAKE, ICEBERG_TABLES)):
         with pytest.raises(ConfigError, match=r"outputMode\('complete'\) gives the whole result"):
             source(lake.options()).streamWriter(StructType(), True)
 

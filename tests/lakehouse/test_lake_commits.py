@@ -32,7 +32,7 @@ def test_a_micro_batch_that_runs_again_is_read_and_left(
     before = lake.versions()
     again = Sink(lake, tmp_path / "checkpoint")
     answers = again.tasks("run2", 0, range(5), range(5, 12), range(12, 20))
-    assert sum(answer.piece.content.rows for answer in answers) == 20
+    assert sum(answer.slice.content.rows for answer in answers) == 20
     again.work.complete(answers)
     assert lake.found() == once(20)
     assert lake.versions() == before

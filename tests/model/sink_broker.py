@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from tests.model.sink_processes import Call, Ended, Spec, Variant, next_of
 from tests.model.sink_world import ROWS, Label, Process, Scope, Violation, World, with_value
 
@@ -33,7 +33,7 @@ class Broker:
         self.scope = scope
         self.variant = variant or Variant()
         starts = (*scope.first, *scope.later)
-        self.slots = (*range(max(len(start.division) for start in starts)), WHOLE)
+        self.slots = (*range(max(len(start.division) for start in starts)), BATCH_SLOT)
         self._place = {slot: place for place, slot in enumerate(self.slots)}
         #: Of each micro-batch the rows that a plan gives, and those that one gives otherwise.
         self._versions = [

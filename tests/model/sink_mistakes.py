@@ -26,9 +26,9 @@ _MODES = Scope(first=(Start(), _WHOLE), later=(Start(), _WHOLE, Start(ONE, whole
 _COMMIT = """    slot.pre_commit(batch.marker(number, content, tasks))
     slot.commit()
 """
-_OWNED = "[WHOLE, *sorted({*sink.slots(), *staged} - {WHOLE})]"
-_READ_OWN = "    newest = sink.own([WHOLE, *sorted(staged)])\n"
-_SETTLE = """        if slot.own() != marker:
+_OWNED = "[BATCH_SLOT, *sorted({*sink.slots(), *staged} - {BATCH_SLOT})]"
+_READ_OWN = "    newest = sink.acquire([BATCH_SLOT, *sorted(staged)])\n"
+_SETTLE = """        if slot.acquire() != marker:
 """
 
 
@@ -114,7 +114,7 @@ MISTAKES = (
                 "        _publish_once(*arguments)\n"
                 "    except Indefinite:\n"
                 "        batch, number, sink, slices, tasks = arguments\n"
-                "        newest = sink.slot(number).own()\n"
+                "        newest = sink.slot(number).acquire()\n"
                 "        if newest is None or newest.content != slices[0].content.hash or (\n"
                 "            newest.run_id != batch.run_id\n"
                 "        ):\n"
@@ -172,7 +172,7 @@ MISTAKES = (
     Mistake(
         "the driver reads the markers of its own slots alone",
         edits=(
-            (f"    newest = sink.own({_OWNED})\n", f"    sink.own({_OWNED})\n{_READ_OWN}"),
+            (f"    newest = sink.acquire({_OWNED})\n", f"    sink.acquire({_OWNED})\n{_READ_OWN}"),
         ),
     ),
     Mistake(
@@ -184,11 +184,11 @@ MISTAKES = (
     Mistake(
         "slots are retired in the driver's own name",
         Scope(batches=2, crashes=2, retries=0, later=(_ONE,)),
-        edits=(("replace(marker, run_id=NOBODY)", "replace(marker, run_id=batch.run_id)"),),
+        edits=(("replace(marker, run_id=NO_RUN)", "replace(marker, run_id=batch.run_id)"),),
     ),
     Mistake(
         "slots are retired only where they are staged to",
-        edits=(("        if earlier and number != WHOLE:", "        if earlier and number == 0:"),),
+        edits=(("if earlier and number != BATCH_SLOT:", "if earlier and number == 0:"),),
     ),
     Mistake(
         "the missing slices are published in descending order",
@@ -198,7 +198,7 @@ MISTAKES = (
     Mistake(
         "drivers in different modes do not meet",
         _MODES,
-        edits=(("        _mark(sink.slot(WHOLE), newest.get(WHOLE, nothing))\n", ""),),
+        edits=(("        _mark(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))\n", ""),),
     ),
     Mistake(
         "the slot of whole micro-batches is owned last",
@@ -206,15 +206,15 @@ MISTAKES = (
         edits=(
             (
                 _OWNED,
-                "[*sorted({*sink.slots(), *staged} - {WHOLE}), WHOLE]",
+                "[*sorted({*sink.slots(), *staged} - {BATCH_SLOT}), BATCH_SLOT]",
             ),
         ),
     ),
     Mistake(
         "a whole micro-batch is published again",
         Scope(first=(_WHOLE,), later=(Start(whole=True, variant=1),), batches=1),
-        edits=(("    if WHOLE in published:\n", "    if False:\n"),
+        edits=(("    if BATCH_SLOT in published:\n", "    if False:\n"),
                ("    if published and not accept_difference:\n", "    if False:\n"),
-               ("    if whole and not published:\n", "    if whole:\n")),
+               ("    if atomic and not published:\n", "    if atomic:\n")),
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dedup.errors import SinkError
 from dedup.sinks import protocol as real
 from dedup.sinks.content import Content
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 
 #: Answers that are errors, by the name of the class.
 ERRORS = ("Fenced", "Aborted", "Indefinite")
@@ -119,7 +119,7 @@ class _Slot:
         self._marker: Marker | None = None
         self._untried = last is not None
 
-    def own(self) -> Marker | None:
+    def acquire(self) -> Marker | None:
         self._untried = False
         first, second = Call("init", self._number), Call("read", slots=(self._number,))
         if self._variant.read_first:
@@ -164,7 +164,7 @@ class _Rows:
         slot.rows = self._rows
         return content_of(self._rows)
 
-    def drain(self) -> Content:
+    def consume(self) -> Content:
         return content_of(self._rows)
 
     def stage(self) -> Any:
@@ -178,7 +178,7 @@ class _Sink:
     def slots(self) -> Collection[int]:
         return self._answers.ask(Call("slots"))  # type: ignore[no-any-return]
 
-    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         numbers = tuple(slots)
         read = Call("read", slots=numbers)
         early = self._answers.ask(read) if self._variant.read_first else None
@@ -195,7 +195,7 @@ class _Sink:
 
     def rows(self, slices: Sequence[real.StagedSlice]) -> _Rows:
         rows = sum(rows_of(piece.content) for piece in slices)
-        return _Rows(WHOLE, rows, self._variant.protocol)
+        return _Rows(BATCH_SLOT, rows, self._variant.protocol)
 
 
 def next_of(spec: Spec, answers: tuple[Any, ...], variant: Variant) -> Call | Ended:
@@ -235,4 +235,4 @@ def _drive(spec: Spec, batch: real.Batch, asked: _Answers, variant: Variant) -> 
         return typed(asked.ask(Call("manifest")))
 
     whole: Callable[[], Any] | None = manifest if spec.whole else None
-    protocol.publish_staged(batch, _Sink(asked, variant), typed(spec.slices), whole=whole)
+    protocol.publish_staged(batch, _Sink(asked, variant), typed(spec.slices), atomic=whole)

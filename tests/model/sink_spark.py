@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dedup.sinks.marker import WHOLE
+from dedup.sinks.marker import BATCH_SLOT
 from tests.model.sink_broker import Broker, Step
 from tests.model.sink_processes import Call, Ended, Slice, Spec, Variant, content_of
 from tests.model.sink_world import (
@@ -171,7 +171,7 @@ class Model(Broker):
             self._rows(spark.batch, spark.start.variant, rows) for rows in spark.start.division
         ]
         now = {slot: content_of(rows).hash for slot, rows in enumerate(slices)}
-        now[WHOLE] = content_of(sum(slices)).hash
+        now[BATCH_SLOT] = content_of(sum(slices)).hash
         published = [m for m in world.newest if m is not None and m.batch_id == spark.batch]
         return all(now.get(marker.slot) == marker.content for marker in published)
 

@@ -665,7 +665,7 @@ MUTANTS = (
     _mutant(
         "an output in another place is believed to be the one that was published",
         "sinks/files/work.py",
-        "is_moved=owner_of(output.root) == mine",
+        "is_moved=owner_of(output) == owner",
         "is_moved=True",
         "files_sink/test_files_sink.py",
     ),

@@ -25,7 +25,7 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 
 from dedup.errors import SinkError
 from dedup.sinks.postgres.connections import forget_connections
-from dedup.sinks.work import Answer, new_batch
+from dedup.sinks.work import TaskResult, new_batch
 from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server, own_server
 from tests.postgres.tables import QUERY, Sink, batch_of, run
@@ -57,13 +57,13 @@ STEP, WIDTH = 10, 30
 class PostgresRows(Sink):
     """A sink whose rows follow from micro-batch, slot and number of tasks."""
 
-    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> Answer:
+    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         numbers = rows_of(batch_id)[slot::tasks]
         half = len(numbers) // 2
         rows = [batch_of(part, f"b{batch_id}") for part in (numbers[:half], numbers[half:])]
         return self.work.write(new_batch(QUERY, self.work.name, run_id, batch_id), slot, iter(rows))
 
-    def finish(self, answers: list[Answer]) -> bool:
+    def finish(self, answers: list[TaskResult]) -> bool:
         self.work.complete(answers)
         return True
 

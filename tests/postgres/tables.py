@@ -13,7 +13,7 @@ import pyarrow as pa
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.slots import forget_slots
 from dedup.sinks.postgres.work import PostgresWork, ready
-from dedup.sinks.work import Answer, new_batch
+from dedup.sinks.work import TaskResult, new_batch
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 
@@ -50,14 +50,14 @@ class Sink:
             [("n", "int"), ("text", "string")],
         )
 
-    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> Answer:
+    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
         """Let a task write numbers, each in a batch of its own."""
         rows = (batch_of([n]) for n in numbers)
         return self.write(run_id, batch_id, slot, rows)
 
     def write(
         self, run_id: str, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]
-    ) -> Answer:
+    ) -> TaskResult:
         """Let a task write rows."""
         return self.work.write(new_batch(QUERY, self.work.name, run_id, batch_id), slot, rows)
 

@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
+from dedup.sinks.data_source import source_of
 from dedup.sinks.postgres import copy_rows
 from dedup.sinks.postgres.column_types import column_type
 from dedup.sinks.postgres.connections import connected, forget_connections
-from dedup.sinks.postgres.format import PostgresSinkSource
+from dedup.sinks.postgres.function import POSTGRES
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.work import ready
 from tests.postgres.server import Server, free_port
@@ -57,7 +58,7 @@ def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 def test_a_whole_result_is_not_added_again_and_again(mode: str) -> None:
-    source = PostgresSinkSource({"dsn": "host=h", "table": "rows", "mode": mode})
+    source = source_of(POSTGRES)({"dsn": "host=h", "table": "rows", "mode": mode})
     with pytest.raises(ConfigError, match=r"dedup_postgres adds .*many times.*mode upsert"):
         source.streamWriter(StructType(), overwrite=True)
 
@@ -65,7 +66,7 @@ def test_a_whole_result_is_not_added_again_and_again(mode: str) -> None:
 def test_a_whole_result_goes_where_a_key_tells_its_rows(dsn: str, tmp_path: Path) -> None:
     run(dsn, MAKE)
     given = {"dsn": dsn, "table": "rows", "mode": "upsert", "key": "n"}
-    source = PostgresSinkSource({**given, "checkpointLocation": str(tmp_path)})
+    source = source_of(POSTGRES)({**given, "checkpointLocation": str(tmp_path)})
     schema = StructType().add("n", IntegerType()).add("text", StringType())
     assert source.streamWriter(schema, overwrite=True)
 

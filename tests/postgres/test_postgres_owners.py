@@ -27,8 +27,8 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
     """A start that was stopped may still be at its function when the next one publishes."""
     old, new = (PostgresSink(sink.work.options, sink.work.table, QUERY) for _ in range(2))
-    old.own([0])
-    new.own([0])
+    old.acquire([0])
+    new.acquire([0])
     with pytest.raises(Fenced, match="slot 0 has another owner"):
         old.slot(0).begin()
     new.slot(0).begin()
@@ -100,7 +100,7 @@ def test_a_proxy_that_does_not_know_of_a_commit(
         monkeypatch.setattr(psycopg.Connection, "commit", unknown)
 
     answer = sink.task("run1", 1, 0, rows())
-    assert isinstance(answer.piece, PublishedSlice)
+    assert isinstance(answer.slice, PublishedSlice)
     assert psycopg.Connection.commit is commit, "the fault has struck"
     assert sink.numbers() == once(3)
 
@@ -119,7 +119,7 @@ def test_a_frozen_attempt_of_another_role_is_disconnected(dsn: str, tmp_path: Pa
         theirs = Sink(f"{dsn} user=worker options='-c role=acting'", tmp_path)
         theirs.batch("run1", 0, [0], [1])
         frozen = PostgresSink(theirs.work.options, theirs.work.table, QUERY)
-        frozen.own([0])
+        frozen.acquire([0])
         frozen.slot(0).begin()
         theirs.forget()
         theirs.batch("run2", 1, [2], [3])

@@ -58,7 +58,7 @@ def test_the_other_records_of_the_slice_arrive(
     for attempt, run_id in enumerate(("run1", "run1", "run2")):
         answer = sink.write(run_id, batch_id, 0, iter(rows))
         sink.work.complete([answer])
-        assert attempt or isinstance(answer.piece, PublishedSlice if own else StagedSlice)
+        assert attempt or isinstance(answer.slice, PublishedSlice if own else StagedSlice)
         there = sink.numbers()
         there.pop(100, None)
         assert there == expected

@@ -50,14 +50,14 @@ def test_every_row_is_there_once(dsn: str, tmp_path: Path, options: dict[str, st
 
 
 def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
-    assert isinstance(sink.task("run1", 2, 0, [6]).piece, PublishedSlice)
-    assert isinstance(sink.task("run2", 2, 0, [6]).piece, StagedSlice)
+    assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
+    assert isinstance(sink.task("run2", 2, 0, [6]).slice, StagedSlice)
 
 
 def test_a_worker_that_knows_nothing_goes_on(sink: Sink) -> None:
     """Spark's workers are not bound to a task: markers and owner are read anew."""
     sink.forget()
-    assert isinstance(sink.task("run1", 2, 0, [6]).piece, PublishedSlice)
+    assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
     sink.task("run1", 2, 1, [7])
     assert sink.numbers() == once(8)
 
@@ -153,7 +153,7 @@ def test_a_task_of_an_earlier_start_comes_too_late(sink: Sink, tmp_path: Path, d
     other = Sink(f"{dsn} options=", tmp_path)
     other.batch("run2", 2, [6, 7])  # of one task, where the first start had two
     answer = sink.task("run1", 2, 1, [7])
-    assert isinstance(answer.piece, StagedSlice)
+    assert isinstance(answer.slice, StagedSlice)
     assert sink.numbers() == once(8)
 
 

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from dedup.sinks.work import Answer
+from dedup.sinks.work import TaskResult
 from dedup.testing import faults
 from tests.faults.subject import stands_still
 
@@ -42,10 +42,10 @@ _LONG_S = 60.0
 class CampaignSink(Protocol):
     """A sink whose rows follow from micro-batch, slot and number of tasks."""
 
-    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> Answer:
+    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         """Do the work of a task."""
 
-    def finish(self, answers: list[Answer]) -> bool:
+    def finish(self, answers: list[TaskResult]) -> bool:
         """Do the work of the driver."""
 
 
@@ -264,7 +264,7 @@ class Campaign(ABC):
             self._new_start()
         raise AssertionError(f"micro-batch {batch_id} is never done")
 
-    def _slice(self, batch_id: int, slot: int, tasks: int) -> Answer | None:
+    def _slice(self, batch_id: int, slot: int, tasks: int) -> TaskResult | None:
         """Attempts of a task, now and then two at a time, until one has ended well."""
         for _ in range(_ATTEMPTS):
             at_once = self.rng.sample(range(2), self.rng.choice((1, 1, 1, 2)))

@@ -36,7 +36,7 @@ from dedup.sinks.files.outputs import LocalOutput
 from dedup.sinks.files.plans import BatchPlan, BatchPlans, PlannedFile
 from dedup.sinks.kafka.staging import Staging
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import StagedSlice
 from dedup.spark.driver.checkpoint_log import read_progress
 from dedup.spark.driver.file_log import FileLog
@@ -161,7 +161,7 @@ def test_the_names_that_we_write_are_read_back(
 
 STAGED = f"_staging/{1:012d}-{'a' * 32}"
 MARKER = Marker(
-    query_id=QUERY, sink="files", slot=WHOLE, batch_id=1, rows=1, content="0" * 32, run_id="r"
+    query_id=QUERY, sink="files", slot=BATCH_SLOT, batch_id=1, rows=1, content="0" * 32, run_id="r"
 )
 
 

@@ -10,7 +10,7 @@ from dedup.cli.sink.screen import sink_lines
 from dedup.cli.sink.work import client_properties
 from dedup.errors import ConfigError
 from dedup.sinks.kafka.inspection import HeldBack, SinkInspection, SinkState, SlotState
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.restart import next_start
 from dedup.spark.driver.checkpoint_log import Progress, read_progress
 
@@ -42,7 +42,7 @@ def test_what_a_restart_does(at: Progress | None, said: str) -> None:
 
 def test_a_micro_batch_that_is_published_whole_is_not_written_again() -> None:
     assert "published whole" in next_start(
-        [marker(0, 6), marker(WHOLE, 7)], progress(7, again=True)
+        [marker(0, 6), marker(BATCH_SLOT, 7)], progress(7, again=True)
     )
 
 
@@ -77,7 +77,7 @@ def test_the_screen_shows_slices_attempts_and_what_holds_readers_back() -> None:
                 sink="kafka",
                 batch_id=7,
                 slots=(
-                    SlotState(marker=marker(WHOLE, 3)),
+                    SlotState(marker=marker(BATCH_SLOT, 3)),
                     SlotState(marker=marker(0, 7), attempted=8, open=True),
                     SlotState(marker=marker(1, 6), attempted=7),
                 ),

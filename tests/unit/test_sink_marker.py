@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dedup.catalog.document import to_document
 from dedup.errors import SinkError
-from dedup.sinks.marker import FORMAT, WHOLE, Marker, marker_key
+from dedup.sinks.marker import BATCH_SLOT, FORMAT, Marker, marker_key
 
 MARKER = Marker(
     query_id="5b1e", sink="out", slot=3, batch_id=17, rows=2, content="0f" * 16, run_id="r",
@@ -23,7 +23,7 @@ TEXT = st.text(max_size=8)
 @given(
     st.builds(
         Marker,
-        query_id=TEXT, sink=TEXT, slot=st.integers(WHOLE, 9), batch_id=st.integers(-1, 2**40),
+        query_id=TEXT, sink=TEXT, slot=st.integers(BATCH_SLOT, 9), batch_id=st.integers(-1, 2**40),
         rows=st.integers(0, 2**40), content=TEXT, run_id=TEXT, tasks=st.none() | st.integers(1, 9),
         writer=TEXT, time_ms=st.integers(0, 2**42),
     )
@@ -76,5 +76,5 @@ def test_other_fields_are_damage(fields: dict[str, str]) -> None:
 def test_all_markers_of_a_slot_have_one_key_and_those_of_others_another() -> None:
     same = replace(MARKER, batch_id=18, rows=0, run_id="other", tasks=None)
     assert same.key() == MARKER.key() == marker_key("5b1e", "out", 3)
-    keys = {marker_key(q, s, n) for q in ("a", "b") for s in ("a", "b") for n in (WHOLE, 0, 1)}
+    keys = {marker_key(q, s, n) for q in ("a", "b") for s in ("a", "b") for n in (BATCH_SLOT, 0, 1)}
     assert len(keys) == 12

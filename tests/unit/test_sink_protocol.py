@@ -9,7 +9,7 @@ import pytest
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
-from dedup.sinks.marker import NOBODY, WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 from dedup.sinks.protocol import (
     ATTEMPTS,
     Aborted,
@@ -59,7 +59,7 @@ class Memory:
     def slots(self) -> Collection[int]:
         return self.newest.keys()
 
-    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         self.asked.append(f"own {list(slots)}")
         return {slot: marker for slot, marker in self.newest.items() if slot in slots}
 
@@ -67,7 +67,7 @@ class Memory:
         return Port(self, number)
 
     def rows(self, slices: Sequence[StagedSlice]) -> Rows:
-        return Rows("".join(self.files.get(piece.file, piece.file) for piece in slices), WHOLE)
+        return Rows("".join(self.files.get(piece.file, piece.file) for piece in slices), BATCH_SLOT)
 
     def transactions(self) -> list[str]:
         return [each for each in self.asked if each.startswith("commit")]
@@ -81,7 +81,7 @@ class Port:
     sent: str = ""
     marker: Marker | None = None
 
-    def own(self) -> Marker | None:
+    def acquire(self) -> Marker | None:
         self.memory.asked.append(f"own {self.number}")
         self.memory.fenced.discard(self.number)
         return self.memory.newest.get(self.number)
@@ -126,7 +126,7 @@ class Rows:
         self.done = "sent"
         return content(self.rows)
 
-    def drain(self) -> Content:
+    def consume(self) -> Content:
         self.done = "drained"
         return content(self.rows)
 
@@ -142,7 +142,7 @@ def earlier(batch: Batch, by: int = 1) -> Batch:
 # Tasks.
 
 
-@pytest.mark.parametrize("run_id", ["before", NOBODY, None])
+@pytest.mark.parametrize("run_id", ["before", NO_RUN, None])
 def test_a_task_stages_where_its_own_start_has_not_published_before(run_id: str | None) -> None:
     memory, rows = Memory(), Rows("ab")
     if run_id is not None:
@@ -265,21 +265,21 @@ def test_the_driver_commits_to_the_slot_of_whole_micro_batches_before_it_publish
     memory = Memory()
     publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
     assert memory.transactions() == ["commit -1: ", "commit 0: a", "commit 1: b"]
-    assert memory.newest[WHOLE].batch_id == -1
-    assert memory.newest[WHOLE].run_id == NOBODY
+    assert memory.newest[BATCH_SLOT].batch_id == -1
+    assert memory.newest[BATCH_SLOT].run_id == NO_RUN
 
 
 def test_what_the_slot_of_whole_micro_batches_tells_stays() -> None:
     memory = Memory()
-    whole = memory.put(earlier(BEFORE), WHOLE, "abc")
+    whole = memory.put(earlier(BEFORE), BATCH_SLOT, "abc")
     publish_staged(BATCH, memory, [staged(0, "a")])
-    assert memory.newest[WHOLE] == whole
+    assert memory.newest[BATCH_SLOT] == whole
 
 
 def test_slots_of_earlier_starts_are_retired_before_anything_is_published() -> None:
     memory = Memory()
     old = memory.put(earlier(BEFORE), 0, "c")
-    nobody = memory.put(replace(earlier(BEFORE), run_id=NOBODY), 2, "c")
+    nobody = memory.put(replace(earlier(BEFORE), run_id=NO_RUN), 2, "c")
     mine = memory.put(earlier(BATCH), 3, "c")
     there = memory.put(BEFORE, 1, "b")
     slices = [staged(0, "a"), staged(1, "b")]
@@ -288,7 +288,7 @@ def test_slots_of_earlier_starts_are_retired_before_anything_is_published() -> N
     assert (memory.newest[1], memory.newest[2], memory.newest[3]) == (there, nobody, mine)
     memory.put(replace(earlier(BEFORE), batch_id=3), 9, "c")
     publish_staged(replace(BATCH, batch_id=8), memory, [staged(0, "b")])
-    assert memory.newest[9] == replace(old, slot=9, batch_id=3, run_id=NOBODY)
+    assert memory.newest[9] == replace(old, slot=9, batch_id=3, run_id=NO_RUN)
 
 
 def test_nothing_is_committed_where_all_is_published() -> None:
@@ -385,37 +385,37 @@ def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
 def test_the_whole_is_published_in_one_transaction_from_what_was_kept() -> None:
     memory = Memory()
     kept = [staged(0, "a"), staged(1, "b")]
-    publish_staged(BATCH, memory, [staged(0, "abc")], whole=lambda: kept)
+    publish_staged(BATCH, memory, [staged(0, "abc")], atomic=lambda: kept)
     assert memory.transactions() == ["commit -1: ab"]
-    assert memory.newest[WHOLE] == BATCH.marker(WHOLE, content("ab"), tasks=2)
+    assert memory.newest[BATCH_SLOT] == BATCH.marker(BATCH_SLOT, content("ab"), tasks=2)
 
 
 def test_a_whole_that_is_published_is_not_published_again_whatever_a_replay_gives() -> None:
     memory = Memory()
-    memory.put(BEFORE, WHOLE, "ab")
-    publish_staged(BATCH, memory, [staged(0, "c")], whole=lambda: pytest.fail("not asked for"))
+    memory.put(BEFORE, BATCH_SLOT, "ab")
+    publish_staged(BATCH, memory, [staged(0, "c")], atomic=lambda: pytest.fail("not asked for"))
     assert not memory.transactions()
 
 
 def test_the_whole_retires_slots_too() -> None:
     memory = Memory()
     memory.put(earlier(BEFORE), 1, "c")
-    publish_staged(BATCH, memory, [], whole=lambda: [staged(0, "a")])
+    publish_staged(BATCH, memory, [], atomic=lambda: [staged(0, "a")])
     assert memory.transactions() == ["commit 1: ", "commit -1: a"]
-    assert memory.newest[1].run_id == NOBODY
+    assert memory.newest[1].run_id == NO_RUN
 
 
 def test_slices_that_an_earlier_start_published_are_completed_by_slices() -> None:
     memory = Memory()
     memory.put(BEFORE, 0, "a")
     slices = [staged(0, "a"), staged(1, "b")]
-    publish_staged(BATCH, memory, slices, whole=lambda: pytest.fail("not asked for"))
+    publish_staged(BATCH, memory, slices, atomic=lambda: pytest.fail("not asked for"))
     assert memory.visible == ["b"]
 
 
 def test_slices_of_a_whole_that_is_published_are_compared_with_it() -> None:
     memory = Memory()
-    memory.put(BEFORE, WHOLE, "abc")
+    memory.put(BEFORE, BATCH_SLOT, "abc")
     publish_staged(BATCH, memory, [staged(0, "ca"), staged(1, "b")])
     other = [staged(0, "a"), staged(1, "b")]
     with pytest.raises(SinkError, match=r"the micro-batch was published with 3 rows"):
@@ -445,14 +445,14 @@ def test_a_transaction_of_the_driver_that_was_aborted_is_tried_again(
 
 def test_the_driver_compares_again_after_an_unanswered_commit() -> None:
     memory = Memory(commits=["answered", "lost"])
-    honest = memory.own
+    honest = memory.acquire
 
-    def own(slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(slots: Sequence[int]) -> Mapping[int, Marker]:
         if memory.transactions():
             memory.put(BEFORE, 0, "b")
         return honest(slots)
 
-    memory.own = own  # type: ignore[method-assign]
+    memory.acquire = acquire  # type: ignore[method-assign]
     with pytest.raises(SinkError, match="gives other rows"):
         publish_staged(BATCH, memory, [staged(0, "a")])
     assert not memory.visible

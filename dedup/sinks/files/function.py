@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from dedup.sinks.files.options import files_options
+from dedup.sinks.files.options import FORMAT, files_options
 from dedup.sinks.files.ready import ready
 from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.kind import SinkKind
+
+FILES = SinkKind(
+    format_name=FORMAT,
+    function_name="files_sink",
+    parse=files_options,
+    prepare=ready,
+    to_read="its output, use spark.read.parquet, json or csv",
+    for_batches="df.write.parquet",
+)
 
 
 def files_sink(
@@ -49,5 +58,4 @@ def files_sink(
     if partition_by:
         names = [partition_by] if isinstance(partition_by, str) else partition_by
         given["partition.by"] = ",".join(names)
-    made = files_options(given | dict(options or {}))
-    return SinkFunction(partial(ready, made), "files_sink", made.name, checkpoint)
+    return SinkFunction(FILES, files_options(given | dict(options or {})), checkpoint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,11 +16,11 @@ from dedup.sinks.files.plans import FOLDER as PLANS
 from dedup.sinks.files.plans import BatchPlan, BatchPlans
 from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.output_owner import own_output, owner_of
-from dedup.sinks.protocol import Batch, Fenced, StagedSlice, publish_staged
+from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice, publish_staged
 from dedup.sinks.utf8 import only_utf8
-from dedup.sinks.work import Answer
+from dedup.sinks.work import SinkWork, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +35,23 @@ class WrittenSlice(StagedSlice):
     files: tuple[WrittenFile, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FilesWork:
-    """Implements `dedup.sinks.work.SinkWork`; made by `dedup.sinks.files.ready.ready`."""
+@dataclass(frozen=True)
+class FilesWork(SinkWork):
+    """The work of a files sink; `dedup.sinks.files.ready.ready` makes it."""
 
     options: FilesOptions
     shape: FileShape
+    room = "files"
 
-    @property
-    def name(self) -> str:
-        """Of the sink within its query."""
-        return self.options.name
-
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
-        """Stage the rows of a task; return what it tells the driver.
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Stage the rows of a task.
 
         Raises
         ------
         DataError
-            Where a format cannot hold a value.
+            If the format cannot hold a value.
         DedupError
-            Where a disk is full, or storage fails.
+            If a disk is full, or storage fails.
         """
         faults.point("files.task.begin")
         output, content = output_of(self.options), Content()
@@ -69,52 +65,39 @@ class FilesWork:
                 written = files.finish()
             staged = output.stage(batch, written)
         faults.point("files.task.end")
-        return Answer(batch, WrittenSlice(slot, content, "", tuple(staged)))
+        return TaskResult(batch, WrittenSlice(slot, content, "", tuple(staged)))
 
-    def complete(self, answers: Sequence[Answer]) -> None:
-        """Publish, on the driver, what the tasks of a micro-batch have staged.
-
-        Raises
-        ------
-        ConfigError
-            When the output belongs to another query.
-        SinkError
-            When the output holds what contradicts this micro-batch.
-        """
-        if not answers:
-            return
-        faults.point("files.driver.before")
-        batch, output = answers[0].batch, output_of(self.options)
-        slices = [answer.piece for answer in answers]
-        staged = [piece for piece in slices if isinstance(piece, WrittenSlice)]
-        mine, setting = (batch.query_id, self.name), {"path": output.root.url()}
-        ledger = Ledger(self.options.ledger, batch.query_id)
+    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+        """Make the output this sink's, and fix its path in the ledger."""
+        output, owner = output_of(self.options).root, (batch.query_id, self.name)
+        setting = {"path": output.url()}
         if ledger.differs(setting):
-            # Before the query makes an output its own that is nobody's.
-            ledger.settle(setting, is_moved=owner_of(output.root) == mine)
-        own_output(output.root, *mine)
+            # Checked before the query takes possession of an output that nobody owns.
+            ledger.settle(setting, is_moved=owner_of(output) == owner)
+        own_output(output, *owner)
         ledger.settle(setting)
-        known = None if self.options.accept_lost_markers else ledger.published()
-        try:
-            publish_staged(
-                batch,
-                FilesSink(output, batch, known, staged),
-                slices,
-                whole=lambda: staged,
-                compare_whole=True,
-                known_batch_id=known,
-                accept_difference=self.options.accept_difference == batch.batch_id,
-            )
-        except Fenced as error:
-            raise SinkError(
-                f"Another start of the query publishes micro-batch {batch.batch_id} by now: "
-                f"{error}. Let only one start run, and start it again: what is published already "
-                "is found then."
-            ) from None
-        faults.point("files.driver.published")
-        output.clean(batch.batch_id)
-        ledger.note_published(batch.batch_id)
-        faults.point("files.driver.after")
+
+    def publish(
+        self,
+        batch: Batch,
+        slices: Sequence[PublishedSlice | StagedSlice],
+        *,
+        known_batch_id: int | None,
+        accept_difference: bool,
+    ) -> Callable[[], None]:
+        """Publish all slices as one folder."""
+        output = output_of(self.options)
+        staged = [each for each in slices if isinstance(each, WrittenSlice)]
+        publish_staged(
+            batch,
+            FilesSink(output, batch, known_batch_id, staged),
+            slices,
+            atomic=lambda: staged,
+            compare_atomic=True,
+            known_batch_id=known_batch_id,
+            accept_difference=accept_difference,
+        )
+        return lambda: output.clean(batch.batch_id)
 
 
 class FilesSink:
@@ -139,7 +122,7 @@ class FilesSink:
         """Return nothing: no slice is published by itself."""
         return ()
 
-    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Read the newest plan, and carry it out if it is this micro-batch's."""
         newest = self.plans.newest(self.batch.batch_id, self._known_batch_id)
         if newest is None:
@@ -147,7 +130,7 @@ class FilesSink:
         if newest.marker.batch_id == self.batch.batch_id:
             # Who decided it may have been killed since, or stand still.
             self.output.carry_out(newest, self._anew(newest.marker))
-        return {WHOLE: newest.marker}
+        return {BATCH_SLOT: newest.marker}
 
     def _anew(self, planned: Marker) -> list[WrittenFile] | None:
         """Return what is staged now, where it holds what is planned, and that was never whole.
@@ -180,9 +163,9 @@ class WholeSlot:
         self.files: list[WrittenFile] = []
         self._plan: BatchPlan | None = None
 
-    def own(self) -> Marker | None:
+    def acquire(self) -> Marker | None:
         """Return the newest marker, and carry out what was decided."""
-        return self._sink.own([WHOLE]).get(WHOLE)
+        return self._sink.acquire([BATCH_SLOT]).get(BATCH_SLOT)
 
     def begin(self) -> None:
         """Do nothing: nobody sees what is staged."""

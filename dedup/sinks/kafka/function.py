@@ -6,13 +6,31 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.kafka.options import Partitioner, sink_options
+from dedup.sinks.kafka.options import Partitioner, SinkOptions, sink_options
 from dedup.sinks.kafka.record_shape import record_shape
 from dedup.sinks.kafka.task import SinkTask
 from dedup.sinks.kafka.work import check_cluster
+from dedup.sinks.kind import SinkKind
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+def _prepare(options: SinkOptions, schema: StructType) -> SinkTask:
+    task = SinkTask(options, record_shape(columns_of(schema), options))
+    check_cluster(options)
+    return task
+
+
+KAFKA = SinkKind(
+    format_name="dedup_kafka",
+    function_name="kafka_sink",
+    parse=sink_options,
+    prepare=_prepare,
+    to_read='from Kafka, use dedup.kafka_records, or format("kafka")',
+    for_batches='df.write.format("kafka")',
+    takes_complete=lambda options: True,
+)
 
 
 def kafka_sink(
@@ -58,11 +76,4 @@ def kafka_sink(
     if isinstance(partitioner, str):
         given["partitioner"] = partitioner
     chooser = None if isinstance(partitioner, str) else partitioner
-    made = sink_options(given | dict(options or {}), chooser)
-
-    def ready(schema: StructType) -> SinkTask:
-        task = SinkTask(made, record_shape(columns_of(schema), made))
-        check_cluster(made)
-        return task
-
-    return SinkFunction(ready, "kafka_sink", made.name, checkpoint)
+    return SinkFunction(KAFKA, sink_options(given | dict(options or {}), chooser), checkpoint)

@@ -14,7 +14,7 @@ from typing import Any
 from dedup.core.duration import iso
 from dedup.errors import ConfigError
 from dedup.sinks.kafka.markers import MarkerLog
-from dedup.sinks.marker import NOBODY, WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 from dedup.sinks.restart import next_start
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent, consumer_config
@@ -253,11 +253,11 @@ def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int])
 def _slot_json(slot: SlotState) -> dict[str, Any]:
     marker = slot.marker
     return {
-        "slot": None if marker.slot == WHOLE else marker.slot,
+        "slot": None if marker.slot == BATCH_SLOT else marker.slot,
         "batch_id": marker.batch_id,
         "rows": marker.rows,
         "content": marker.content,
-        "run_id": marker.run_id if marker.run_id != NOBODY else None,
+        "run_id": marker.run_id if marker.run_id != NO_RUN else None,
         "writer": marker.writer,
         "time": iso(marker.time_ms),
         "attempted": slot.attempted,

@@ -71,6 +71,11 @@ class SinkOptions:
     accept_lost_markers: bool = False
 
     @property
+    def ledger(self) -> str | None:
+        """Folder of the sink's ledger, which lies beside what is staged."""
+        return self.staging
+
+    @property
     def transactional(self) -> bool:
         """Whether micro-batches are published in transactions."""
         return self.mode in (EXACTLY_ONCE, ATOMIC)

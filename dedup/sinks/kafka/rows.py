@@ -79,7 +79,7 @@ class TaskRows(Rows):
         super().__init__(_records(rows, shape))
         self._staging, self._batch_id, self._slot = staging, batch_id, slot
 
-    def drain(self) -> Content:
+    def consume(self) -> Content:
         """Read all rows and send none; return what the slice holds."""
         return sum((content_of(batch) for batch in self._all()), Content())
 

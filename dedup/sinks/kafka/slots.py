@@ -113,7 +113,7 @@ class KafkaSlot:
         held = self._mine if self._chosen else _held.get(self._key)
         return held.last if held and not held.repeated else None
 
-    def own(self) -> Marker | None:
+    def acquire(self) -> Marker | None:
         """Fence all others, settle what they left open, and only then read the newest marker."""
         self.initialise()
         log = marker_log(self._options)

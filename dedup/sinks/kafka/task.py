@@ -19,7 +19,7 @@ from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.kafka.staging import Staging
 from dedup.sinks.kafka.work import complete
 from dedup.sinks.protocol import Aborted, Batch, Fenced, PublishedSlice, publish_slice
-from dedup.sinks.work import Answer
+from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.clients import confluent, producer_config
 
 
@@ -35,11 +35,11 @@ class SinkTask:
         """Of the sink within its query."""
         return self.options.name
 
-    def complete(self, answers: Sequence[Answer]) -> None:
+    def complete(self, answers: Sequence[TaskResult]) -> None:
         """Publish, on the driver, what the tasks of a micro-batch left to it."""
         complete(self.options, answers)
 
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         """Publish or stage the rows of a task; return what it tells the driver.
 
         Raises
@@ -49,15 +49,15 @@ class SinkTask:
         """
         faults.point("kafka.task.begin")
         if not self.options.transactional:
-            return Answer(batch, PublishedSlice(slot, self._send(slot, rows)))
+            return TaskResult(batch, PublishedSlice(slot, self._send(slot, rows)))
         assert self.options.staging is not None
         staging = Staging(self.options.staging, batch.query_id)
         slice_rows = TaskRows(rows, self.shape, staging, batch.batch_id, slot)
         if self.options.mode == ATOMIC:
-            return Answer(batch, slice_rows.stage())
+            return TaskResult(batch, slice_rows.stage())
         holder = KafkaSlot(self.options, batch.query_id, slot)
         try:
-            answer = Answer(batch, publish_slice(batch, slot, holder, slice_rows))
+            answer = TaskResult(batch, publish_slice(batch, slot, holder, slice_rows))
         except (Fenced, Aborted) as error:
             holder.drop()
             raise _attempt_ended(error, batch, slot) from None

@@ -15,7 +15,7 @@ from dedup.sinks.kafka.staging import Staging
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Fenced, StagedSlice, publish_staged
-from dedup.sinks.work import Answer
+from dedup.sinks.work import TaskResult
 
 logger = logging.getLogger("dedup")
 
@@ -35,7 +35,7 @@ class KafkaSink:
         log = marker_log(self._options)
         return log.all_newest(self._query_id, self._options.name, committed=False).keys()
 
-    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Own slots, the first before all others, and only then read their newest markers."""
         first, *others = [self.slot(number) for number in slots]
         first.initialise()
@@ -87,13 +87,13 @@ def check_cluster(options: SinkOptions) -> None:
     _checked.add(asked)
 
 
-def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
+def complete(options: SinkOptions, answers: Sequence[TaskResult]) -> None:
     """Publish what the tasks of a micro-batch left to the driver.
 
     Parameters
     ----------
     options : SinkOptions
-    answers : sequence of Answer
+    answers : sequence of TaskResult
         One from each task.
 
     Raises
@@ -101,17 +101,17 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
     SinkError
         When the sink holds what contradicts this micro-batch.
     """
-    if not any(isinstance(answer.piece, StagedSlice) for answer in answers):
+    if not any(isinstance(answer.slice, StagedSlice) for answer in answers):
         return
     assert options.staging is not None
     batch = answers[0].batch
     staging = Staging(options.staging, batch.query_id)
     ledger = Ledger(options.staging, batch.query_id)
-    slices = [answer.piece for answer in answers]
+    slices = [answer.slice for answer in answers]
     staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
     faults.point("kafka.driver.before")
     sink = KafkaSink(options, staging, batch.query_id)
-    whole = (lambda: staging.manifest(batch.batch_id, staged)) if options.mode == ATOMIC else None
+    atomic = (lambda: staging.manifest(batch.batch_id, staged)) if options.mode == ATOMIC else None
     ledger.settle(
         {
             "topic": options.topic or "",
@@ -124,7 +124,7 @@ def complete(options: SinkOptions, answers: Sequence[Answer]) -> None:
             batch,
             sink,
             slices,
-            whole=whole,
+            atomic=atomic,
             known_batch_id=None if options.accept_lost_markers else ledger.published(),
             accept_difference=options.accept_difference == batch.batch_id,
         )

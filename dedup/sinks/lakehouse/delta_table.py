@@ -35,7 +35,7 @@ from dedup.sinks.lakehouse.delta_schema import (
 )
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, rolled_back
-from dedup.sinks.marker import WHOLE, Marker
+from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
 from dedup.sinks.single_commit import Publication
 
@@ -169,7 +169,7 @@ class DeltaPort:
         return Marker(
             query_id=self.batch.query_id,
             sink=self.batch.sink,
-            slot=WHOLE,
+            slot=BATCH_SLOT,
             batch_id=batch_id,
             rows=rows,
             content=f"{content:032x}",

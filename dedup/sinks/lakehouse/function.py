@@ -5,18 +5,43 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from dedup.sinks.foreach_batch import SinkFunction, looked_at_once
+from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.kind import SinkKind
 from dedup.sinks.lakehouse.columns import check_names
 from dedup.sinks.lakehouse.delta_table import delta_files, delta_library
 from dedup.sinks.lakehouse.iceberg_table import iceberg_files, iceberg_library
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
 from dedup.sinks.lakehouse.work import LakeTable, LakeWork
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 _LOOK: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTable]] = {
     DELTA: delta_files,
     ICEBERG: iceberg_files,
 }
+
+
+def _prepare(options: LakeOptions, schema: StructType) -> LakeWork:
+    return ready(options, columns_of(schema))
+
+
+def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
+    return SinkKind(
+        format_name=format_name,
+        function_name=function_name,
+        parse=partial(lake_options, format_name),
+        prepare=_prepare,
+        to_read="its tables, use any reader of the table's format, such as deltalake, pyiceberg, "
+        "DuckDB or Spark's own connector",
+        for_batches="the libraries of the table's format",
+    )
+
+
+DELTA_LAKE = _kind(DELTA, "delta_sink")
+ICEBERG_TABLES = _kind(ICEBERG, "iceberg_sink")
 
 
 def delta_sink(
@@ -52,7 +77,7 @@ def delta_sink(
     """
     delta_library()
     given = {"path": os.fspath(path), "create": str(create).lower()}
-    return _function(DELTA, "delta_sink", checkpoint, given | dict(options or {}))
+    return _function(DELTA_LAKE, checkpoint, given | dict(options or {}))
 
 
 def iceberg_sink(
@@ -91,7 +116,7 @@ def iceberg_sink(
     """
     iceberg_library()
     given = {"table": table, "catalog": catalog, "create": str(create).lower()}
-    return _function(ICEBERG, "iceberg_sink", checkpoint, given | dict(options or {}))
+    return _function(ICEBERG_TABLES, checkpoint, given | dict(options or {}))
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
@@ -113,8 +138,6 @@ def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
 
 
 def _function(
-    format_name: str, name: str, checkpoint: str, given: Mapping[str, str]
+    kind: SinkKind[LakeOptions], checkpoint: str, given: Mapping[str, str]
 ) -> SinkFunction:
-    made = lake_options(format_name, {"checkpointLocation": checkpoint, **given})
-    work = looked_at_once(partial(ready, made))
-    return SinkFunction(work, name, made.name, checkpoint)
+    return SinkFunction(kind, kind.parse({"checkpointLocation": checkpoint, **given}), checkpoint)

@@ -18,9 +18,9 @@ from dedup.sinks.lakehouse.columns import CHUNK_BYTES, TableColumns
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, StagedSlice
-from dedup.sinks.single_commit import Publication, WholePort, publish_whole
+from dedup.sinks.single_commit import Publication, TablePort, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
-from dedup.sinks.work import Answer
+from dedup.sinks.work import TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def rolled_back(shown: str, batch_id: int) -> SinkError:
     )
 
 
-class LakePort(WholePort, Protocol):
+class LakePort(TablePort, Protocol):
     """A table in the hands of one driver."""
 
     def clean(self, outcome: Publication) -> None:
@@ -99,7 +99,7 @@ class LakeWork:
         """Of the sink within its query."""
         return self.options.name
 
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         """Write the rows of a task to data files; return what it tells the driver.
 
         Raises
@@ -121,7 +121,7 @@ class LakeWork:
                 files += self._write(batch, slot, waiting)
         files += self._write(batch, slot, waiting)
         faults.point("lakehouse.task.end")
-        return Answer(batch, UncommittedSlice(slot, content, "", tuple(files)))
+        return TaskResult(batch, UncommittedSlice(slot, content, "", tuple(files)))
 
     def _write(self, batch: Batch, slot: int, waiting: list[pa.Table]) -> list[DataFile]:
         if not waiting:
@@ -140,7 +140,7 @@ class LakeWork:
         faults.point("lakehouse.stage.after")
         return files
 
-    def complete(self, answers: Sequence[Answer]) -> None:
+    def complete(self, answers: Sequence[TaskResult]) -> None:
         """Commit, on the driver, what the tasks of a micro-batch have written.
 
         Raises
@@ -154,7 +154,7 @@ class LakeWork:
             return
         faults.point("lakehouse.driver.before")
         batch = answers[0].batch
-        staged = [answer.piece for answer in answers if isinstance(answer.piece, UncommittedSlice)]
+        staged = [answer.slice for answer in answers if isinstance(answer.slice, UncommittedSlice)]
         ledger = Ledger(self.options.ledger, batch.query_id)
         content = sum((piece.content for piece in staged), Content())
         published = ledger.published()
@@ -163,7 +163,7 @@ class LakeWork:
             ledger.settle(self.table.setting, table_id=self.table.table_id)
         known = None if self.options.accept_lost_markers else published
         port = self.table.port(batch, [file for piece in staged for file in piece.files])
-        outcome = publish_whole(
+        outcome = commit_batch(
             batch,
             port,
             content,

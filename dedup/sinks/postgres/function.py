@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from typing import TYPE_CHECKING
 
-from dedup.sinks.foreach_batch import SinkFunction, looked_at_once
+from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.kind import SinkKind
 from dedup.sinks.postgres.connections import psycopg_library
-from dedup.sinks.postgres.options import postgres_options
-from dedup.sinks.postgres.work import ready
+from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
+from dedup.sinks.postgres.work import PostgresWork, ready
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def _prepare(options: PostgresOptions, schema: StructType) -> PostgresWork:
+    return ready(options, columns_of(schema))
+
+
+POSTGRES = SinkKind(
+    format_name=FORMAT,
+    function_name="postgres_sink",
+    parse=postgres_options,
+    prepare=_prepare,
+    to_read='a table, use format("jdbc")',
+    for_batches='df.write.format("jdbc")',
+    takes_complete=lambda options: "key" in options,
+)
 
 
 def postgres_sink(
@@ -57,6 +76,4 @@ def postgres_sink(
         given["key"] = ",".join([key] if isinstance(key, str) else key)
     if version is not None:
         given["version"] = version
-    made = postgres_options(given | dict(options or {}))
-    work = looked_at_once(partial(ready, made))
-    return SinkFunction(work, "postgres_sink", made.name, checkpoint)
+    return SinkFunction(POSTGRES, postgres_options(given | dict(options or {})), checkpoint)

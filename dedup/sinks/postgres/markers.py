@@ -61,7 +61,7 @@ class MarkerTable:
             ).fetchall()
         return [row[0] for row in rows]
 
-    def own(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
+    def acquire(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
         """Own slots, in their order; return as whom, and their newest markers.
 
         Whoever holds one of them with an open transaction is given a second to end it, and is then

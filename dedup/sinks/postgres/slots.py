@@ -76,10 +76,10 @@ class PostgresSlot:
         """What this process committed last to the slot, None where that is not known."""
         return self._owned[1] if self._owned else None
 
-    def own(self) -> Marker | None:
+    def acquire(self) -> Marker | None:
         """Refuse all earlier owners, settle what they left open, and only then read the marker."""
         faults.point("postgres.own.before")
-        owner, newest = self._markers.own([self.number])
+        owner, newest = self._markers.acquire([self.number])
         faults.point("postgres.own.after")
         self.know(owner, newest[self.number])
         return newest[self.number]
@@ -248,7 +248,7 @@ class SlotRows:
         faults.point("postgres.rows.sent")
         return content
 
-    def drain(self) -> Content:
+    def consume(self) -> Content:
         """Read all rows and send none; return what the slice holds."""
         return sum((content_of(batch) for batch in self._batches), Content())
 
@@ -290,10 +290,10 @@ class PostgresSink:
         with explained(self._table.shown):
             return self._markers.slots()
 
-    def own(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Own slots, the first before all others, and only then read their newest markers."""
         faults.point("postgres.own.before")
-        owner, newest = self._markers.own(slots)
+        owner, newest = self._markers.acquire(slots)
         faults.point("postgres.own.after")
         for number, marker in newest.items():
             self.slot(number).know(owner, marker)

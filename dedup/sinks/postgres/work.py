@@ -26,7 +26,7 @@ from dedup.sinks.protocol import (
     publish_slice,
     publish_staged,
 )
-from dedup.sinks.work import Answer
+from dedup.sinks.work import TaskResult
 
 if TYPE_CHECKING:
     import psycopg
@@ -44,7 +44,7 @@ class PostgresWork:
         """Of the sink within its query."""
         return self.options.name
 
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         """Publish or stage the rows of a task; return what it tells the driver.
 
         Raises
@@ -60,8 +60,8 @@ class PostgresWork:
         holder = PostgresSlot(self.options, self.table, batch.query_id, slot)
         try:
             if self.options.mode == ATOMIC:
-                return Answer(batch, slot_rows.stage())
-            return Answer(batch, publish_slice(batch, slot, holder, slot_rows))
+                return TaskResult(batch, slot_rows.stage())
+            return TaskResult(batch, publish_slice(batch, slot, holder, slot_rows))
         except (Fenced, Aborted) as error:
             raise SinkError(
                 f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
@@ -72,7 +72,7 @@ class PostgresWork:
             holder.abort()
             faults.point("postgres.task.end")
 
-    def complete(self, answers: Sequence[Answer]) -> None:
+    def complete(self, answers: Sequence[TaskResult]) -> None:
         """Publish, on the driver, what the tasks of a micro-batch left to it.
 
         Raises
@@ -84,7 +84,7 @@ class PostgresWork:
             return
         batch = answers[0].batch
         ledger = Ledger(self.options.ledger, batch.query_id)
-        slices = [answer.piece for answer in answers]
+        slices = [answer.slice for answer in answers]
         staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
         if staged:
             ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
@@ -108,7 +108,7 @@ class PostgresWork:
                 batch,
                 sink,
                 slices,
-                whole=(lambda: staged) if self.options.mode == ATOMIC else None,
+                atomic=(lambda: staged) if self.options.mode == ATOMIC else None,
                 known_batch_id=None if self.options.accept_lost_markers else known_batch_id,
                 accept_difference=self.options.accept_difference == batch.batch_id,
             )

@@ -12,5 +12,5 @@ if "pyspark.daemon" in sys.orig_argv:
     import pyspark.sql.pandas.serializers
     import pyspark.worker  # noqa: F401
 
-    import dedup.sinks.kafka.format
+    import dedup.sinks.data_source
     import dedup.sinks.kafka.function  # noqa: F401

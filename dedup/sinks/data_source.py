@@ -1,0 +1,90 @@
+"""A sink as a data source of Spark. It takes streams, and can neither be read nor take batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from dedup.errors import ConfigError
+from dedup.sinks.kind import SinkKind
+from dedup.sinks.work import TaskResult, Work, current_batch
+
+
+class SinkSource(DataSource):
+    """The format of one kind of sink; `source_of` makes the classes."""
+
+    kind: ClassVar[SinkKind[Any]]
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return cls.kind.format_name
+
+    def schema(self) -> Any:
+        """Refuse to be read."""
+        raise ConfigError(f"Format {self.name()} is a sink. To read {self.kind.to_read}.")
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Refuse a batch."""
+        raise ConfigError(
+            f"Format {self.name()} publishes the micro-batches of a stream, which have numbers: "
+            f"use df.writeStream. For a batch use {self.kind.for_batches}."
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query; Spark calls it on the driver."""
+        if overwrite and not self.kind.takes_complete(self.options):
+            raise ConfigError(
+                f"Format {self.name()} adds the rows of each micro-batch to those before, and "
+                "outputMode('complete') gives the whole result again each time, so that its rows "
+                "would be there many times. Use outputMode('append'), with a watermark. Or replace "
+                "the result before by the newest one: in a function for foreachBatch, or with "
+                'format("dedup_postgres") in mode upsert.'
+            )
+        return SinkStreamWriter(self.work(schema))
+
+    def work(self, schema: StructType) -> Work:
+        """Return the sink's work for a stream of these columns, or raise what stops it."""
+        return self.kind.prepare(self.kind.parse(self.options), schema)
+
+
+def source_of(kind: SinkKind[Any]) -> type[SinkSource]:
+    """Return the class that Spark registers for a kind of sink."""
+    return type(f"{kind.format_name}_source", (SinkSource,), {"kind": kind})
+
+
+@dataclass
+class _Message(WriterCommitMessage):
+    """What a task returns to the driver, as Spark carries it."""
+
+    result: TaskResult
+
+
+class SinkStreamWriter(DataSourceStreamArrowWriter):
+    """Publishes the micro-batches of one query."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
+        """Publish or stage the rows of a task."""
+        batch, slot = current_batch(self._work.name)
+        return _Message(self._work.write(batch, slot, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish what the tasks left to the driver."""
+        self._work.complete([m.result for m in messages if isinstance(m, _Message)])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: what is staged is deleted with the micro-batch once it is published.
+
+        Spark also calls this if `commit` failed halfway, so nothing may be undone here.
+        """

@@ -1,0 +1,50 @@
+"""A kind of sink, such as Kafka: what its format and its function for ``foreachBatch`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from dedup.sinks.work import Work, WorkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+O = TypeVar("O", bound=WorkOptions)  # noqa: E741
+
+
+def _never(options: Mapping[str, str]) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkKind(Generic[O]):
+    """One kind of sink.
+
+    Parameters
+    ----------
+    format_name : str
+        For ``writeStream.format``.
+    function_name : str
+        The public function that returns a sink of this kind for ``foreachBatch``.
+    parse : callable
+        Turns what the user gave into the sink's options, or raises ConfigError.
+    prepare : callable
+        Checks options, the columns of the stream and the place that the sink writes to, and returns
+        the work of the sink, or raises ConfigError.
+    to_read, for_batches : str
+        What to use instead of this format, as the end of a sentence.
+    takes_complete : callable
+        Whether a sink of these options takes outputMode ``complete``, in which each micro-batch has
+        the whole result of the query. Only where readers can tell the newest result from the older
+        ones.
+    """
+
+    format_name: str
+    function_name: str
+    parse: Callable[[Mapping[str, str]], O]
+    prepare: Callable[[O, StructType], Work]
+    to_read: str
+    for_batches: str
+    takes_complete: Callable[[Mapping[str, str]], bool] = _never
