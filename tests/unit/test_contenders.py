@@ -112,14 +112,6 @@ def test_from_where_on_ours_is_ahead() -> None:
     assert against(9, 2, 9) == 3e6  # stopped, or measured no further
 
 
-def test_lines_beside_one_another_are_of_one_run() -> None:
-    few = [Line("narrow", name, [(9e6, 1.0)]) for name in ("ours", "theirs")]
-    most = [Line("narrow", name, [(1e6, 2.0)]) for name in ("ours", "theirs", "floor")]
-    alone = [Line("narrow", "ours", [(2e6, 3.0)]), Line("narrow", "another", [(2e6, 4.0)])]
-    wide = [Line("wide", "ours", [(1e6, 5.0)])]
-    assert lines.drawn([few, most, alone, wide]) == [*most, alone[1], *wide]
-
-
 def test_the_picture_is_drawn_from_results_alone(tmp_path: Path) -> None:
     stream = {
         "rows_per_batch": 1000,
@@ -127,14 +119,9 @@ def test_the_picture_is_drawn_from_results_alone(tmp_path: Path) -> None:
         "shape": "wide",
         "batch_ms": {"dedup_by_id": [900, 800, 50, 70, 60], "Delta MERGE of new IDs": [9, 9, 9]},
     }
-    whole = {"shape": "kafka", "rows": 4_000_000, "seconds": {"dedup run": [8.0], "other": []}}
     (tmp_path / "pipelines-x.json").write_text(json.dumps(stream))
-    (tmp_path / "runs-x.json").write_text(json.dumps(whole))
-    streams = list(lines.stream_runs(tmp_path))
-    assert streams[0][0].points == [(2850.0, 50.0), (3800.0, 60.0), (4750.0, 60.0)]
-    found = lines.whole_runs(tmp_path)
-    assert found == [Line("kafka", "dedup run", [(4_000_000, 2.0)])]
-    svg = lines.picture(streams[0], found)
-    for text in ("dedup_by_id", "Delta MERGE", "26 columns", "Kafka records", "dedup run", "dark"):
-        assert text in svg
-    assert "5 columns" not in svg.replace("26 columns", "")
+    [streams] = lines.stream_runs(tmp_path)
+    assert streams[0].points == [(2850.0, 50.0), (3800.0, 60.0), (4750.0, 60.0)]
+    svg = lines.picture(streams)
+    assert "dedup_by_id" in svg
+    assert "Delta MERGE" not in svg, "four lines, and no more"

@@ -1,0 +1,215 @@
+"""Tables of the pages, from the results alone: `python -m benchmarks.tables`.
+
+A page has ``<!-- table NAME -->`` in front of a table. The tables below it are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import FOLDER, median
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md")
+OURS = "dedup_by_id"
+#: Contenders of the pipelines, and their names on the pages.
+PIPELINES = {
+    OURS: "`dedup_by_id`",
+    "dropDuplicatesWithinWatermark, HDFS-backed": (
+        "`dropDuplicatesWithinWatermark`, HDFS-backed state"
+    ),
+    "dropDuplicatesWithinWatermark, RocksDB tuned": (
+        "`dropDuplicatesWithinWatermark`, RocksDB state, tuned"
+    ),
+    "scan + repartition(id)": "scan + `repartition(id)`: the lower bound",
+    "dedup_by_id, into Parquet": "`dedup_by_id`, into Parquet",
+    "Delta MERGE of new IDs": "Delta `MERGE` of new IDs, into its table",
+}
+#: Micro-batches at the end of a window: 4 M and 10 M live IDs (1 M rows each), 3 M (300,000 rows).
+_AT_4M, _AT_10M, _AT_3M = 5, 12, 10
+_WINDOW = 3
+
+
+def result(name: str) -> Any:
+    """Return what a benchmark kept."""
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def rows(head: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown."""
+    titles = list(head)
+    marks = ["---", *["---:"] * (len(titles) - 1)]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (titles, marks, *lines))
+
+
+def _window(times: list[int], end: int) -> float | None:
+    return median(times[end - _WINDOW : end]) if len(times) >= end else None
+
+
+def _against(value: float | None, ours: float | None) -> str:
+    if value is None or ours is None:
+        return "stopped"
+    return f"{value:.0f}" if value is ours else f"{value:.0f} ({value / ours:.1f}x)"
+
+
+def pipelines() -> str:
+    """Time per micro-batch of every contender, in four shapes."""
+    columns = [
+        ("4 M, 5 columns", "pipelines", _AT_4M),
+        ("10 M, 5 columns", "pipelines", _AT_10M),
+        ("3 M, Kafka records of 700 bytes", "pipelines-kafka", _AT_3M),
+        ("3 M, 26 columns", "pipelines-wide", _AT_3M),
+    ]
+    cells: dict[str, list[str]] = {name: [] for name in PIPELINES}
+    for _, name, end in columns:
+        times = result(name)["batch_ms"]
+        ours = _window(times[OURS], end)
+        for contender, line in cells.items():
+            value = ours if contender == OURS else _window(times[contender], end)
+            line.append(_against(value, ours))
+    head = ["live IDs, and rows", *(title for title, _, _ in columns)]
+    return rows(head, ([PIPELINES[name], *line] for name, line in cells.items()))
+
+
+def cluster() -> str:
+    """Time per micro-batch if bodies pass through Spark's shuffle."""
+    names = ("pipelines-kafka", "pipelines-wide")
+    built_in = "dropDuplicatesWithinWatermark, HDFS-backed"
+    lines: list[list[str]] = [["`dedup_by_id`, as on a cluster"], [PIPELINES[built_in]]]
+    for name in names:
+        times = result(name)["batch_ms"]
+        ours = _window(times["dedup_by_id, as on a cluster"], _AT_3M)
+        other = _window(times[built_in], _AT_3M)
+        assert ours
+        assert other
+        lines[0].append(f"{ours:.0f}")
+        lines[1].append(f"{other:.0f} ({other / ours:.2f}x)")
+    return rows(["ms per micro-batch", "Kafka records of 700 bytes", "26 columns"], lines)
+
+
+def _runs(name: str) -> str:
+    found = result(name)
+    middle = {way: median(times) for way, times in found["seconds"].items() if times}
+    base = middle["dedup run"]
+    head = [f"{found['rows'] / 1e6:.0f} M rows, {found['shape']}", "s", "/ `dedup run`"]
+    ordered = sorted(middle.items(), key=lambda item: item[1])
+    return rows(head, ([way, f"{s:.1f}", f"{s / base:.2f}x"] for way, s in ordered))
+
+
+def starts() -> str:
+    """A session and its first micro-batch, and the first micro-batch alone."""
+    found = result("starts")
+    lines = (
+        [
+            name,
+            f"{median(found['started_ms'][name]) / 1e3:.1f}",
+            f"{median([times[0] for times in rounds]) / 1e3:.1f}",
+        ]
+        for name, rounds in found["batch_ms"].items()
+    )
+    return rows(["s, medians", "session and first micro-batch", "first micro-batch"], lines)
+
+
+def scale() -> str:
+    """Means of our time against the same passes without de-duplication."""
+    batches = result("scale")["batches"]
+    ours, floor = batches["dedup_by_id"], batches["pack, pass-through state, unpack"]
+    live = [batch["metrics"]["live_ids"] / 1e6 for batch in ours]
+    edges = (2.9, 12, 35, 58, 81, 104)
+    titles, ratios, longest = [], [], []
+    for low, high in pairwise(edges):
+        chosen = [i for i, ids in enumerate(live) if low < ids <= high and i < len(floor)]
+        own = [ours[i]["batch_ms"] for i in chosen]
+        bare = [floor[i]["batch_ms"] for i in chosen]
+        titles.append(f"{low:.0f} to {live[chosen[-1]]:.0f} M")
+        ratios.append(f"{sum(own) / sum(bare):.2f}")
+        longest.append(max(own))
+    lines = [
+        ["`dedup_by_id` / the same passes without de-duplication", *ratios],
+        ["longest micro-batch, ms", *longest],
+    ]
+    return rows(["live IDs", *titles], lines)
+
+
+def cores() -> str:
+    """One and two cores, one to four executors."""
+    lines = []
+    for place, rounds in result("cores")["places"].items():
+        middle = {
+            name: median([ms for each in rounds for ms in each[name]["batch_ms"][2:]])
+            for name in rounds[0]
+        }
+        ratios = [f"{ms / middle[OURS]:.2f}x" for name, ms in middle.items() if name != OURS]
+        lines.append([place, f"{middle[OURS]:.0f}", *ratios])
+    others = [name for name in rounds[0] if name != OURS]
+    return rows(["ms per micro-batch", "`dedup_by_id`", *others], lines)
+
+
+def _throughput(title: str, times: dict[str, list[int]], base: str, warm_up: int) -> str:
+    middle = {name: median(each[warm_up:]) for name, each in times.items()}
+    lines = ([name, f"{ms:.0f}", f"{middle[base] / ms:.2f}x"] for name, ms in middle.items())
+    return rows([title, "ms", "throughput"], lines)
+
+
+def kafka() -> str:
+    """Into Kafka, and from Kafka to Kafka."""
+    found, ends = result("kafka"), result("kafka-end-to-end")
+    own = "Spark's own sink"
+    sizes = (("narrow_ms", "200,000 records of 100 B"), ("wide_ms", "100,000 records of 1 kB"),
+             ("small_ms", "1,000 records of 100 B"))  # fmt: skip
+    tables = [_throughput(title, found[key], own, found["warm_up"]) for key, title in sizes]
+    base = "dropDuplicatesWithinWatermark -> Spark's own sink"
+    title = "Kafka to Kafka, 200,000 records of 100 B"
+    return "\n\n".join([*tables, _throughput(title, ends["batch_ms"], base, ends["warm_up"])])
+
+
+def postgres() -> str:
+    """Into PostgreSQL, appended and by key."""
+    found = result("postgres")
+    return "\n\n".join(
+        _throughput(f"1 M rows of 5 columns, {mode}", found[f"{mode}_ms"], "bare COPY", 2)
+        for mode in ("append", "upsert")
+    )
+
+
+def files() -> str:
+    """Into folders, against Spark's own sink."""
+    found = result("files")
+    middle = {name: median(each[found["warm_up"] :]) for name, each in found["batch_ms"].items()}
+    lines = []
+    for kind in ("parquet", "json", "csv"):
+        spark, ours = middle[f"{kind}, Spark"], middle[f"{kind}, dedup_files"]
+        lines.append([kind, f"{spark:.0f}", f"{ours:.0f} ({spark / ours:.2f}x the throughput)"])
+    return rows(["ms per micro-batch", "Spark's own sink", "`dedup_files`"], lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "pipelines": pipelines,
+    "cluster": cluster,
+    "runs": lambda: _runs("runs"),
+    "runs-wide": lambda: _runs("runs-wide"),
+    "runs-wide-prepared": lambda: _runs("runs-wide-prepared"),
+    "runs-3m": lambda: _runs("runs-3m"),
+    "starts": starts,
+    "scale": scale,
+    "cores": cores,
+    "kafka": kafka,
+    "postgres": postgres,
+    "files": files,
+}
+_TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n)((?:\n?\|[^\n]*\n)*)")
+
+
+def filled(page: str) -> str:
+    """Return a page with the tables that the results give."""
+    return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n", page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(filled(path.read_text()))
