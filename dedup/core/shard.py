@@ -1,7 +1,8 @@
-"""One shard, one micro-batch: verdicts, and the state that goes on.
+"""One shard, one micro-batch: the verdicts of its records, and its next state.
 
-A pure function of base state, records and what the named segments hold. Spark calls it again
-after a retry, a restart or a second action, from the same base state, and gets the same answer.
+A pure function of the base state, the records and the content of the named segments. After a
+retry, a restart or a second action Spark calls it again from the same base state, and gets the same
+result.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.distinct_ids import distinct_ids
+from dedup.core.keys import Keys
 from dedup.core.lookup import Matches, lookup
 from dedup.core.payload import Digested, compare, digests_of, numbered
 from dedup.core.policy import Policy
@@ -34,7 +36,7 @@ _FOREVER_MS = -NEVER_MS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """Verdict of each record (uint8, shape (n,)), the state that goes on, and counts."""
+    """Verdict of each of n records, the next state, and counts."""
 
     verdicts: U8
     state: ShardState
@@ -43,8 +45,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judging:
-    """What every step of a micro-batch needs."""
-
     policy: Policy
     store: SegmentStore
     epoch: Epoch
@@ -52,13 +52,12 @@ class _Judging:
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def upkeep(self, state: ShardState) -> Upkeep:
-        """Return the upkeep of a state."""
         return Upkeep(state, self.policy, self.store, self.epoch, self.counts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EffectiveTimes:
-    """Effective timestamps of the records, and which are behind the late watermark."""
+    """Effective timestamps of the records, and whether each is behind the late watermark."""
 
     effective_ms: I64
     late: BOOL
@@ -76,21 +75,17 @@ def process(
 
     Parameters
     ----------
-    state : ShardState
+    state
         Base state of the micro-batch.
-    records : Records
-    policy : Policy
-    store : SegmentStore
-    epoch : Epoch
-    on_stage_end : callable
-        Called with the name of a stage when it ends.
+    on_stage_end
+        Called with the name of each stage when it ends.
 
     Raises
     ------
     ClockError
         If the processing time cannot be right (invariant 11).
     ConfigError
-        If late records would pass whose IDs were forgotten under another option.
+        If copies of IDs that were forgotten under another option would be emitted as late records.
     SegmentDamaged
         If a segment that must be read is damaged or missing at the root.
     """
@@ -112,8 +107,8 @@ def process(
         verdicts[judgeable] = _unchecked(times.late[judgeable])
         judging.counts["unchecked"] += len(judgeable)
     elif len(judgeable):
-        judged = _judged(state, records, judgeable, times, judging, digests)
-        verdicts[judgeable], taken, lost = judged
+        asked = _Judgeable.of(records, judgeable, times, policy, digests)
+        verdicts[judgeable], taken, lost = _judge(state, asked, records.tie_rank, judging)
         state = replace(state, tail=state.tail.append(taken))
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -128,18 +123,18 @@ def process(
 
 
 def _check_late(state: ShardState, policy: Policy) -> None:
-    """Refuse to let late records pass while their IDs may be forgotten already."""
+    """Raise ConfigError if late records would be emitted whose IDs may be forgotten already."""
     if policy.late == "emit" and state.clocks.gc_watermark_ms < state.forgotten_before_ms:
         raise ConfigError(
-            'late="emit" after late="drop" with stable timestamps: IDs of the last horizon were '
-            "forgotten because late records were dropped anyway; a late copy of one would pass "
-            'again. Stay with late="drop", or begin anew with another checkpoint.',
+            'late is "emit" now and was "drop", with stable timestamps. IDs of the last horizon '
+            "were forgotten because late records were dropped anyway, so late copies would pass "
+            'again. Keep late="drop", or start over with a new checkpoint.',
             remedy="changed-settings",
         )
 
 
 def _on_grid(state: ShardState, judging: _Judging) -> ShardState:
-    """Return the state with its tail on the policy's bucket grid: old open buckets are sealed."""
+    """Return the state with its tail on the policy's bucket grid; seal the tail on another grid."""
     bucket_ms = judging.policy.bucket_ms
     if state.bucket_ms == bucket_ms:
         return state
@@ -164,6 +159,66 @@ def _unchecked(late: BOOL) -> U8:
     return np.where(late, np.uint8(Verdict.LATE), np.uint8(Verdict.UNIQUE))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judgeable:
+    """The n records of a micro-batch that have an ID and a time.
+
+    Parameters
+    ----------
+    index
+        Their positions among all records.
+    times_ms
+        Effective timestamps.
+    late, substituted
+        Whether a timestamp is behind the late watermark; whether the record carried none, or one
+        in the future.
+    own_first_ms, own_last_ms
+        Range in which the timestamp lies that the record carried itself.
+    digests
+        Digests of payloads, if the policy compares them.
+    """
+
+    index: I64
+    keys: Keys
+    times_ms: I64
+    late: BOOL
+    substituted: BOOL
+    own_first_ms: I64
+    own_last_ms: I64
+    digests: U64 | None
+
+    @staticmethod
+    def of(
+        records: Records, index: I64, times: EffectiveTimes, policy: Policy, digests: U64 | None
+    ) -> _Judgeable:
+        """Return the records at these positions."""
+        keys, times_ms, flags = records.keys, times.effective_ms[index], records.flags[index]
+        own_ms = records.times_ms[index] if policy.event_time else times_ms
+        # A time in the future was replaced; another copy may have been taken under it before the
+        # clock was set back. A null time may have been any.
+        null = (flags & FLAG_NULL_TIME) != 0
+        substituted = null | ((flags & FLAG_FUTURE) != 0)
+        return _Judgeable(
+            index=index,
+            keys=keys.take(index) if len(index) < len(keys) else keys,
+            times_ms=times_ms,
+            late=times.late[index],
+            substituted=substituted,
+            own_first_ms=np.where(null, NEVER_MS, own_ms),
+            own_last_ms=np.where(substituted, _FOREVER_MS, own_ms),
+            digests=None if digests is None else digests[index],
+        )
+
+    def entries(self, taken: I64) -> Tail:
+        """Return what to remember of the records at these positions."""
+        return Tail(
+            self.keys if len(taken) == len(self.keys) else self.keys.take(taken),
+            self.times_ms[taken],
+            self.substituted[taken] | self.late[taken],
+            None if self.digests is None else self.digests[taken],
+        )
+
+
 def _digests(state: ShardState, records: Records, policy: Policy) -> tuple[ShardState, U64 | None]:
     """Return the state that knows the set of columns, and the digest of each record's payload."""
     if policy.payload is None or records.payload_hashes is None:
@@ -172,65 +227,50 @@ def _digests(state: ShardState, records: Records, policy: Policy) -> tuple[Shard
     return replace(state, payloads=payloads), digests_of(records.payload_hashes, number)
 
 
-def _judged(
-    state: ShardState,
-    records: Records,
-    judgeable: I64,
-    times: EffectiveTimes,
-    judging: _Judging,
-    digests: U64 | None,
+def _judge(
+    state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64], judging: _Judging
 ) -> tuple[U8, Tail, list[SegmentRef]]:
-    """Return verdicts of records with ID and time, the entries to remember, and lost segments."""
-    policy = judging.policy
-    keys = records.keys
-    if len(judgeable) < len(keys):
-        keys = keys.take(judgeable)
-    times_ms, late = times.effective_ms[judgeable], times.late[judgeable]
-    flags = records.flags[judgeable]
-    own_ms = records.times_ms[judgeable] if policy.event_time else times_ms
-    # A time in the future was not carried over; a copy may have been taken under it before the
-    # clock was set back. A null one may be any.
-    substituted = (flags & (FLAG_FUTURE | FLAG_NULL_TIME)) != 0
-    own_last_ms = np.where(substituted, _FOREVER_MS, own_ms)
-    own_first_ms = np.where((flags & FLAG_NULL_TIME) != 0, NEVER_MS, own_ms)
-    hash_key = judging.epoch.hash_key
-    distinct, first = distinct_ids(keys, times_ms, own_first_ms, own_last_ms, hash_key=hash_key)
+    """Return the records' verdicts, the entries to remember, and lost segments."""
+    policy, hash_key = judging.policy, judging.epoch.hash_key
+    distinct, first = distinct_ids(
+        asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key
+    )
     judging.on_stage_end("hash")
     matches = lookup(
         state, distinct, policy, judging.store, hash_key=hash_key, on_stage_end=judging.on_stage_end
     )
+    droppable = asked.late if policy.late == "drop" else np.zeros(len(asked.late), np.bool_)
     verdicts = judge(
         first,
-        times_ms,
+        asked.times_ms,
         matches,
-        late if policy.late == "drop" else np.zeros(len(late), np.bool_),
+        droppable,
         policy.horizon_ms,
-        lambda index: records.tie_rank(judgeable[index]),
+        lambda index: tie_rank(asked.index[index]),
     )
     taken = np.flatnonzero(verdicts == Verdict.UNIQUE)
-    verdicts[taken[late[taken]]] = Verdict.LATE
-    judging.counts["filter_negative"] += matches.negative
-    judging.counts["filter_true_positive"] += matches.true_positive
-    judging.counts["filter_false_positive"] += matches.false_positive
-    judging.counts["filter_unconfirmed"] += matches.unconfirmed
-    judging.counts["expected_lost_millionths"] += round(1e6 * matches.expected_lost)
-    if digests is not None:
-        digests = digests[judgeable]
-        _find_conflicts(verdicts, Digested(first, times_ms, digests), taken, matches, judging)
-    entries = Tail(
-        keys if len(taken) == len(keys) else keys.take(taken),
-        times_ms[taken],
-        substituted[taken] | late[taken],
-        None if digests is None else digests[taken],
-    )
+    verdicts[taken[asked.late[taken]]] = Verdict.LATE
+    _count_matches(matches, judging.counts)
+    if asked.digests is not None:
+        records = Digested(first, asked.times_ms, asked.digests)
+        _mark_conflicts(verdicts, records, taken, matches, judging)
+    entries = asked.entries(taken)
     judging.on_stage_end("judge")
     return verdicts, entries, matches.lost
 
 
-def _find_conflicts(
+def _count_matches(matches: Matches, counts: defaultdict[str, int]) -> None:
+    counts["filter_negative"] += matches.negative
+    counts["filter_true_positive"] += matches.true_positive
+    counts["filter_false_positive"] += matches.false_positive
+    counts["filter_unconfirmed"] += matches.unconfirmed
+    counts["expected_lost_millionths"] += round(1e6 * matches.expected_lost)
+
+
+def _mark_conflicts(
     verdicts: U8, records: Digested, taken: I64, matches: Matches, judging: _Judging
 ) -> None:
-    """Mark the duplicates whose payload is not that of the record which went on, in place."""
+    """Mark the duplicates whose payload differs from that of the emitted record, in place."""
     duplicates = np.flatnonzero(verdicts == Verdict.DUPLICATE)
     first_records = np.flatnonzero(records.groups == np.arange(len(records.groups)))
     assert matches.digests is not None, "the policy asks for them"
@@ -261,14 +301,14 @@ def _record_counts(
 
 
 def _returned_from_idle(records: Records, late: BOOL, base: Clocks, policy: Policy) -> int:
-    """Return how many late records came from source partitions that nobody waited for."""
+    """Return how many late records came from source partitions that did not hold the watermark."""
     if records.sources is None or records.source_hashes is None:
         return 0
-    away = base.idle_sources(policy)
+    idle = base.idle_sources(policy)
     if policy.idle_timeout_ms is not None:
-        # Idle ones are forgotten once the GC watermark has passed them.
-        away |= records.source_hashes.keys() - base.sources.keys()
-    returned = [number for name, number in records.source_hashes.items() if name in away]
+        # Idle partitions are forgotten once the GC watermark has passed them.
+        idle |= records.source_hashes.keys() - base.sources.keys()
+    returned = [number for name, number in records.source_hashes.items() if name in idle]
     if not returned:
         return 0
     return int(np.count_nonzero(np.isin(records.sources, np.array(returned, np.uint64)) & late))

@@ -1,37 +1,37 @@
 """The inner loops: hashing, filters, joins and sorts over columns of keys.
 
-Every function exists twice, in C (``dedup.kernel._native``) and in numpy, with the same results bit
-for bit. ``PATH`` shows which runs: ``"native-avx2"``, ``"native-scalar"`` or ``"numpy"``. The
-environment variable ``DEDUP_KERNEL`` forces one: ``native``, ``scalar`` or ``numpy``.
+`dedup.kernel._kernel.Kernel` documents each function. Each exists twice, in C and in numpy, with
+the same results bit for bit. ``PATH`` names the one in use: ``"native-avx2"``,
+``"native-scalar"`` or ``"numpy"``. The environment variable ``DEDUP_KERNEL`` forces one:
+``native``, ``scalar`` or ``numpy``.
 
-Arrays are one-dimensional, C-contiguous numpy arrays of exactly the dtype given; alignment does
+Arrays are one-dimensional, C-contiguous numpy arrays of exactly the annotated dtype; alignment does
 not matter. ``data`` and ``offsets`` are a column of n keys: key ``i`` is
-``data[offsets[i]:offsets[i + 1]]``. Arguments of another type raise TypeError, of wrong size or
-content ValueError; arguments are not written to unless the text says so, and must not be written
-to by others during a call. The C functions release the GIL.
+``data[offsets[i]:offsets[i + 1]]``. An argument of another type raises TypeError, one of wrong size
+or content ValueError. A function writes to an argument only if its text says so, and nobody may
+write to one during a call. The C functions release the GIL.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from importlib import import_module
 
 from dedup.errors import ConfigError, DedupWarning
 from dedup.kernel import _numpy
-from dedup.kernel._types import Kernel
+from dedup.kernel._kernel import Compiled, Kernel
 
 
 def implementation(name: str) -> Kernel:
-    """Return one path of the kernel: ``"native"``, ``"scalar"`` or ``"numpy"``.
-
-    ``"native"`` uses AVX2 where the processor has it.
+    """Return one path of the kernel: ``"native"`` (AVX2 if possible), ``"scalar"`` or ``"numpy"``.
 
     Raises
     ------
     ConfigError
-        When there is no path of that name.
+        If there is no path of that name.
     ImportError
-        When the C extension is not installed.
+        If the C extension is not installed.
     """
     if name == "numpy":
         return _numpy
@@ -40,8 +40,7 @@ def implementation(name: str) -> Kernel:
             f"there is no kernel path {name!r}: "
             "set DEDUP_KERNEL to native, scalar or numpy, or leave it unset"
         )
-    from dedup.kernel._compiled import Compiled
-
+    import_module("dedup.kernel._native")
     return Compiled(simd=name == "native")
 
 
@@ -52,10 +51,9 @@ def _choose() -> Kernel:
     try:
         return implementation("native")
     except ImportError as error:
-        # Once per process: this runs when the module is first imported.
         warnings.warn(
-            f"the C extension is not installed ({error}), so the slower numpy path is used; "
-            "answers are the same. Install a C compiler and reinstall rolling-dedup",
+            f"The C extension is not installed ({error}), so dedup uses the slower numpy path. "
+            "Results are the same. Install a C compiler and reinstall rolling-dedup.",
             DedupWarning,
             stacklevel=2,
         )
@@ -64,10 +62,9 @@ def _choose() -> Kernel:
 
 _path = _choose()
 
-#: Which path runs in this process.
+#: The path in use in this process.
 PATH: str = _path.name
 
-# `dedup.kernel._types.Kernel` says what each of them does.
 hash64 = _path.hash64
 filter_add = _path.filter_add
 filter_probe = _path.filter_probe

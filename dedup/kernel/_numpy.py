@@ -1,43 +1,28 @@
-"""The kernel in numpy alone: the reference for the C extension, and its stand-in.
+"""The kernel in numpy alone: the reference for the C extension, and its substitute.
 
-Whole-array operations throughout. Python loops run over word positions inside keys, over the
+All operations are on whole arrays. Python loops run only over word positions inside keys, over the
 rounds of a doubling, and over the rare keys that share a 64-bit hash without being equal.
 """
 
 from __future__ import annotations
 
-from dedup.kernel._numpy_blocks import blocks_decode, blocks_digests, blocks_encode, blocks_find
-from dedup.kernel._numpy_hash import filter_add, filter_probe, hash64
-from dedup.kernel._numpy_keys import (
-    decode_uuid,
-    encode_uuid,
-    first_occurrence,
-    match,
-    sort_keys,
-    take_keys,
-)
-from dedup.kernel._numpy_pages import filter_pages, filter_probe_pages, page_sums
-from dedup.kernel._numpy_scan import scan_verdicts
-
-__all__ = [
-    "blocks_decode",
-    "blocks_digests",
-    "blocks_encode",
-    "blocks_find",
-    "decode_uuid",
-    "encode_uuid",
-    "filter_add",
-    "filter_pages",
-    "filter_probe",
-    "filter_probe_pages",
-    "first_occurrence",
-    "hash64",
-    "match",
-    "name",
-    "page_sums",
-    "scan_verdicts",
-    "sort_keys",
-    "take_keys",
-]
+from dedup.kernel._numpy_blocks import blocks_decode as blocks_decode
+from dedup.kernel._numpy_blocks import blocks_digests as blocks_digests
+from dedup.kernel._numpy_blocks import blocks_encode as blocks_encode
+from dedup.kernel._numpy_blocks import blocks_find as blocks_find
+from dedup.kernel._numpy_hash import filter_add as filter_add
+from dedup.kernel._numpy_hash import filter_probe as filter_probe
+from dedup.kernel._numpy_hash import hash64 as hash64
+from dedup.kernel._numpy_keys import decode_uuid as decode_uuid
+from dedup.kernel._numpy_keys import encode_uuid as encode_uuid
+from dedup.kernel._numpy_keys import first_occurrence as first_occurrence
+from dedup.kernel._numpy_keys import match as match
+from dedup.kernel._numpy_keys import sort_keys as sort_keys
+from dedup.kernel._numpy_keys import take_keys as take_keys
+from dedup.kernel._numpy_pages import filter_pages as filter_pages
+from dedup.kernel._numpy_pages import filter_probe_pages as filter_probe_pages
+from dedup.kernel._numpy_pages import page_sums as page_sums
+from dedup.kernel._numpy_scan import scan_verdicts as scan_verdicts
 
 name = "numpy"
+simd = False

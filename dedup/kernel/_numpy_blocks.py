@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dedup.kernel import _checks
 from dedup.kernel._numpy_keys import Bools, Column, chunks, equal, spread
-from dedup.kernel._types import I64, U8, U64
+from dedup.kernel.arrays import I64, U8, U64
 
 _INT64_MAX = np.iinfo(np.int64).max
 _UINT32_MAX = np.iinfo(np.uint32).max

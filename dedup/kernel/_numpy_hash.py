@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dedup.kernel import _checks
-from dedup.kernel._types import I64, U8, U32, U64
+from dedup.kernel.arrays import I64, U8, U32, U64
 
 #: Bytes that SipHash takes in at a time.
 WORD_BYTES = 8

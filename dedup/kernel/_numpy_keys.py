@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dedup.kernel import _checks
 from dedup.kernel._numpy_hash import FEW, WORD_BYTES, words_of
-from dedup.kernel._types import I64, U8, U64
+from dedup.kernel.arrays import I64, U8, U64
 
 Bools = npt.NDArray[np.bool_]
 

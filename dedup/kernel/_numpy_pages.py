@@ -6,7 +6,7 @@ import numpy as np
 
 from dedup.kernel import _checks
 from dedup.kernel._numpy_hash import block_index, lane_masks
-from dedup.kernel._types import I64, U8, U32, U64
+from dedup.kernel.arrays import I64, U8, U32, U64
 
 _WORD_BYTES = 8
 

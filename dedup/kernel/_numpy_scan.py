@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dedup.kernel import _checks
-from dedup.kernel._types import BOOL, I64, U8
+from dedup.kernel.arrays import BOOL, I64, U8
 
 _INT64_MAX = np.iinfo(np.int64).max
 

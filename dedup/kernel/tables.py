@@ -1,32 +1,23 @@
-"""Segment blocks straight from RocksDB's tables. In C only: numpy would be slower than RocksDB."""
+"""Read segment blocks directly in RocksDB's tables. Only in C: numpy is slower than RocksDB."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dedup import kernel
-from dedup.kernel._types import I64, U8, U32, U64
+from dedup.kernel import _kernel
+from dedup.kernel.arrays import I64, U8, U32, U64
 
-#: An entry of a table takes at least so many bytes.
+#: Smallest size of a table entry.
 _MIN_ENTRY_BYTES = 11
 
-
-def _available() -> bool:
-    if kernel.PATH == "numpy":
-        return False
-    from dedup.kernel import _native
-
-    # An extension that was built before them serves for all else.
-    return hasattr(_native, "table_checksum")
-
-
-#: Whether the functions of this module can be called in this process.
-AVAILABLE = _available()
-
-if AVAILABLE:
-    from dedup.kernel import _native
+_native: Any = _kernel._native
+#: Whether the functions of this module can be called. An extension that was built before them still
+#: serves everything else.
+AVAILABLE = kernel.PATH != "numpy" and hasattr(_native, "table_checksum")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +26,12 @@ class Directory:
 
     Parameters
     ----------
-    context : int
-        What goes into the checksums of this file and of few others, in [1, 2**32).
-    lasts : uint32 array, shape (t,)
+    context
+        Part of every checksum in this file, in [1, 2**32). Few files share one.
+    lasts : shape (t,)
         The last block number that each table block may hold.
-    starts : int64 array, shape (t + 1,)
-        Where each starts in the file; the last one's end.
+    starts : shape (t + 1,)
+        Where each table block starts in the file, and where the last one ends.
     """
 
     context: int
@@ -49,8 +40,9 @@ class Directory:
 
 
 def table_checksum(data: U8, context: int, offset: int) -> int:
-    """Return the checksum of bytes at an offset of a file: it vouches for content and place."""
-    return _native.table_checksum(data, context, offset)
+    """Return the checksum of bytes at an offset of a file; it covers their content and place."""
+    checksum: int = _native.table_checksum(data, context, offset)
+    return checksum
 
 
 def table_find(
@@ -61,33 +53,32 @@ def table_find(
     q_offsets: I64,
     digests: U64 | None = None,
 ) -> tuple[I64, int]:
-    """Look keys up in the segment blocks of an open file.
+    """Look q keys up in the segment blocks of an open file.
 
-    What has to come from a disk is asked for at once, and read last.
+    Requests everything that must come from a disk at once, and reads that last.
 
     Parameters
     ----------
     fd, directory
         The file's descriptor, and where its table blocks are.
     numbers
-        int64, shape (q,), never falling: the block that could hold each key.
+        Shape (q,), never falling: the block that could hold each key.
     q_data, q_offsets
-        uint8 and int64 (q + 1): the keys to look for.
+        The keys to look for.
     digests
-        uint64, shape (q,), to be filled as by `dedup.kernel.blocks_find`.
+        Shape (q,): filled as by `dedup.kernel.blocks_find`.
 
     Returns
     -------
-    times_ms : ndarray of int64, shape (q,)
-        Milliseconds from the bucket's start to the key's time; -1 where its block does not hold it.
-    blocks_read : int
-        Segment blocks looked into.
+    times_ms : shape (q,)
+        Milliseconds from the bucket's start to the key's time; -1 if its block does not hold it.
+    blocks_read
+        Segment blocks searched.
 
     Raises
     ------
     ValueError
-        When the file cannot be read or holds anything else than was expected, be it a checksum
-        that does not match or a block that is not there.
+        If the file cannot be read, a checksum does not match, or a block is missing.
     """
     out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
     where = directory.context, directory.lasts, directory.starts
@@ -95,24 +86,17 @@ def table_find(
 
 
 def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:
-    """Return the segment blocks in table blocks, one behind another, and where each starts.
-
-    Parameters
-    ----------
-    directory, first, end
-        Which table blocks of the file these are.
-    data
-        uint8: their bytes.
+    """Return the segment blocks in table blocks ``first`` to ``end`` - 1, whose bytes are ``data``.
 
     Returns
     -------
     data, starts
-        uint8 and int64 (b + 1): as `dedup.kernel.blocks_decode` takes them.
+        As `dedup.kernel.blocks_decode` takes them.
 
     Raises
     ------
     ValueError
-        When a table block is not as it was written, or holds anything else.
+        If a table block is damaged, or holds anything but segment blocks.
     """
     lasts, starts = directory.lasts[:end], directory.starts[: end + 1]
     out = np.empty(len(data), np.uint8)

@@ -417,8 +417,8 @@ MUTANTS = (
     _mutant(
         "orphans are swept although history branched",
         "catalog/gc/housekeeping.py",
-        "if complete and not branches and stray.complete:",
-        "if complete and stray.complete:",
+        "if not branches and stray.complete:",
+        "if stray.complete:",
         SWEEP,
     ),
     _mutant(

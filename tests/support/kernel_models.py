@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from dedup import kernel
-from dedup.kernel._types import Kernel
+from dedup.kernel._kernel import Kernel
 
 KEY = bytes(range(16))
 MASK = 2**64 - 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup.kernel._types import Kernel
+from dedup.kernel._kernel import Kernel
 from tests.support.catalog import Bench
 from tests.support.kernel_models import PATHS, load
 

@@ -13,7 +13,7 @@ import pytest
 
 from dedup import kernel
 from dedup.errors import ConfigError
-from dedup.kernel._types import Kernel
+from dedup.kernel._kernel import Kernel
 from tests.support.kernel_models import KEY, load
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.kernel._types import Kernel
+from dedup.kernel._kernel import Kernel
 from tests.support.kernel_models import (
     KEY,
     MASK,

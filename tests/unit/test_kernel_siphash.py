@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dedup.kernel._types import Kernel
+from dedup.kernel._kernel import Kernel
 from tests.support.kernel_models import (
     KEY,
     array,

@@ -1,22 +1,24 @@
-"""Housekeeping of a shard at the root: whether its history has branched, and what may go.
+"""Housekeeping of a shard at the catalog root: detect branches of its history, delete orphans.
 
-Done before a micro-batch is judged, from its base state: whatever the attempt writes later is not
-there yet, and whatever it deletes no state needs.
+It runs before a micro-batch is judged, on the base state. So it cannot see what this attempt will
+write, and it deletes nothing that a state needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs, mark_through, write_lineage
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
+from dedup.catalog.listing import CatalogFile
 from dedup.catalog.root import Root
-from dedup.core.lineage import Run
+from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 from dedup.errors import faults
 
-#: A shard does so when a run begins, after so many micro-batches, and four times within
+#: A shard looks at the root when a run begins, after this many micro-batches, and four times within
 #: `keep_expired`, but at most once a minute.
 LOOK_STRIDE = 100
 _LOOKS_PER_KEEP = 4
@@ -27,7 +29,7 @@ _TURNS = 16
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """Who keeps house: one attempt of one shard's micro-batch."""
+    """One attempt of one shard's micro-batch."""
 
     query_id: str
     run_id: str
@@ -39,46 +41,67 @@ class ShardTask:
 def housekeep(
     root: Root, task: ShardTask, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
-    """Return the base state with what was seen, and how many orphaned files were deleted."""
-    begins = base.clocks.run_id != task.run_id
+    """Return the base state with what was found at the root, and the number of deleted orphans.
+
+    Shard 0 alone records the run, for all shards.
+    """
+    begins, leads = base.clocks.run_id != task.run_id, task.shard == 0
     run = Run(task.run_id, task.epoch if begins else base.run_began)
-    if not begins and task.shard == 0 and base.epoch == run.began_epoch:
-        mark_through(root, task.query_id, run, base.epoch)
     state = replace(base, run_began=run.began_epoch)
-    if not begins and not _due(task, base, policy):
+    looks = begins or _look_is_due(task, base, policy)
+    if leads and not begins and (looks or base.epoch == run.began_epoch):
+        mark_through(root, task.query_id, run, base.epoch)
+    if not looks:
         return state, 0
     lineage = lineage_from(root, task.query_id, base, run)
-    if task.shard == 0:
-        if begins:
-            write_lineage(root, task.query_id, lineage)
-            if len(lineage.runs) > 1:
-                mark_through(root, task.query_id, lineage.runs[-2], base.epoch)
-            faults.point("lineage.put.after")
-        else:
-            mark_through(root, task.query_id, run, base.epoch)
+    if leads and begins:
+        _record_start(root, task.query_id, lineage, base.epoch)
     stray = find_stray(root, task.query_id, task.shard, base.manifest)
-    for ahead, epoch in written_past_successor(stray.orphans, lineage):
-        mark_through(root, task.query_id, ahead, epoch - 1)
-    runs = list_runs(root, task.query_id)
-    # A list without one's own run was cut short, and may lack a branch as well.
-    complete = lineage.listed_in(runs)
-    if begins and task.shard == 0 and complete:
+    runs = _all_runs(root, task.query_id, lineage, stray.orphans)
+    if runs is None:
+        return replace(state, stray_files=(len(stray.orphans), stray.foreign)), 0
+    if leads and begins:
         drop_runs(root, task.query_id, lineage.superseded(runs), lineage)
-    branches = len(lineage.branches(runs)) if complete else base.branches
+    branches = len(lineage.branches(runs))
     swept = []
-    if complete and not branches and stray.complete:
+    if not branches and stray.complete:
         swept = sweepable(stray.orphans, lineage, policy, epoch=task.epoch, now_ms=task.now_ms)
-    if swept:
-        faults.point("sweep.before")
-        root.delete(swept)
-        faults.point("sweep.after")
+        _sweep(root, swept)
     left = len(stray.orphans) - len(swept)
     return replace(state, branches=branches, stray_files=(left, stray.foreign)), len(swept)
 
 
-def _due(task: ShardTask, base: ShardState, policy: Policy) -> bool:
+def _look_is_due(task: ShardTask, base: ShardState, policy: Policy) -> bool:
     every_ms = max(policy.keep_expired_ms // _LOOKS_PER_KEEP, _LEAST_LOOK_MS)
     turn_ms = task.shard % _TURNS * every_ms // _TURNS
     return (task.epoch + task.shard) % LOOK_STRIDE == 0 or (
         (base.clocks.now_ms + turn_ms) // every_ms != (task.now_ms + turn_ms) // every_ms
     )
+
+
+def _record_start(root: Root, query_id: str, lineage: Lineage, base_epoch: int) -> None:
+    """Write the lineage of a run that begins, and how far the run before it committed."""
+    write_lineage(root, query_id, lineage)
+    if len(lineage.runs) > 1:
+        mark_through(root, query_id, lineage.runs[-2], base_epoch)
+    faults.point("lineage.put.after")
+
+
+def _all_runs(
+    root: Root, query_id: str, lineage: Lineage, orphans: Sequence[CatalogFile]
+) -> list[Run] | None:
+    """Return every run of the query, or None if the listing was cut short and may lack a branch.
+
+    Orphans may reveal that an earlier run committed more than it recorded.
+    """
+    for ahead, epoch in written_past_successor(orphans, lineage):
+        mark_through(root, query_id, ahead, epoch - 1)
+    runs = list_runs(root, query_id)
+    return runs if lineage.listed_in(runs) else None
+
+
+def _sweep(root: Root, orphans: list[str]) -> None:
+    if orphans:
+        faults.point("sweep.before")
+        root.delete(orphans)
+        faults.point("sweep.after")

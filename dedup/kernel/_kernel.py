@@ -1,0 +1,378 @@
+"""What every path of the kernel can do, and the path in C.
+
+`Kernel` is the only place where signatures are documented. The bodies of its methods are the path
+in C: they allocate what ``dedup.kernel._native`` fills, and C checks the arguments. The module
+``_numpy`` has functions of the same names and signatures; mypy compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from dedup.kernel.arrays import I64, U8, U32, U64
+
+try:
+    _native: Any = import_module("dedup.kernel._native")
+except ImportError:
+    _native = None  # installed without a C compiler: the numpy path serves
+
+
+class Kernel(Protocol):
+    """One path of the kernel.
+
+    Parameters
+    ----------
+    name
+        Value of ``dedup.kernel.PATH`` when this path is in use.
+    simd
+        Whether AVX2 is used.
+    """
+
+    name: str
+    simd: bool
+
+    def hash64(self, data: U8, offsets: I64, key: bytes) -> U64:
+        """Return the SipHash-1-3 of n keys under a hash key of 16 bytes, shape (n,).
+
+        Notes
+        -----
+        J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF", 2012, with one
+        compression round and three finalisation rounds, as CPython and Rust use it.
+        """
+        out = np.empty(max(len(offsets) - 1, 0), np.uint64)
+        _native.hash64(data, offsets, key, out, self.simd)
+        return out
+
+    def filter_add(self, bits: U32, hashes: U64) -> None:
+        """Add n hashes to a split-block Bloom filter, in place.
+
+        Parameters
+        ----------
+        bits
+            Writable, shape (8 * z,): z >= 1 blocks in the layout of Apache Parquet. Hash h sets bit
+            ``(low32(h) * SALT[i]) >> 27`` of lane i in block ``(high32(h) * z) >> 32``.
+        hashes
+            Shape (n,).
+
+        Notes
+        -----
+        ``BloomFilter.md`` of apache/parquet-format.
+        """
+        _native.filter_add(bits, hashes, self.simd)
+
+    def filter_probe(self, filters: Sequence[U32], hashes: U64) -> U64:
+        """Return which filters may hold each of n hashes, as one bit per filter, shape (n,).
+
+        Bit i is clear only if filter i certainly does not hold the hash.
+
+        Parameters
+        ----------
+        filters
+            A list of at most 64 filters, laid out as in `filter_add`; their sizes may differ.
+        hashes
+            Shape (n,).
+        """
+        out = np.empty(len(hashes), np.uint64)
+        _native.filter_probe(filters, hashes, out, self.simd)
+        return out
+
+    def filter_pages(self, hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
+        """Return the pages of a filter that n hashes fall into, and the hashes of each page.
+
+        Parameters
+        ----------
+        hashes
+            Shape (n,), never falling.
+        blocks
+            1 to 2**32 - 1: blocks of the filter, laid out as in `filter_add`.
+        page_blocks
+            1 to 2**32 - 1: blocks of a page; block b is in page ``b // page_blocks``.
+
+        Returns
+        -------
+        pages : shape (k,), rising
+            The pages that hold the block of at least one hash.
+        starts : shape (k + 1,)
+            ``hashes[starts[j]:starts[j + 1]]`` fall into page ``pages[j]``.
+        """
+        # As many as there can be; memory that stays untouched costs nothing.
+        pages, starts = np.empty(len(hashes), np.int64), np.empty(len(hashes) + 1, np.int64)
+        used = _native.filter_pages(hashes, blocks, page_blocks, pages, starts)
+        pages.resize(used, refcheck=False)
+        starts.resize(used + 1, refcheck=False)
+        return pages, starts
+
+    def filter_probe_pages(
+        self, bits: U32, pages: I64, starts: I64, hashes: U64, blocks: int, page_blocks: int
+    ) -> U8:
+        """Return which of n hashes a filter may hold, reading only the pages they fall into.
+
+        Parameters
+        ----------
+        bits
+            The words of exactly those pages, one page after another, ``8 * page_blocks`` words
+            each. Only the last page of the filter may be shorter.
+        pages
+            Shape (k,), rising: the numbers of these pages.
+        starts
+            Shape (k + 1,), neither falling nor negative: hash i is in page j if
+            ``starts[j] <= starts[0] + i < starts[j + 1]``. So a slice of the result of
+            `filter_pages` is valid.
+        hashes
+            Shape (n,), where n is ``starts[k] - starts[0]``.
+        blocks, page_blocks
+            1 to 2**32 - 1: blocks of the whole filter and of a page.
+
+        Returns
+        -------
+        shape (n,)
+            0 only if the filter certainly does not hold the hash, else 1.
+
+        Raises
+        ------
+        ValueError
+            If a hash is not in its page; the text names the first.
+        """
+        out = np.empty(len(hashes), np.uint8)
+        _native.filter_probe_pages(bits, pages, starts, hashes, blocks, page_blocks, out, self.simd)
+        return out
+
+    def page_sums(self, data: U8, page_bytes: int) -> U64:
+        """Return a checksum of every page of ``data``, shape (ceil(n / page_bytes),).
+
+        It is ``M[0] + sum(M[i + 1] * (w[i] ^ w[i] >> 32))`` modulo 2**64 over the little-endian
+        64-bit words ``w`` of the page. It detects any change within one word, and all but 2**-64
+        of arbitrary changes. It protects against damage, not against forgery.
+
+        Parameters
+        ----------
+        data
+            Shape (n,): pages one after another. The last may be short, and counts as if zeros
+            filled it up.
+        page_bytes
+            A multiple of 8, from 8 to 65,536.
+
+        Notes
+        -----
+        D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014. ``M`` is from
+        SplitMix64 with a fixed seed, and odd from ``M[1]`` on.
+        """
+        return np.frombuffer(_native.page_sums(data, page_bytes), np.uint64)
+
+    def first_occurrence(self, data: U8, offsets: I64, hashes: U64) -> I64:
+        """Return for each of n keys the position of the first key with the same bytes, shape (n,).
+
+        Equal keys must have equal hashes. Different keys may share a hash, at a cost that grows
+        with their number.
+        """
+        out = np.empty(max(len(offsets) - 1, 0), np.int64)
+        _native.first_occurrence(data, offsets, hashes, out)
+        return out
+
+    def match(
+        self, b_data: U8, b_offsets: I64, b_hashes: U64, p_data: U8, p_offsets: I64, p_hashes: U64
+    ) -> tuple[I64, I64]:
+        """Return all m pairs of a probe key (``p_``) and a build key (``b_``) with the same bytes.
+
+        Hashes are as in `first_occurrence`. A key may occur several times on either side.
+
+        Returns
+        -------
+        probe_idx, build_idx : shape (m,)
+            Ordered by probe position, then build position.
+        """
+        probe, build = _native.match(b_data, b_offsets, b_hashes, p_data, p_offsets, p_hashes)
+        return np.frombuffer(probe, np.int64), np.frombuffer(build, np.int64)
+
+    def sort_keys(self, data: U8, offsets: I64, hashes: U64) -> I64:
+        """Return the positions of n keys ordered by hash, then key bytes, then position.
+
+        Bytes compare unsigned; a prefix comes before the longer key. Shape (n,).
+        """
+        out = np.empty(max(len(offsets) - 1, 0), np.int64)
+        _native.sort_keys(data, offsets, hashes, out)
+        return out
+
+    def take_keys(self, data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
+        """Return data and offsets of the keys at the positions ``index``, in that order.
+
+        Positions are 0 to n - 1, in any order; they may repeat.
+        """
+        out_offsets = np.empty(len(index) + 1, np.int64)
+        out = _native.take_keys(data, offsets, index, out_offsets)
+        return np.frombuffer(out, np.uint8), out_offsets
+
+    def blocks_find(
+        self,
+        data: U8,
+        block_offsets: I64,
+        query_block: I64,
+        q_data: U8,
+        q_offsets: I64,
+        digests: U64 | None = None,
+    ) -> I64:
+        """Look q keys up in segment blocks, each in the one block that could hold it.
+
+        Parameters
+        ----------
+        data, block_offsets
+            The bytes of b blocks, as in ``dedup/catalog/FORMATS.md``.
+        query_block
+            Shape (q,), 0 to b - 1: the block to look in.
+        q_data, q_offsets
+            The keys to look for.
+        digests
+            Shape (q,): filled with the digests stored beside the keys, or 0 if there is none.
+
+        Returns
+        -------
+        shape (q,)
+            Milliseconds from the bucket's start to the key's time; -1 if the block does not hold
+            the key.
+
+        Raises
+        ------
+        ValueError
+            If any of the blocks is damaged, even one that no key needs; the text names the first.
+        """
+        out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
+        _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)
+        return out
+
+    def blocks_encode(
+        self,
+        data: U8,
+        offsets: I64,
+        times_ms: I64,
+        starts: I64,
+        wide_times: bool,
+        digests: U64 | None = None,
+    ) -> tuple[U8, I64]:
+        """Pack n keys and their times into b segment blocks.
+
+        Parameters
+        ----------
+        data, offsets
+            The keys, in the order of the segment.
+        times_ms
+            Shape (n,), not negative: milliseconds from the bucket's start to each key's time;
+            below 2**32 unless ``wide_times``.
+        starts
+            Shape (b + 1,), from 0 to n: block i holds keys ``starts[i]:starts[i + 1]``, from 1 to
+            65,535 of them.
+        wide_times
+            Whether times take 8 bytes instead of 4.
+        digests
+            Shape (n,): stored beside each key.
+
+        Returns
+        -------
+        data : uint8
+            The bytes of the blocks, in the format of ``dedup/catalog/FORMATS.md``.
+        block_offsets : shape (b + 1,)
+            Where each block starts.
+        """
+        out_offsets = np.empty(len(starts), np.int64)
+        columns = data, offsets, times_ms
+        out = _native.blocks_encode(*columns, starts, wide_times, out_offsets, digests)
+        return np.frombuffer(out, np.uint8), out_offsets
+
+    def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
+        """Return all n keys of segment blocks, block by block, and their times.
+
+        Blocks with times of 4 and of 8 bytes may be mixed.
+
+        Returns
+        -------
+        data, offsets
+            The keys.
+        times_ms : shape (n,)
+            Milliseconds from the bucket's start to each key's time.
+
+        Raises
+        ------
+        ValueError
+            If any of the blocks is damaged; the text names the first.
+        """
+        key_data, offsets, times = _native.blocks_decode(data, block_offsets)
+        return (
+            np.frombuffer(key_data, np.uint8),
+            np.frombuffer(offsets, np.int64),
+            np.frombuffer(times, np.int64),
+        )
+
+    def blocks_digests(self, data: U8, block_offsets: I64) -> U64:
+        """Return the digests of all keys of segment blocks, in the order of `blocks_decode`.
+
+        They are 0 in blocks without digests. Errors as `blocks_decode`.
+        """
+        return np.frombuffer(_native.blocks_digests(data, block_offsets), np.uint64)
+
+    def scan_verdicts(
+        self, group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms: int
+    ) -> U8:
+        """Judge n records of a micro-batch one by one, in arrival order per record ID.
+
+        Parameters
+        ----------
+        group
+            Shape (n,), never falling: equal if record IDs are equal.
+        time_ms
+            Shape (n,), never falling within a group: effective times.
+        known
+            Shape (n,): not 0 if an earlier micro-batch took the ID within the horizon.
+        droppable
+            Shape (n,): not 0 if the record is dropped as late unless it is a duplicate.
+        horizon_ms
+            0 to 2**63 - 1; a record of exactly this age is still a duplicate.
+
+        Returns
+        -------
+        shape (n,)
+            0 taken, 1 duplicate (known, or within the horizon of the last record taken in its
+            group), 2 late: dropped, and not remembered.
+        """
+        out = np.empty(len(group), np.uint8)
+        _native.scan_verdicts(group, time_ms, known, droppable, horizon_ms, out)
+        return out
+
+    def encode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
+        r"""Shorten UUID text to its 16 bytes; `decode_uuid` restores it.
+
+        A value that is a UUID in canonical text (8-4-4-4-12 lower-case hexadecimal digits) becomes
+        ``b"\x01"`` + 16 bytes, and any other value ``b"\x00"`` + the value.
+        """
+        n = max(len(offsets) - 1, 0)
+        out_offsets = np.empty(n + 1, np.int64)
+        # As much as it can take; pages that stay untouched cost nothing.
+        out = np.empty(len(data) + n, np.uint8)
+        used = _native.encode_uuid(data, offsets, out, out_offsets)
+        out.resize(used, refcheck=False)
+        return out, out_offsets
+
+    def decode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
+        """Return the values that `encode_uuid` shortened; empty keys become empty values.
+
+        Raises
+        ------
+        ValueError
+            If `encode_uuid` cannot have made a key; the text names the first.
+        """
+        out_offsets = np.empty(max(len(offsets), 1), np.int64)
+        # As much as UUIDs take.
+        out = np.empty(len(data) // 17 * 36 + 36, np.uint8)
+        _native.decode_uuid(data, offsets, out, out_offsets)
+        out.resize(int(out_offsets[-1]), refcheck=False)
+        return out, out_offsets
+
+
+class Compiled(Kernel):
+    """The path in C; `simd` allows AVX2 if the processor has it."""
+
+    def __init__(self, *, simd: bool) -> None:
+        self.simd = simd and _native.HAVE_AVX2
+        self.name = "native-avx2" if self.simd else "native-scalar"
