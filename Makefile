@@ -63,9 +63,12 @@ demo-kafka: java $(VENV)/.ready-test ## Kafka to Kafka on a real broker, the que
 demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed three times, the server restarted (two minutes; tests/postgres/demo)
 	@$(PY) -m tests.postgres.demo $(DEMO_ARGS)
 
+# The three workers also wait for Spark, servers and disks. tests/conftest.py has the groups.
+PARALLEL := --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations 30
+
 .PHONY: test
-test: java $(VENV)/.ready-test ## run the tests (half an hour on two cores); CI_FULL=1 adds the long ones
-	@$(PY) -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+test: java $(VENV)/.ready-test ## run the tests (ten minutes on two cores); CI_FULL=1 adds the long ones
+	@$(PY) -m pytest tests $(PARALLEL) $(TEST_ARGS)
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
@@ -76,7 +79,7 @@ OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semanti
 
 .PHONY: test-older
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow
-	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+	@$(OLDER)/bin/python -m pytest $(OLDER_TESTS) $(PARALLEL) $(TEST_ARGS)
 
 .PHONY: test-lakehouse
 test-lakehouse: java $(OLDER)/.ready-test ## Delta Lake's and Iceberg's own connectors, on the PySpark that has both (10 minutes)

@@ -1,4 +1,4 @@
-"""A cluster, an object store and a driver for all the tests of a process."""
+"""A cluster and its driver, for all tests of a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.driver_process import DriverProcess
-from tests.support.object_store import ObjectStore, running_store
 from tests.support.spark_cluster import Cluster, running_cluster
 
 
@@ -18,12 +17,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         pytest.skip("needs a JDK 17 or newer")
     with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_store(tmp_path_factory.mktemp("store") / "moto.log") as running:
         yield running
 
 

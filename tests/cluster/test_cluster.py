@@ -84,6 +84,7 @@ def test_a_catalog_in_an_object_store(
     assert not any("/starts/" in name for name in names), "an object store needs no mark"
 
 
+@pytest.mark.slow
 def test_a_worker_is_lost_with_its_disk(
     cluster: Cluster, store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ def test_an_executor_without_the_package(
             assert part in answer["error"]
 
 
+@pytest.mark.slow
 def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePython) -> None:
     other = bare.extra / "dedup"
     other.mkdir()

@@ -35,7 +35,7 @@ from tests.support.spark_query import Query, Run, listening
 from tests.support.state_stores import STORES
 from tests.support.waiting import wait_until
 
-_session, spark = spark_conftest._session, spark_conftest.spark
+spark = spark_conftest.spark
 
 BATCHES = 6
 HDFS = "HDFS-backed"
@@ -49,7 +49,7 @@ _SPARK_SAYS = re.compile(
 ROOT_KINDS = ("segment", "sidecar", "certificate", "manifest", "run")
 CACHE = "local cache"
 WHAT = (*ROOT_KINDS, CACHE, HDFS, *STORES)
-FEW = [(HDFS, 0), (HDFS, 1)]
+FEW = [(HDFS, 1)]
 CASES = [
     pytest.param(*case, marks=() if case in FEW else pytest.mark.slow, id=f"{case[0]}-{case[1]}")
     for case in product(WHAT, range(56))
@@ -62,7 +62,7 @@ NEWEST = 8
 
 @pytest.fixture(scope="module")
 def finished(
-    _session: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Query]]:
     """Six micro-batches at their end, by state store; made when first asked for."""
     made: dict[str, Query] = {}
@@ -70,7 +70,7 @@ def finished(
 
     class Made(dict[str, Query]):
         def __missing__(self, store: str) -> Query:
-            session = _session.newSession()
+            session = shared_spark.newSession()
             for name, value in STORES.get(store, {}).items():
                 session.conf.set(name, value)
             folder = tmp_path_factory.mktemp("done")

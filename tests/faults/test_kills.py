@@ -41,6 +41,7 @@ def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "point", ["segment.chunk", pytest.param("group.judged", marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(
     tmp_path: Path, point: str
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(
         pytest.param("files", NUMBERED_INTO["files"], marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_numbered_records_are_judged_as_by_the_rule(
     tmp_path: Path, sink: str, points: tuple[str, ...]
 ) -> None:

@@ -56,6 +56,7 @@ def test_every_micro_batch_is_there_once(
     assert rows.count() == 60
 
 
+@pytest.mark.slow
 def test_on_s3(spark: SparkSession, store: ObjectStore, tmp_path: Path, fault_folder: Path) -> None:
     """A kill at each of its own steps, and a replay."""
     query = FilesQuery(spark, store.uri(f"query-{tmp_path.name}"), tmp_path, partition_by="day")
@@ -85,6 +86,7 @@ def test_a_kill_at_every_step(spark: SparkSession, tmp_path: Path, fault_folder:
     assert query.found() == once(100)
 
 
+@pytest.mark.slow
 def test_the_query_goes_on_with_other_cores_after_a_kill(
     spark: SparkSession, tmp_path: Path, fault_folder: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,7 @@ from tests.kafka.proxy import Proxy
 from tests.kafka.sink_query import PRELOAD, SinkQuery
 from tests.support.kafka_needs import VARIABLE, UnimportableFile, missing_library, need_broker
 from tests.support.needs import do_without
-from tests.support.quick_spark import FAULTS, session_of_the_process
-
-# Workers must run this Python, not the first one on the PATH.
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+from tests.support.quick_spark import session_of_the_process
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> object:
@@ -65,16 +60,9 @@ def proxy(proxy_and_broker: tuple[Proxy, Broker]) -> Iterator[Proxy]:
     found.disarm()
 
 
-@pytest.fixture
-def fault_folder() -> Path:
-    """Where faults are armed that strike Python workers of the session."""
-    for path in FAULTS.iterdir():
-        path.unlink()
-    return FAULTS
-
-
 @pytest.fixture(scope="session")
-def _session(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def shared_spark(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests, with Kafka: formats are looked up in the active one alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PRELOAD), prepend=os.pathsep)
         session = session_of_the_process(tmp_path_factory.mktemp("spark"), connector_jars())
@@ -83,14 +71,6 @@ def _session(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             session.sql(f"ADD JAR '{jar}'")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def spark(_session: SparkSession) -> Iterator[SparkSession]:
-    """The session of all tests: formats are looked up in the active one alone."""
-    yield _session
-    for query in _session.streams.active:
-        query.stop()
 
 
 @pytest.fixture

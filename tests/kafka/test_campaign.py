@@ -28,6 +28,7 @@ def campaign(
     proxy.disarm()
 
 
+@pytest.mark.slow
 def test_workers_are_killed_and_a_commit_is_lost(campaign: Campaign) -> None:
     """At steps of tasks that publish by themselves, from the second micro-batch on."""
     kills = tuple(Kill(point, _WARM) for point in ("kafka.marker.after", "kafka.commit.after"))
@@ -49,6 +50,7 @@ def test_a_frozen_worker_goes_on_when_its_successor_has_won(campaign: Campaign) 
     assert result.woken == 1
 
 
+@pytest.mark.slow
 def test_a_whole_micro_batch_is_interrupted(campaign: Campaign) -> None:
     kills = (Kill("kafka.manifest.after", 0), Kill("kafka.driver.published", 0))
     start = Start(2, 1, kills, "worker", 0.2, 0)

@@ -28,6 +28,7 @@ from dedup.sinks.work import new_batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, make_topic
 from tests.kafka.slots import QUERY
+from tests.support.needs import long
 
 TYPES = {"topic": "string", "partition": "int", "timestamp": "timestamp",
          "headers": "array<struct<key:string,value:binary>>"}  # fmt: skip
@@ -88,7 +89,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, type[DedupError], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("mode", ["exactly-once", long("at-least-once")])
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_at_every_attempt_says_what_to_change(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str, case: str
@@ -139,7 +140,7 @@ def test_codes_mean_what_they_are() -> None:
         assert is_fenced(KafkaError(getattr(KafkaError, name)))
 
 
-@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("mode", ["exactly-once", long("at-least-once")])
 def test_a_password_that_the_brokers_refuse_has_to_be_corrected(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str
 ) -> None:

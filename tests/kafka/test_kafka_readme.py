@@ -82,6 +82,7 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_the_program_runs_to_its_end(ran: subprocess.CompletedProcess[str]) -> None:
     assert ran.returncode == 0, ran.stderr[-3000:]
 

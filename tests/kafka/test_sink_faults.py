@@ -166,6 +166,7 @@ def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_pat
     assert numbers(broker, sink.topic) == once(9)
 
 
+@pytest.mark.slow
 def test_the_broker_is_killed_in_a_transaction(
     broker_process: Broker, sink: Sink, broker: str
 ) -> None:

@@ -96,6 +96,7 @@ def test_records_have_columns_of_sparks_types(
     assert (tombstone.id, tombstone.lines, tombstone.key) == (None, None, b"k")
 
 
+@pytest.mark.slow
 def test_poison_of_a_registry_is_set_aside_and_its_failure_is_not(
     spark: SparkSession, broker: str, topic: str, registry: SchemaRegistry, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ def test_poison_records_are_set_aside_once_though_micro_batches_are_replayed(
     assert {p: p.stat().st_mtime_ns for p in aside.rglob("*.json")} == files
 
 
+@pytest.mark.slow
 def test_the_quarantine_is_a_stream_that_brings_each_record_to_a_topic_once(
     spark: SparkSession, broker: str, poisoned: str, tmp_path: Path
 ) -> None:

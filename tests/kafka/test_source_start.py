@@ -225,6 +225,7 @@ def test_finished_offsets_are_shown_to_kafka(
     assert all(end >= 0 for end in offsets(tmp_path)[topic].values())
 
 
+@pytest.mark.slow
 def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_last_micro_batch_runs_again(spark: SparkSession, lake: Lake, tmp_pa
     assert lake.data_files() == lake.named_files()
 
 
+@pytest.mark.slow
 def test_with_rocksdb_and_its_second_checkpoint_format(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_with_rocksdb_and_its_second_checkpoint_format(
 
 
 @BOTH_IF_SLOW
+@pytest.mark.slow
 def test_kills_at_every_step(
     spark: SparkSession, lake: Lake, tmp_path: Path, fault_folder: Path
 ) -> None:
@@ -78,6 +80,7 @@ def test_kills_at_every_step(
 
 
 @BOTH_IF_SLOW
+@pytest.mark.slow
 def test_a_copy_of_the_checkpoint(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """It has the same ID: what the original has taken is found, what only it takes is not."""
     query = LakeQuery(spark, lake, tmp_path / "query")

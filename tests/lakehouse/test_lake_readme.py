@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 import dedup
 from tests.support.processes import python
 
@@ -42,6 +44,7 @@ print({name: sorted(rows["order_id"].to_pylist()) for name, rows in found.items(
 """
 
 
+@pytest.mark.slow
 def test_the_page_runs(tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(snippets) == 3

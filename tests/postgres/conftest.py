@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import uuid
@@ -10,15 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.postgres.server import Server, own_server
 from tests.support.needs import do_without
-from tests.support.quick_spark import FAULTS, session_of_the_process
-
-# Workers must run this Python, not the first one on the PATH.
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 @pytest.fixture(scope="session")
@@ -50,18 +43,3 @@ def dsn(server: Server) -> Iterator[str]:
     yield server.dsn(name)
     forget_connections()
     forget_slots()
-
-
-@pytest.fixture
-def fault_folder() -> Path:
-    """Where faults are armed that strike Python workers of the session."""
-    for path in FAULTS.iterdir():
-        path.unlink()
-    return FAULTS
-
-
-@pytest.fixture(scope="session")
-def spark(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = session_of_the_process(tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()

@@ -13,6 +13,7 @@ from dedup.errors import ConfigError, cause
 from dedup.testing import faults
 from tests.postgres.postgres_query import PostgresQuery
 from tests.postgres.tables import once, run
+from tests.support.needs import some_long
 
 MODES = [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}]
 #: Of a task that publishes, of one that stages, and of the driver's in the test's own process.
@@ -68,6 +69,7 @@ def test_behind_the_operator(spark: SparkSession, dsn: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "point", [pytest.param("postgres.begun", marks=pytest.mark.slow), "postgres.commit.after"]
 )
+@pytest.mark.slow
 def test_the_query_goes_on_with_other_cores_after_a_kill(
     spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
 ) -> None:
@@ -91,7 +93,7 @@ def test_the_query_goes_on_with_other_cores_after_a_kill(
     assert query.found() == once(90)
 
 
-@pytest.mark.parametrize("point", TASK)
+@pytest.mark.parametrize("point", some_long(TASK, "postgres.rows.sent", "postgres.commit.after"))
 def test_a_task_that_publishes_is_killed(
     spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
 ) -> None:
@@ -108,7 +110,7 @@ def test_a_task_that_publishes_is_killed(
     assert query.found() == once(90)
 
 
-@pytest.mark.parametrize("point", STAGE)
+@pytest.mark.parametrize("point", some_long(STAGE, "postgres.stage.after"))
 def test_a_task_that_stages_is_killed(
     spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
 ) -> None:

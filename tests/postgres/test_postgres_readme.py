@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 import dedup
 from tests.postgres.tables import run
 from tests.support.processes import python
@@ -30,6 +32,7 @@ for each in (query, again, apart):
 """
 
 
+@pytest.mark.slow
 def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(snippets) == 3

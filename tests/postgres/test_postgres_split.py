@@ -91,7 +91,7 @@ ONCE = Counter({1: 1, 2: 1, 3: 1, 4: 1})
     [
         pytest.param("nowhere", marks=pytest.mark.slow),
         pytest.param("before the first", marks=pytest.mark.slow),
-        "between them",
+        pytest.param("between them", marks=pytest.mark.slow),
         "at the end",
     ],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,24 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.cli_job import FileDrop, Job
-from tests.support.quick_spark import session_of_the_process
-
-# Workers must run this Python, not the first one on the PATH.
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-
-
-@pytest.fixture(scope="session")
-def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = session_of_the_process(tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 @pytest.fixture
-def spark(_session: SparkSession) -> Iterator[SparkSession]:
-    """A session with settings, views and streams of its own, on the shared JVM."""
-    session = _session.newSession()
+def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
+    """A session with settings, views and streams of its own."""
+    session = shared_spark.newSession()
     yield session
     for query in session.streams.active:
         query.stop()

@@ -17,6 +17,7 @@ from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
 from dedup.spark.driver.strict_json import NOT_STRICT
 from tests.support.cli_job import Job
+from tests.support.needs import long
 
 
 def aside(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
@@ -124,6 +125,7 @@ def test_equal_bad_lines_are_each_set_aside(job: Job, tmp_path: Path) -> None:
     assert [len(rows) for rows in aside(folder).values()] == [2]
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     """They are named whatever is given, and an empty file in their place lets the run go on."""
     job.files.text("1.json", '{"id":"a"}\n')
@@ -143,7 +145,7 @@ def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     assert job().written_again == (str(path),)
 
 
-@pytest.mark.parametrize("time", ["soon", "10:00", "2024-05", ""])
+@pytest.mark.parametrize("time", ["soon", *map(long, ("10:00", "2024-05", ""))])
 def test_a_time_that_is_none(job: Job, time: str) -> None:
     job.files.text("1.csv", f"id,t\na,{time}\n")
     options: dict[str, Any] = {"timestamp": "t"}

@@ -36,9 +36,9 @@ class Filled:
 
 
 @pytest.fixture(scope="module")
-def ran(_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+def ran(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
     folder = tmp_path_factory.mktemp("ran")
-    job = Job(_session.newSession(), FileDrop(folder / "input"), folder)
+    job = Job(shared_spark.newSession(), FileDrop(folder / "input"), folder)
     job.options |= {"state_budget_bytes": 16 << 10, "shards": 1}
     for number in range(3):
         ids = [f"{number}-{i:05d}" for i in range(3000)]

@@ -14,6 +14,7 @@ from dedup.cli.failures import USAGE
 from dedup.cli.run.work import plan
 from dedup.sinks.folder_sink import StagedFiles
 from tests.support.cli_job import Job
+from tests.support.needs import long
 
 
 def written(job: Job) -> list[dict[str, Any]]:
@@ -177,6 +178,7 @@ def test_a_folder_that_names_a_column_later(job: Job) -> None:
     assert job.rows() == [("a", "1"), ("b", "1")]
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_the_run_starts(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_file_that_changes_while_the_run_starts(
     assert written(job) == [{"id": "a"}, {"id": "b", "extra": 1}]
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.files.text("1.json", '{"id":"a"}\n')
     job()
@@ -225,7 +228,7 @@ def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.M
     assert written(job) == [{"id": "a"}, {"id": "b"}, {"id": "c", "extra": 2}]
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", [long("csv"), "parquet"])
 def test_the_oldest_file_lies_in_a_folder_of_no_value(job: Job, ending: str) -> None:
     """As Hive and Spark name the folder of null."""
     for folder, name in (("k=__HIVE_DEFAULT_PARTITION__", "a"), ("k=07", "b")):

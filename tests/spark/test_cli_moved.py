@@ -15,6 +15,7 @@ from dedup.cli.run.work import plan
 from dedup.errors import ConfigError
 from dedup.spark.driver import file_log
 from tests.support.cli_job import FileDrop, Job, catalog_command
+from tests.support.needs import long
 
 #: Java encodes some of these in the name of a file, and some not.
 ODD = "now [x] é%25\u3000#+{y}&?=1"
@@ -34,6 +35,7 @@ def move_input(job: Job, name: str = ODD) -> Path:
     return old
 
 
+@pytest.mark.slow
 def test_everything_may_be_moved(job: Job, tmp_path: Path) -> None:
     """Twelve entries of Spark's log, of which the tenth repeats all before it."""
     duplicates = job.output / "_duplicates"
@@ -60,7 +62,7 @@ def test_everything_may_be_moved(job: Job, tmp_path: Path) -> None:
     assert code == OK
 
 
-@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("published", [True, long(False)])
 def test_a_half_done_micro_batch_is_finished_in_the_new_place(
     job: Job, tmp_path: Path, published: bool
 ) -> None:
@@ -113,6 +115,7 @@ def test_other_files_are_refused(job: Job, tmp_path: Path) -> None:
         plan(job.made(moved_from=old), spark=job.spark)
 
 
+@pytest.mark.slow
 def test_a_move_that_was_killed_is_finished(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     given(job, 3)
     job()

@@ -21,6 +21,7 @@ from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
 
 
+@pytest.mark.slow
 def test_names_in_any_case(job: Job) -> None:
     job.files.text("a.csv", "id,x\na,1\n")
     job.files.text("B.CSV", "id,x\nb,1\n")
@@ -42,6 +43,7 @@ def test_an_input_that_looks_like_a_glob(job: Job, name: str) -> None:
     assert job.rows() == [("a",)]
 
 
+@pytest.mark.slow
 def test_one_file_is_that_file_alone(job: Job) -> None:
     path = job.files.text("a[1].csv", "id\na\n")
     for other in ("2.csv", "sub/a[1].csv"):
@@ -51,6 +53,7 @@ def test_one_file_is_that_file_alone(job: Job) -> None:
         assert job.rows() == [("a",)]
 
 
+@pytest.mark.slow
 def test_a_file_that_spark_does_not_find_is_named(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_csv_that_spark_would_cut_in_two(job: Job) -> None:
     assert job.rows("json") == [("a\nb",)]
 
 
+@pytest.mark.slow
 def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
     """No rounded IDs, no column that disappears, and any name."""
     text = (
@@ -138,6 +142,7 @@ def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
     assert "2.json has 'new' (string)" in job.fails(**options).message
 
 
+@pytest.mark.slow
 def test_json_files_of_one_value(job: Job) -> None:
     one = job.files.text("1.json", '\ufeff[{"id": "a"},\n {"id": {"x":\n1.50}}]\n')
     options: dict[str, Any] = {"read_options": (("multiLine", "true"),)}
@@ -240,6 +245,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         job()
         assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
 
+    @pytest.mark.slow
     def test_written_again(self, job: Job, path: Path) -> None:
         job.files.text("1.csv", "id,x\nc,1\n")
         for failure in (job.fails(), self.planned(job)):
@@ -262,6 +268,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         (job.files.folder / "0.csv").unlink()
         self.finish(job, path)
 
+    @pytest.mark.slow
     def test_changed_for_good(self, job: Job, path: Path) -> None:
         """The last resort that REMEDIES.md names."""
         job.files.text("1.csv", "id,x\nb,3\nc,3\n")
@@ -271,6 +278,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         job()
         assert job.rows() == [("a", "4"), ("b", "3"), ("c", "3")]
 
+    @pytest.mark.slow
     def test_gone_for_good_before_its_rows_were_published(self, job: Job, path: Path) -> None:
         shutil.rmtree(job.output / "batch=0")
         later = path.rename(path.with_name("later.csv"))
@@ -392,6 +400,7 @@ def test_values_under_formats_of_their_own(job: Job) -> None:
     assert job.rows("parquet") == [("1", at.date(), at)]
 
 
+@pytest.mark.slow
 def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     header = "id,_corrupt_record,_dedup_corrupt,_metadata"
     job.files.text("1.csv", f"{header}\na,1,2,3\nb\n")

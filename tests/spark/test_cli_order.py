@@ -15,6 +15,7 @@ from dedup.cli.run.work import plan, run
 from dedup.cli.tune.sample_files import read_sample
 from dedup.spark.driver import file_order
 from tests.support.cli_job import FileDrop, Job
+from tests.support.needs import long
 
 #: Names that a glob, a URI or Java could take for something else, in the order of their days.
 NAMES = ("a b.csv", "a!,{x}.csv", "a%20b.csv", "b/[1]*.csv", "c\\d.csv", "d,é.csv", "e/f.csv")
@@ -54,7 +55,7 @@ def run_with_notes(job: Job, **changes: Any) -> tuple[list[str], dict[str, int]]
     return notes.said, done.figures.counts
 
 
-@pytest.mark.parametrize("folder", ["events", "events [1], {a,b}/c?*"])
+@pytest.mark.parametrize("folder", [long("events"), "events [1], {a,b}/c?*"])
 def test_files_of_one_moment_are_taken_by_name(job: Job, tmp_path: Path, folder: str) -> None:
     job.files = FileDrop(tmp_path / folder)
     job.options["input"] = job.files.folder
@@ -77,6 +78,7 @@ def test_files_of_one_time_are_taken_by_name_in_one_query(job: Job) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_names_go_before_times_if_the_user_says_so(job: Job) -> None:
     names = days(job, ("1.csv", "2.csv", "3.csv"))
     for at, name in enumerate(names):
@@ -93,6 +95,7 @@ def test_names_go_before_times_if_the_user_says_so(job: Job) -> None:
     assert (planned["files"], planned["files_taken_before"]) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_other_order_goes_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     names = days(job, ("1.csv", "2.csv", "3.csv"))
     job(order_files="name")
@@ -117,6 +120,7 @@ def test_late_records_are_not_dropped_by_the_hundred(job: Job) -> None:
     assert (done.figures.counts["late"], taken(job)) == (2, ["k3"])
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_is_published_is_not_stopped_for_late_records(job: Job) -> None:
     names = days(job, ("1.csv", "2.csv"))
     os.utime(job.files.folder / names[1], (1_600_000_000,) * 2)

@@ -67,6 +67,7 @@ def test_nanoseconds_that_are_microseconds_are_read(job: Job) -> None:
         assert [row["deep"]["l"][0] for row in found] == [row["t"] for row in wanted]
 
 
+@pytest.mark.slow
 def test_columns_with_nanoseconds_and_uuids_come_later(job: Job) -> None:
     job.files.table("1.parquet", pa.table({"id": ["a"]}))
     job()

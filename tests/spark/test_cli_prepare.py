@@ -21,6 +21,7 @@ def archive() -> Path:
     return Path(class_archive.prepare()["file"])
 
 
+@pytest.mark.slow
 def test_a_run_takes_its_classes_from_the_archive(
     archive: Path, files: FileDrop, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def end_whole_group(running: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     for number in range(8):
         files.text(f"\u00e9{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
@@ -123,6 +124,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
     assert (output / "_dedup.log").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_demo(tmp_path: Path) -> None:
     command = ["demo", "--events", "50000"]
     done = dedup(*command, "--folder", tmp_path / "demo")

@@ -79,6 +79,7 @@ def test_every_batching_leaves_the_same_rows(
     check(job)
 
 
+@pytest.mark.slow
 def test_a_few_days_one_by_one(job: Job) -> None:
     link(job, 12)
     job.options |= {"id": COLUMNS, "files_per_trigger": 1, "horizon": "1 day", **DAILY}

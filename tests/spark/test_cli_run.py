@@ -25,6 +25,7 @@ from dedup.cli.watch.work import looker
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
 from tests.support.cli_job import Job
+from tests.support.needs import long
 
 
 def counts(figures: Figures, *names: str) -> tuple[int, ...]:
@@ -41,6 +42,7 @@ class Told(Reporter):
         self.notes.append(text)
 
 
+@pytest.mark.slow
 def test_each_run_takes_only_new_files(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\nb,1\n")
     job.files.text("deep/2.csv", "id,x\nb,2\nc,2\n")
@@ -74,7 +76,7 @@ def test_values_come_out_as_they_went_in(job: Job) -> None:
     )
 
 
-@pytest.mark.parametrize("file_format", ["json", "parquet", "orc", "csv.gz", "json.gz"])
+@pytest.mark.parametrize("file_format", ["json", "parquet", "orc", "csv.gz", long("json.gz")])
 def test_formats(job: Job, file_format: str) -> None:
     rows = [{"id": f"k{i % 7}", "n": i} for i in range(20)]
     for number, part in enumerate((rows[:10], rows[10:])):
@@ -146,6 +148,7 @@ def test_partition_folders_are_columns(job: Job) -> None:
     assert "a,1,007" in text
 
 
+@pytest.mark.slow
 def test_files_of_any_age_are_read(job: Job) -> None:
     job.files.text("new.csv", "id\na\n")
     job()
@@ -170,6 +173,7 @@ def test_verdicts_go_to_the_side_output(job: Job) -> None:
     assert set(done.figures.levels) >= {"gc_watermark_ms"}
 
 
+@pytest.mark.slow
 def test_policies_without_a_side_output(job: Job) -> None:
     job.files.text("1.csv", "id,t\na,02.01.2024\n,02.01.2024\n")
     job.files.text("2.csv", "id,t\nb,01.01.2024\n")
@@ -213,7 +217,7 @@ def test_empty_files(job: Job) -> None:
     assert job.rows() == [("a", "1")]
 
 
-@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("file_format", [*map(long, ("csv", "parquet")), "json"])
 def test_a_first_run_without_a_record(job: Job, file_format: str) -> None:
     """An empty first file: nothing is remembered then, and the runs after it begin."""
 
@@ -382,7 +386,7 @@ def test_options_that_do_not_fit_the_input(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("values", "options"),
-    [(("soon", ""), {}), (("2024-13-01",), {"timestamp_format": "yyyy-MM-dd"})],
+    [(("soon", ""), {}), long(("2024-13-01",), {"timestamp_format": "yyyy-MM-dd"})],
 )
 def test_a_time_that_cannot_be_read(job: Job, values: tuple[str, ...], options: Any) -> None:
     job.files.text("1.csv", "id,t\na,2024-01-01\n")
@@ -399,7 +403,7 @@ def test_a_time_that_cannot_be_read(job: Job, values: tuple[str, ...], options: 
     ("unit", "times"),
     [
         ("seconds", ["1704067200", "1704067200.5", "1704067200"]),
-        ("milliseconds", ["1704067200000", "1704067200500", "1704067200000"]),
+        long("milliseconds", ["1704067200000", "1704067200500", "1704067200000"]),
     ],
 )
 @pytest.mark.parametrize("file_format", ["csv", "json"])
@@ -416,6 +420,7 @@ def test_times_that_are_numbers(job: Job, unit: str, times: list[str], file_form
     assert done.figures.levels["newest_ms"] == 1704067200500
 
 
+@pytest.mark.slow
 def test_a_number_that_is_no_time(job: Job) -> None:
     job.files.text("1.csv", "id,at\na,1704067200\nb,soon\nc,1e30\n")
     failure = job.fails(timestamp="at", timestamp_format="seconds")

@@ -141,6 +141,7 @@ def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:
     assert found.key_bytes == pytest.approx(10, abs=4)  # small segments have large heads
 
 
+@pytest.mark.slow
 def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
     """One whole call: reading, measuring, JSON on stdout and nothing of Spark's."""
     files = FileDrop(tmp_path / "in")

@@ -41,8 +41,8 @@ GIVEN = tables(11)
 
 
 @pytest.fixture(scope="module")
-def ran(_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
-    made = query(_session.newSession(), tmp_path_factory.mktemp("ran"), GIVEN[:8])
+def ran(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
+    made = query(shared_spark.newSession(), tmp_path_factory.mktemp("ran"), GIVEN[:8])
     return made, made.run()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.events import Events
@@ -12,6 +13,7 @@ from benchmarks.keyed_state import ids_per_shard
 from benchmarks.pipelines import check
 
 
+@pytest.mark.slow
 def test_transform_with_state_lets_each_id_pass_once(spark: SparkSession, tmp_path: Path) -> None:
     events = Events(rows=200, duplicates=0.2)
     contender = Pipeline(

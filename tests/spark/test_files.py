@@ -25,6 +25,7 @@ from dedup.cli.run.work import plan, run
 from dedup.sources.files.parquet_input import ParquetInput
 from dedup.sources.files.types import arrow_schema
 from tests.support.cli_job import FileDrop, Job
+from tests.support.needs import long
 
 COLUMNS = """
 id string, b boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f float, d double, text string,
@@ -93,7 +94,7 @@ def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
+@pytest.mark.parametrize("stored", [long("INT96"), "TIMESTAMP_MICROS"])
 def test_every_type_comes_out_as_spark_would_have_written_it(
     job: Job, tmp_path: Path, stored: str
 ) -> None:
@@ -164,6 +165,7 @@ class Told(Reporter):
         self.notes.append(text)
 
 
+@pytest.mark.slow
 def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
     fixed = pa.array([[1]], pa.list_(pa.int64(), 1))
     pq.write_table(pa.table({"id": ["a"], "n": fixed}), job.files.folder / "1.parquet")
@@ -309,7 +311,7 @@ def test_files_without_rows(job: Job, ending: str) -> None:
     assert [row[0] for row in job.rows("parquet")] == ["a"]
 
 
-@pytest.mark.parametrize(("first", "then"), [("auto", "spark"), ("spark", "auto")])
+@pytest.mark.parametrize(("first", "then"), [("auto", "spark"), long("spark", "auto")])
 def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
     job: Job, first: str, then: str
 ) -> None:

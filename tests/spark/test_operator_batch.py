@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -46,6 +47,7 @@ def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
     assert not winners >= {min(group) for group in by_time}
 
 
+@pytest.mark.slow
 def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 3), ("a", 1), ("a", 2)], "id string, n int")
     for order in (

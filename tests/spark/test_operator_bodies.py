@@ -263,6 +263,7 @@ def test_two_actions_have_the_same_rows(spark: SparkSession, tmp_path: Path, wri
     assert [(count > 0, stay) for count, stay in left] == [(writer == "pack", True)] * 2
 
 
+@pytest.mark.slow
 def test_a_restart_makes_room(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from dedup import dedup_by_id, dedup_by_sequence, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
 from dedup.spark.driver import checks
+from tests.support.needs import long
 from tests.support.processes import run_python
 from tests.support.spark_query import SCHEMA, Query, daily, trace
 
@@ -309,6 +310,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from dedup.errors import ConfigError
 from tests.support.spark_query import Query
+from tests.support.needs import long
 folder = Path(sys.argv[1])
 spark = (SparkSession.builder.master("local-cluster[2,1,1024]")
     .config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
@@ -417,7 +419,7 @@ def test_too_many_partitions_for_a_local_master(
     assert warned(shared_local=True) == []
 
 
-@pytest.mark.parametrize("given", ["auto", "", " "])
+@pytest.mark.parametrize("given", ["auto", *map(long, ("", " "))])
 def test_an_unknown_number_of_partitions(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:

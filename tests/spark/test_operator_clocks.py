@@ -75,6 +75,7 @@ def test_each_source_partition_has_a_clock(spark: SparkSession, tmp_path: Path) 
     assert [m.late for m in one.metrics] == [0, 2, 1]
 
 
+@pytest.mark.slow
 def test_an_idle_source_partition_lets_the_watermark_go(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_processing_time(spark: SparkSession, tmp_path: Path) -> None:
     assert query.run().told() == [["a@0 unique", "c@0 unique"]]
 
 
+@pytest.mark.slow
 def test_clock_jumps_stop_processing_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def missing(made: Query, *, live: bool = False) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_two_clones_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     """Each answers right, neither deletes what the other needs, and both report it."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")

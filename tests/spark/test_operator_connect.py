@@ -155,6 +155,7 @@ def why_not() -> str | None:
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.slow
 def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
     told: dict[str, Any] = run_python(CODE, tmp_path, timeout_s=280)
     assert told["module"].startswith("pyspark.sql.connect")

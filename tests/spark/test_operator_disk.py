@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.support.needs import long
 from tests.support.oracle import Oracle
 from tests.support.small_disk import fill, small_disk
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
@@ -20,7 +21,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("where", ["catalog", "cache_dir"])
+@pytest.mark.parametrize("where", ["catalog", long("cache_dir")])
 def test_a_query_stops_and_goes_on(
     spark: SparkSession, tmp_path: Path, disk: Path, where: str
 ) -> None:

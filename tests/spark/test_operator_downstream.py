@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.support.needs import long
 from tests.support.spark_query import Query, finish, seeded
 
 OPTIONS: dict[str, Any] = {"timestamp": "ts", "horizon": "1 hour", "lateness": "1 hour"}
@@ -29,6 +30,7 @@ def distinct_ids(query: Query) -> set[str]:
     return {row.id for row in frame.select("id").distinct().collect()}
 
 
+@pytest.mark.slow
 def test_a_windowed_aggregation(query: Query) -> None:
     """The user's own watermark, declared after the operator, closes windows."""
     query.then = lambda df: (
@@ -60,6 +62,7 @@ def test_a_stream_static_join(query: Query) -> None:
     assert all(row["m"] == row["n"] % 7 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_shuffled_join_and_an_aggregation_in_foreach_batch(query: Query) -> None:
     """The operator's rows go straight into exchanges: a join without broadcast, a group-by."""
     query.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
@@ -74,7 +77,7 @@ def test_a_shuffled_join_and_an_aggregation_in_foreach_batch(query: Query) -> No
     assert sum(row["c"] for row in run.all_rows()) == len(distinct_ids(query))
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "json"])
+@pytest.mark.parametrize("file_format", ["parquet", long("json")])
 def test_a_file_sink(query: Query, file_format: str) -> None:
     out = str(query.folder / "out")
 
@@ -88,6 +91,7 @@ def test_a_file_sink(query: Query, file_format: str) -> None:
     assert sorted(row.id for row in frame.collect()) == sorted(distinct_ids(query))
 
 
+@pytest.mark.slow
 def test_drop_duplicates_after_it(query: Query) -> None:
     """By another key than the ID; the rows go straight into its exchange."""
     query.then = lambda df: (
@@ -118,6 +122,7 @@ def test_filters_before_it(query: Query) -> None:
     assert all(row["twice"] == 2 * row["n"] for row in run.all_rows())
 
 
+@pytest.mark.slow
 def test_small_arrow_batches(query: Query) -> None:
     """Spark cuts input, groups and output as it likes."""
     query.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")

@@ -106,6 +106,7 @@ def test_a_batch_is_exact_or_passes_whole(spark: SparkSession) -> None:
     assert frame.transform(through).count() == 3
 
 
+@pytest.mark.slow
 def test_dedup_run_takes_it(job: Job) -> None:
     for number in range(2):
         job.files.text(f"{number}.csv", "id,n\na,1\na,2\nb,3\n")

@@ -52,6 +52,7 @@ def run(spark: SparkSession, folder: Path, id_column: str, batches: int) -> list
     return out
 
 
+@pytest.mark.slow
 def test_the_certificate_is_checked_at_every_start(spark: SparkSession, tmp_path: Path) -> None:
     first = run(spark, tmp_path, "id", 3)
     assert all(len(ids) == len(set(ids)) == 20 for ids in first[:3])

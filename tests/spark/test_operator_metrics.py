@@ -23,6 +23,7 @@ from dedup.tools.watch.endpoint import Endpoint
 from dedup.tools.watch.health import Status
 from dedup.tools.watch.log_folder import read_logs
 from dedup.tools.watch.watched import Watched
+from tests.support.needs import long
 from tests.support.spark_query import Query, finish, listening
 from tests.support.waiting import wait_until
 
@@ -123,6 +124,7 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     assert last.slowest_sources == (("", last.newest_ms, False),)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_run_again_and_fails_in_the_end(spark: SparkSession, tmp_path: Path) -> None:
     metrics = tmp_path / "metrics"
     with listening(spark, DedupListener(lambda _: None, log=metrics)):
@@ -157,7 +159,7 @@ def _ended(folder: Path, why: str) -> str | None:
     return log.ended
 
 
-@pytest.mark.parametrize("sink", ["foreachBatch", "noop"])
+@pytest.mark.parametrize("sink", ["foreachBatch", long("noop")])
 def test_the_log_tells_what_the_users_python_raised(
     spark: SparkSession, tmp_path: Path, sink: str
 ) -> None:

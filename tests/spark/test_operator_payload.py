@@ -41,6 +41,7 @@ def told(made: Query) -> list[list[tuple[str, int, str]]]:
     ]
 
 
+@pytest.mark.slow
 def test_copies_that_differ_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     made = Query(spark, tmp_path, OPTIONS | {"check_payload": ["n", "tags"]}, schema=SCHEMA)
     feed(made, ("x", 1, 5), ("y", 1, 5))

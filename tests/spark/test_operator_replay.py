@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dedup.spark.driver.build
 from tests.spark.faults import POINTS, failing
+from tests.support.needs import long
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
 from tests.support.spark_query import Query, Run, finish, forget_commits, roll_back, row_set
@@ -24,10 +25,10 @@ BATCHES = 14
 
 
 @pytest.fixture(scope="module")
-def done(_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
+def done(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
     """Micro-batches at their end; tests go on from copies."""
     given = tables(BATCHES)
-    made = query(_session.newSession(), tmp_path_factory.mktemp("done"), given)
+    made = query(shared_spark.newSession(), tmp_path_factory.mktemp("done"), given)
     run = made.run()
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
     return made, run
@@ -50,7 +51,7 @@ def test_the_run_under_test_is_worth_it(done: tuple[Query, Run]) -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(k, marks=() if k in (0, 9, BATCHES - 1) else pytest.mark.slow)
+        pytest.param(k, marks=() if k in (9, BATCHES - 1) else pytest.mark.slow)
         for k in range(BATCHES)
     ],
 )
@@ -102,6 +103,7 @@ def test_tasks_that_fail_once_at_every_point(
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_for_good_stops_the_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_task_that_fails_for_good_stops_the_query(
     Oracle(HORIZON_S, LATENESS_S).check(given, first)
 
 
+@pytest.mark.slow
 def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> None:
     """The function runs twice from the same state and answers the same, row by row."""
     given = tables(3)
@@ -146,7 +149,7 @@ def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
     assert total(run, "segments_written") > 0
 
 
-@pytest.mark.parametrize("store", list(STORES))
+@pytest.mark.parametrize("store", [*map(long, list(STORES)[:-1]), list(STORES)[-1]])
 def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> None:
     """A run, a rollback by two micro-batches, a restart; HDFS-backed state is all other tests."""
     for name, value in STORES[store].items():

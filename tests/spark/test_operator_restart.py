@@ -51,6 +51,7 @@ def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: 
     assert json.loads(certificate.read_text())["shards"] == 2
 
 
+@pytest.mark.slow
 def test_a_restart_that_cuts_the_files_otherwise(spark: SparkSession, tmp_path: Path) -> None:
     """Other cores, other splits of the files: the same copies win."""
     made = Query(spark, tmp_path / "here", OPTIONS, files_per_batch=3)
@@ -129,6 +130,7 @@ def test_what_is_kept_of_an_expression(spark: SparkSession) -> None:
     assert mistaken(spark.createDataFrame([], NESTED)) == []
 
 
+@pytest.mark.slow
 def test_an_alias_hides_no_other_id(spark: SparkSession, tmp_path: Path) -> None:
     """By its name alone the ID is the same; records that were never seen would be dropped."""
     made = Query(spark, tmp_path, PLAIN, id=F.col("src").alias("k")).add("x@0/a", "y@0/b")
@@ -153,6 +155,7 @@ def test_the_type_below_a_cast_is_part_of_the_id(spark: SparkSession, tmp_path: 
         check_query(made.before(made.source()), operator, checkpoint=str(made.checkpoint))
 
 
+@pytest.mark.slow
 def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_path: Path) -> None:
     made = Query(spark, tmp_path, dict(PLAIN)).add("a@0")
     made.run()
@@ -179,6 +182,7 @@ def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_
     stopped(made, "ID is src .string. now and was id .string.")
 
 
+@pytest.mark.slow
 def test_micro_batches_without_records_come_before_a_first_start(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -252,6 +256,7 @@ def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
     assert made.run().told() == [["a@1 duplicate"]]
 
 
+@pytest.mark.slow
 def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
     """Spark refuses to go on without its files; should it begin anew, the catalog knows better."""
     made = Query(spark, tmp_path, PLAIN).add("a@0")
@@ -355,6 +360,7 @@ def test_a_payload_column_added_on_restart(spark: SparkSession, tmp_path: Path) 
     assert {row["more"] for row in run.all_rows()} == {None}
 
 
+@pytest.mark.slow
 def test_expired_segments_are_deleted_when_spark_cannot_roll_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id, dedup_by_sequence
 from dedup.errors import cause
+from tests.support.needs import long
 from tests.support.spark_query import Query, daily
 
 Act = Callable[[], None]
@@ -68,7 +69,7 @@ class Numbered(Query):
         return by_sequence(self.source())
 
 
-@pytest.mark.parametrize("kind", [Query, Numbered])
+@pytest.mark.parametrize("kind", [long(Query), Numbered])
 def test_a_thread_without_the_query_is_refused_before_anything_is_written(
     spark: SparkSession, tmp_path: Path, kind: type[Query]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_thread_without_the_query_is_refused_before_anything_is_written(
     assert ids_of(query, in_an_inheriting_thread)[2] == (["d"] if kind is Query else ["b", "d"])
 
 
+@pytest.mark.slow
 def test_a_thread_that_keeps_an_earlier_micro_batch_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -104,7 +106,7 @@ def test_a_thread_that_keeps_an_earlier_micro_batch_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(Query, "is missing"), (Numbered, "names another query")]
+    ("kind", "told"), [(Query, "is missing"), long(Numbered, "names another query")]
 )
 def test_a_thread_that_keeps_the_properties_of_another_query_is_refused(
     spark: SparkSession, tmp_path: Path, kind: type[Query], told: str

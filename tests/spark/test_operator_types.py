@@ -128,6 +128,7 @@ def test_no_column_besides_the_id(spark: SparkSession, tmp_path: Path) -> None:
     assert twice.transform(daily("id")).count() == 5
 
 
+@pytest.mark.slow
 def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
     wide = spark.range(4).select("id", *(F.lit(n).alias(f"c{n}") for n in range(2000)))
     query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=wide.schema)
@@ -154,6 +155,7 @@ def test_awkward_column_names(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(row["user.id"] for row in run.all_rows()) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_expressions_of_names_in_backticks_and_with_a_dotted_capital_i(spark: SparkSession) -> None:
     """SQL often quotes plain names. Two letters are İ in Python's lower case, not in Spark's."""
     frame = spark.createDataFrame([("A", 1), ("a", 1), ("B", 2)], ["İşlem", "order_id"])
@@ -167,6 +169,7 @@ def test_expressions_of_names_in_backticks_and_with_a_dotted_capital_i(spark: Sp
         frame.transform(daily(F.expr("1 + 1")))
 
 
+@pytest.mark.slow
 def test_fields_of_structs_and_expressions_as_id(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(("A", 1),), (("a", 1),), (("A", 2),)], "e struct<name:string,n:int>"

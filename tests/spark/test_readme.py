@@ -43,6 +43,7 @@ def run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_python(tmp_path: Path) -> None:
     """The example, then what builds on it; the console shows that every ID came once."""
     parts = snippets("python")
@@ -122,6 +123,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not link.partition("#")[0] or (page.parent / link.partition("#")[0]).exists(), link
 
 
+@pytest.mark.slow
 def test_python_ends_while_the_listener_is_told_of_a_micro_batch(tmp_path: Path) -> None:
     """Else Spark prints an error, with all of Java's stack, for what it cannot tell any more."""
     code = """

@@ -21,6 +21,7 @@ from dedup.errors import ConfigError, DataError, DedupError, cause
 from dedup.spark.driver import build
 from dedup.testing import faults
 from dedup.tools.watch.log_folder import read_logs
+from tests.support.needs import long
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel
 from tests.support.sequence_query import SEQUENCE_SCHEMA, SequenceQuery, numbered, run_of, told
@@ -121,6 +122,7 @@ def copied(made: SequenceQuery, folder: Path) -> SequenceQuery:
     return again
 
 
+@pytest.mark.slow
 def test_a_replay_in_other_tasks_and_another_order(
     done: tuple[SequenceQuery, list[Any]], tmp_path: Path
 ) -> None:
@@ -144,7 +146,7 @@ def test_a_replay_in_other_tasks_and_another_order(
     ("bodies", "points"),
     [
         ("pack", ("group.update.before", "group.update.after", "group.end", "unpack.end")),
-        ("group", ("pack.end", "group.begin", "group.judged")),
+        long("group", ("pack.end", "group.begin", "group.judged")),
     ],
 )
 def test_workers_die_at_each_step(
@@ -174,6 +176,7 @@ def test_workers_die_at_each_step(
         pytest.param(CHANGELOG_V2, id="checkpoint v2"),
     ],
 )
+@pytest.mark.slow
 def test_a_copy_goes_on_beside_its_original_on_other_state_stores(
     spark: SparkSession, tmp_path: Path, store: dict[str, str]
 ) -> None:
@@ -226,6 +229,7 @@ def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
     assert watched.of_sequences == [one for _, one in log.batches] == heard
 
 
+@pytest.mark.slow
 def test_a_silent_producer_is_forgotten_by_event_time(spark: SparkSession, tmp_path: Path) -> None:
     made = query(spark, tmp_path, timestamp="ts", expire_after="60 seconds", **MARKED)
     made.add("a/0:0@0", "b/0:0@0")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 import pytest
 
@@ -28,3 +28,13 @@ def not_tested(skipped: Iterable[pytest.TestReport | pytest.CollectReport]) -> l
         if isinstance(report.longrepr, tuple)
     )
     return [f"{count:>5}  {reason}" for reason, count in reasons.most_common()]
+
+
+def long(*values: Any) -> Any:
+    """Return parameters of a case that takes long: it runs with CI_FULL=1 only."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def some_long(values: Sequence[Any], *quick: Any) -> list[Any]:
+    """Return one parameter for each case; those that are not `quick` run with CI_FULL=1 only."""
+    return [value if value in quick else long(value) for value in values]

@@ -77,6 +77,7 @@ def sources(driver: Driver, count: int, at_ms: int) -> None:
     driver.feed([Rec(b"%d" % n, at_ms, f"producer-{n:06d}") for n in range(count)])
 
 
+@pytest.mark.slow
 def test_ten_thousand_source_partitions_fit_into_the_state_row() -> None:
     driver = drive(horizon_ms=100_000, bucket_ms=10_000, state_budget_bytes=1 << 20)
     for batch in range(2):

@@ -302,6 +302,7 @@ def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None
     assert count(text, "--ids-per-day") == number
 
 
+@pytest.mark.slow
 def test_a_worker_takes_more_for_more_records() -> None:
     few, many = (footprint.worker_bytes(rows, 17) for rows in (10, 300_000))
     assert 20 << 20 < few < many
