@@ -142,7 +142,7 @@ def fault_folder() -> Path:
 @pytest.fixture
 def armed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Faults armed here strike this process, and those forked from it."""
-    from dedup.testing import faults
+    from dedup.errors import faults
 
     folder = tmp_path / "faults"
     folder.mkdir()
