@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dedup.errors import faults
 from dedup.sinks.lakehouse.function import ready
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.lakehouse.work import LakeWork
 from dedup.sinks.work import TaskResult, new_batch
-from dedup.testing import faults
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 NUMBERS = [("n", "bigint"), ("text", "string")]
