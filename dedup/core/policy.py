@@ -15,15 +15,9 @@ MAX_OPEN_SEGMENTS = 16
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
-#: What may become of a record that is late, has no ID, or has no timestamp.
-LATE: tuple[Literal["emit", "drop"], ...] = ("emit", "drop")
 #: What a query may promise: every copy is judged exactly, by the filters alone, or not at all.
 Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
-NULL_IDS = ("emit", "drop", "error")
-NULL_TIMESTAMPS = ("error", "now", "emit", "drop")
-#: What may become of a duplicate whose payload differs.
-CONFLICTS = ("drop", "emit")
 _HOUR_MS = 3_600_000
 
 

@@ -79,15 +79,15 @@ class SequenceRule:
     ranges: int = RANGES
     max_producers: int = 100_000
 
-    def goes_on(self, null_timestamps: str) -> frozenset[str]:
-        """Return the names of the verdicts whose rows go on, given what becomes of untimed ones."""
+    def emitted(self, *, untimed: bool) -> frozenset[str]:
+        """Return the names of the verdicts whose rows pass through, `untimed` among them or not."""
         emitted = {
             SequenceVerdict.ACCEPT: True,
             SequenceVerdict.GAP: self.gaps == "emit",
             SequenceVerdict.FENCED: self.fenced == "emit",
             SequenceVerdict.UNKNOWN: self.unknown == "emit",
             SequenceVerdict.UNNUMBERED: self.unnumbered == "emit",
-            SequenceVerdict.UNTIMED: null_timestamps == "emit",
+            SequenceVerdict.UNTIMED: untimed,
         }
         return frozenset(verdict.name.lower() for verdict, emits in emitted.items() if emits)
 

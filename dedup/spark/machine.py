@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -33,3 +34,12 @@ def home_path(path: str | Path) -> Path:
             f"{path} cannot be found: user {Path(path).parts[0][1:] or os.getuid()} has no home "
             "folder. Set HOME, or give a path without '~'."
         ) from None
+
+
+def shuffle_partitions(text: str | None) -> int | None:
+    """Return the number in ``spark.sql.shuffle.partitions``, or None if Spark chooses it.
+
+    Databricks takes ``auto``.
+    """
+    text = text or ""
+    return int(text) or None if re.fullmatch(r"\s*\d{1,9}\s*", text) else None

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
 from dedup.catalog.root import Root
-from dedup.core.admission import Conflicts, NullIds, NullTimestamps, goes_on
-from dedup.core.arrival import Verdict
+from dedup.core.admission import Handling
 from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
@@ -77,11 +76,13 @@ class Plan:
         The first so many columns are the user's.
     body_columns : int
         Columns that travel: the user's, then order expressions.
-    null_ids, null_timestamps : policies where no ID, or an ID and no time, is given
+    handling : Handling
+        What becomes of records without ID or timestamp, and whether there is a verdict column.
+    emitted : frozenset of str
+        Names of the verdicts that pass through if there is no verdict column.
     max_future_ms : int
     shards : int or None
         None: resolved in the task (invariant 14).
-    verdict_column : str or None
     policy : Policy
     root : Root or None
         None for batch DataFrames, and where state alone is needed.
@@ -98,7 +99,6 @@ class Plan:
         Who writes the rows to a file, by which unpack gets them.
     marked : bool
         Whether the driver left a mark at the root that every executor must see.
-    conflicts : what becomes of duplicates whose payload differs
     payload_columns : tuple of str
         What the payload is made of, where the policy names it.
     numbering : Numbering or None
@@ -117,11 +117,10 @@ class Plan:
     order_columns: tuple[str, ...]
     user_columns: int
     body_columns: int
-    null_ids: NullIds
-    null_timestamps: NullTimestamps
+    handling: Handling
+    emitted: frozenset[str]
     max_future_ms: int
     shards: int | None
-    verdict_column: str | None
     policy: Policy
     root: Root | None
     cache_dir: str | None
@@ -130,26 +129,20 @@ class Plan:
     start_id: str
     bodies: Literal["pack", "group", "nobody"] = "nobody"
     marked: bool = False
-    conflicts: Conflicts = "drop"
     payload_columns: tuple[str, ...] = ()
     numbering: Numbering | None = None
     secret: bytes = field(default=b"", repr=False)
 
     @property
-    def goes_on(self) -> npt.NDArray[np.bool_]:
-        """For each verdict code, whether such rows leave the operator."""
-        if self.numbering is not None:
-            every = self.verdict_column is not None
-            names = self.numbering.rule.goes_on(self.null_timestamps)
-            return np.array([every or name in names for name in SEQUENCE_VERDICTS])
-        emitted = goes_on(
-            late=self.policy.late,
-            null_ids=self.null_ids,
-            null_timestamps=self.null_timestamps,
-            conflicts=self.conflicts,
-            verdict_column=self.verdict_column is not None,
-        )
-        return np.array([verdict in emitted for verdict in Verdict])
+    def verdict_column(self) -> str | None:
+        """Name of the column for verdicts, if the user wants one."""
+        return self.handling.verdict
+
+    @property
+    def passes(self) -> npt.NDArray[np.bool_]:
+        """For each verdict code, whether rows with this verdict leave the operator."""
+        every = self.verdict_column is not None
+        return np.array([every or name in self.emitted for name in self.verdicts])
 
     @property
     def verdicts(self) -> tuple[str, ...]:

@@ -375,7 +375,7 @@ def test_options_that_do_not_fit_the_input(job: Job) -> None:
         ({"timestamp": "tt"}, "--timestamp tt: INPUT has no such column"),
         ({"schema": "id STRIN"}, "--schema 'id STRIN' is not DDL"),
         ({"schema": "id DOUBLE, t STRING"}, "id"),
-        ({"state_budget_bytes": 1}, "--state-budget-bytes 1 must be at least"),
+        ({"state_budget_bytes": 1}, "--state-budget-bytes 1 must be a whole number of at least"),
     ):
         failure = job.fails(**options)
         assert failure.exit_code == USAGE

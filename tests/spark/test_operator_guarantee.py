@@ -93,7 +93,7 @@ def test_less_than_exactly_once_is_told(spark: SparkSession, tmp_path: Path) -> 
         for name, operator in (("filters", filters), ("all", through), ("exactly", exactly))
     }
     assert found == {"filters": [Level.BREAKS], "all": [Level.BREAKS], "exactly": []}
-    with pytest.raises(ConfigError, match=r"guarantee='twice' must be one of 'exactly-once', "):
+    with pytest.raises(ConfigError, match=r"guarantee='twice' must be one of exactly-once, "):
         dedup_by_id("id", guarantee="twice", **options)  # type: ignore[arg-type]
 
 

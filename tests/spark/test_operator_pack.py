@@ -20,7 +20,7 @@ import pytest
 from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
 from dedup.catalog.root import Root
-from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED, Handling
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, payload_key, slot_keys
@@ -47,9 +47,10 @@ def plan(**changes: Any) -> Plan:
         "time_column": "ts", "time_source": "column ts timestamp",
         "time_definition": Definition(expression="ts", kind="timestamp"),
         "accepted": Accepted(), "id_time": None, "now_column": "now", "source_columns": (),
-        "order_columns": (), "user_columns": 10, "body_columns": 10, "null_ids": "emit",
-        "null_timestamps": "now", "max_future_ms": 600_000, "shards": SHARDS,
-        "verdict_column": None, "policy": EVENT, "root": None, "cache_dir": None,
+        "order_columns": (), "user_columns": 10, "body_columns": 10,
+        "handling": Handling(null_timestamps="now"), "emitted": frozenset({"unique"}),
+        "max_future_ms": 600_000, "shards": SHARDS,
+        "policy": EVENT, "root": None, "cache_dir": None,
         "cache_bytes": 1, "max_shard_batch_bytes": 1 << 30, "start_id": str(UUID(int=0)),
     }  # fmt: skip
     return Plan(**(given | changes))
@@ -315,8 +316,8 @@ def test_who_needs_a_timestamp(policy: str) -> None:
     batch = batch.set_column(1, batch.schema.field("ts"), times)
     batch = batch.append_column("source", pa.array(["p", "q", "p", None]))
     made = plan(
-        null_timestamps=policy, source_columns=("source",), policy=SOURCED, user_columns=1,
-        body_columns=1,
+        handling=Handling(null_timestamps=policy), source_columns=("source",), policy=SOURCED,
+        user_columns=1, body_columns=1,
     )  # fmt: skip
     if policy == "error":
         with pytest.raises(DataError, match=r"1 records have no timestamp .*: id='b'"):
@@ -343,16 +344,15 @@ def test_a_broken_uuid7_and_a_null_one() -> None:
     times = {"id_time": "uuid7", "time_column": None, "time_source": "uuid7 in the record ID"}
     for policy in ("emit", "now"):
         batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
-        sent = packed([batch], plan(null_timestamps=policy, **times))
+        sent = packed([batch], plan(handling=Handling(null_timestamps=policy), **times))
         broken = FLAG_NULL_TIME | (FLAG_UNTIMED if policy == "emit" else 0)
         assert heads(sent, "flags") == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
         assert wire.read_observed(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
 
 
 def refusal(batch: pa.RecordBatch, **changes: Any) -> str:
-    made = plan(
-        null_ids="error", null_timestamps="error", user_columns=batch.num_columns - 1, **changes
-    )
+    handling = Handling(null_ids="error")
+    made = plan(handling=handling, user_columns=batch.num_columns - 1, **changes)
     with pytest.raises(DataError) as caught:
         Packer(made, layout()).add(batch)
     assert caught.value.remedy == "bad-records"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from inspect import Parameter, signature
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from dedup import dedup_by_id
-from dedup.core.option_rules import shuffle_partitions
+from dedup import dedup_by_id, dedup_by_sequence
+from dedup.core.option import REQUIRED, Option
 from dedup.errors import ConfigError
 from dedup.spark.executor.task import Layout, partitions_of
+from dedup.spark.machine import shuffle_partitions
+from dedup.spark.options import BY_ID, BY_SEQUENCE, Options, SequenceOptions
 
 
 @pytest.mark.parametrize(
@@ -17,15 +22,15 @@ from dedup.spark.executor.task import Layout, partitions_of
     [
         ({"buckets": 7.5}, "buckets=7.5 must be a whole number"),
         ({"buckets": True}, "buckets=True must be a whole number"),
-        ({"buckets": 0}, "buckets=0 must be 1 to 1000"),
+        ({"buckets": 0}, "buckets=0 must be a whole number from 1 to 1000"),
         ({"shards": "4"}, "shards='4' must be a whole number"),
-        ({"shards": 0}, "shards=0 must be at least 1"),
+        ({"shards": 0}, "shards=0 must be a whole number of at least 1"),
         ({"cache_bytes": "1g"}, "cache_bytes='1g' must be a whole number"),
-        ({"state_budget_bytes": 10}, "state_budget_bytes=10 must be at least"),
-        ({"fpr": "0.01"}, "fpr='0.01' must lie between 0 and 1"),
-        ({"fpr": None}, "fpr=None must lie between 0 and 1"),
-        ({"fpr": 1e-20}, "fpr=1e-20 must lie between 0 and 1"),
-        ({"stable_timestamps": "false", "timestamp": "ts"}, "must be True or False"),
+        ({"state_budget_bytes": 10}, "state_budget_bytes=10 must be a whole number of at least"),
+        ({"fpr": "0.01"}, "fpr='0.01' must be a number from 1e-06"),
+        ({"fpr": None}, "fpr=None must be a number from 1e-06"),
+        ({"fpr": 1e-20}, "fpr=1e-20 must be a number from 1e-06"),
+        ({"stable_timestamps": "false", "timestamp": "ts"}, "must be true or false"),
         ({"late": "maybe"}, "late='maybe' must be one of"),
         ({"horizon": "soon"}, "horizon='soon' is not a duration"),
         ({"horizon": "0 days"}, "at least a millisecond"),
@@ -72,3 +77,23 @@ def test_a_task_takes_the_number_that_it_knows(
 def test_the_repr_of_a_layout_shows_no_key() -> None:
     made = Layout.of("query", (7,), bytes(16))
     assert repr(made) == "Layout(slot_keys=(7,))"
+
+
+@pytest.mark.parametrize(
+    ("function", "declared", "made"),
+    [(dedup_by_id, BY_ID, Options), (dedup_by_sequence, BY_SEQUENCE, SequenceOptions)],
+)
+def test_signatures_are_those_that_the_declarations_say(
+    function: Callable[..., Any], declared: Mapping[str, Option], made: type
+) -> None:
+    shown = {
+        name: REQUIRED if parameter.default is Parameter.empty else parameter.default
+        for name, parameter in signature(function).parameters.items()
+    }
+    assert shown == {option.name: option.default for option in declared.values()}
+    assert list(shown) == list(declared)
+    assert shown.keys() == {field.name for field in fields(made) if field.init}
+    for name, hint in get_type_hints(function).items():
+        choices = [each for each in get_args(hint) if isinstance(each, str)]
+        if choices:
+            assert "|".join(choices) == declared[name].metavar, name

@@ -200,7 +200,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      (["--ids-per-day", "5M"], "--horizon is missing"),
      (["--ids-per-day", "5M", "--horizon", "soon"], "'soon' is not a duration"),
      (["--ids-per-day", "5M", "--horizon", "0 s"], "--horizon 0 s must be at least"),
-     ([*ASKED, "--batch", "0 s"], "--batch 0 s"), ([*ASKED, "--fpr", "1"], "--fpr 1.0 must lie"),
+     ([*ASKED, "--batch", "0 s"], "--batch 0 s"), ([*ASKED, "--fpr", "1"], "--fpr 1.0 must be a"),
      ([*ASKED, "--buckets", "0"], "--buckets 0 must be"),
      ([*ASKED, "--buckets", "129"], "129 buckets per"),
      ([*ASKED, "--id-bytes", "1025"], "IDs of 1,025 bytes"),
@@ -216,7 +216,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      (["--catalog", "x", "--checkpoint", "y", "--ids-per-day", "many"], "many is not a number"),
      # As the operator has it.
      ([*ASKED, "--state-budget-bytes", "16383"],
-      "--state-budget-bytes 16383 must be at least 16384"),
+      "--state-budget-bytes 16383 must be a whole number of at least 16384"),
      (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
      (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),
      (["--sample", "/no/such", "--id", "a", "--horizon", "1 d"], "/no/such does not exist"),

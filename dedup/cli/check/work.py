@@ -16,12 +16,12 @@ from dedup.cli.properties import read_properties
 from dedup.cli.run.output_folder import Record, log_of, record_of
 from dedup.cli.session import reading_session, stream_settings
 from dedup.core.duration import duration_ms
-from dedup.core.option_rules import choice, positive_ms, shuffle_partitions
-from dedup.core.policy import LATE, default_lateness_ms
+from dedup.core.policy import default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DedupError
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
-from dedup.spark.machine import machine_bytes, machine_cores
+from dedup.spark.machine import machine_bytes, machine_cores, shuffle_partitions
+from dedup.spark.options import BY_ID
 from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level
 from dedup.tools.check.rules import advise
@@ -108,9 +108,9 @@ def _flags(given: CheckFlags) -> Facts:
     return Facts(
         settings=settings,
         complete=given.properties is not None,
-        horizon_ms=None if given.horizon is None else positive_ms("--horizon", given.horizon),
+        horizon_ms=BY_ID["horizon"].check_flag(given.horizon),
         kafka_retention_ms=retention_ms,
-        late=None if given.late is None else choice("--late", given.late, LATE),
+        late=BY_ID["late"].check_flag(given.late),
         sink_options={
             name.lower(): value
             for name, value in _pairs(given.sink_option, "--sink-option").items()

@@ -24,7 +24,7 @@ from dedup.cli.run.run_options import DEFAULTS
 from dedup.cli.run.run_progress import RunProgress
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
-from dedup.core.admission import names_that_go_on
+from dedup.core.admission import Handling
 from dedup.errors import DataError
 from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
 from dedup.spark.driver.file_log import FileLog
@@ -250,13 +250,7 @@ def _sink(
         writer=files_query.writer or SparkRows(*writer_options(options, job.files)),
         duplicates=options.duplicates,
         verdict=VERDICT,
-        goes_on=names_that_go_on(
-            late=options.late,
-            null_ids=options.null_ids,
-            null_timestamps=options.null_timestamps,
-            conflicts=options.conflicts,
-            verdict_column=bool(options.verdict),
-        ),
+        goes_on=Handling.of(options).passing,
         aside=options.aside,
         rows_aside=rows_aside,
         before_publishing=before_publishing,

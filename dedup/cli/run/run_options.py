@@ -9,26 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dedup.cli.run.folders import METRICS, check_folders, local_folder
-from dedup.core.duration import duration_ms
-from dedup.core.option_rules import (
-    check_buckets,
-    check_fpr,
-    check_least,
-    choice,
-    positive_ms,
-    refused,
-)
-from dedup.core.policy import (
-    CONFLICTS,
-    GUARANTEES,
-    LATE,
-    MIN_BUDGET_BYTES,
-    NULL_IDS,
-    NULL_TIMESTAMPS,
-)
+from dedup.core.option import Option, choice, number, whole
 from dedup.errors import ConfigError
 from dedup.spark.driver.file_order import ORDERS
 from dedup.spark.machine import home_path, machine_cores
+from dedup.spark.options import BY_ID
 
 #: Formats in which each file tells its own columns, as people write them.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
@@ -69,6 +54,21 @@ RULES = (
     "duplicates",
     "verdict",
 )
+_OF_OPERATOR = (
+    "horizon", "lateness", "late", "max_future", "idle_timeout", "guarantee", "conflicts",
+    "null_ids", "null_timestamps", "shards", "buckets", "fpr", "state_budget_bytes", "keep_expired",
+)  # fmt: skip
+#: Declarations by name of the field.
+OPTIONS = {
+    **{name: BY_ID[name] for name in _OF_OPERATOR},
+    "file_format": Option("format", choice(*FORMATS)),
+    "output_format": Option("output_format", choice(*OUTPUT_FORMATS)),
+    "order_files": Option("order_files", choice(*ORDERS)),
+    "new_columns": Option("new_columns", choice("error", "ignore", "add")),
+    "parquet": Option("parquet", choice("auto", "spark")),
+    "files_per_trigger": Option("files_per_trigger", whole()),
+    "max_late": Option("max_late", number(lambda share: 0 <= share <= 100, "from 0 to 100")),
+}
 #: What someone may write who has `skip` in mind.
 _NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 _MEMORY = re.compile(r"\d+[kmgt]", re.IGNORECASE)
@@ -199,7 +199,6 @@ class RunOptions:
             raise ConfigError(f"--id {repeated[0]} is given twice; name each column once.")
         self._check_choices()
         self._check_times()
-        self._check_numbers()
         folders = {
             "--catalog": self.catalog,
             "--checkpoint": self.checkpoint,
@@ -211,13 +210,9 @@ class RunOptions:
         check_folders(self.input, self.output, others)
 
     def _check_choices(self) -> None:
-        if self.file_format is not None:
-            choice("--format", self.file_format, FORMATS)
-        if self.output_format is not None:
-            choice("--output-format", self.output_format, OUTPUT_FORMATS)
-        choice("--late", self.late, LATE)
-        choice("--guarantee", self.guarantee, GUARANTEES)
-        choice("--conflicts", self.conflicts, CONFLICTS)
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            option.check_flag(None if (name, value) == ("idle_timeout", "never") else value)
         if self.conflicts != "drop" and not self.check_payload:
             raise ConfigError(
                 f"--conflicts {self.conflicts} has no meaning without --check-payload; name the "
@@ -229,11 +224,6 @@ class RunOptions:
                 "copies are compared with is in the catalog, which is not asked then. Leave one "
                 "of them out."
             )
-        choice("--null-ids", self.null_ids, NULL_IDS)
-        choice("--null-timestamps", self.null_timestamps, NULL_TIMESTAMPS)
-        choice("--order-files", self.order_files, ORDERS)
-        choice("--new-columns", self.new_columns, ("error", "ignore", "add"))
-        choice("--parquet", self.parquet, ("auto", "spark"))
         if self.schema is not None and self.infer:
             raise ConfigError("--schema and --infer contradict each other; give one of them.")
         if self.schema is not None and not self.schema.strip():
@@ -259,15 +249,6 @@ class RunOptions:
             raise ConfigError(f"--driver-memory {self.driver_memory} is not a size such as 2g.")
 
     def _check_times(self) -> None:
-        positive_ms("--horizon", self.horizon)
-        for option, text in (
-            ("--keep-expired", self.keep_expired),
-            ("--lateness", self.lateness),
-            ("--max-future", self.max_future),
-            ("--idle-timeout", None if self.idle_timeout == "never" else self.idle_timeout),
-        ):
-            if text is not None:
-                duration_ms(text, option=option)
         if self.timestamp is not None:
             return
         for option, value in (
@@ -282,17 +263,6 @@ class RunOptions:
         ):
             if value is not None:
                 raise ConfigError(f"{option} has no meaning without --timestamp; name the column.")
-
-    def _check_numbers(self) -> None:
-        check_least("--files-per-trigger", self.files_per_trigger)
-        check_least("--shards", self.shards)
-        if self.buckets is not None:
-            check_buckets("--buckets", self.buckets)
-        check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
-        if not 0 <= self.max_late <= 100:
-            raise refused("--max-late", self.max_late, "be a percentage from 0 to 100.")
-        if self.fpr is not None:
-            check_fpr("--fpr", self.fpr)
 
     def fixed(self) -> dict[str, Any]:
         """Return what a later run into the same output must repeat."""

@@ -14,8 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local, local_path
-from dedup.core.admission import names_that_go_on
-from dedup.core.option_rules import choice
+from dedup.core.option import choice
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
 from dedup.sinks.files.query import ParquetFolder, SourceFiles, query
@@ -82,7 +81,7 @@ def dedup_parquet(
         If the catalog cannot be written.
     """
     _check_classic(spark)
-    choice("source_format", source_format, ("parquet", "orc"))
+    choice("parquet", "orc").check(source_format, "source_format")
     places = {"source": source, "output": output}
     if duplicates is not None:
         places["duplicates"] = duplicates
@@ -143,20 +142,14 @@ def dedup_parquet(
         check_orc_times(spark, map(Path, new), rows.schema)
         checked.update(new)
 
-    chosen = operator.options
+    handling = operator.options.handling
     sink = StagedFiles(
         output=folders["output"],
         writer=made.writer or SparkRows("parquet"),
         duplicates=folders.get("duplicates"),
         verdict=VERDICT,
         before_publishing=check_times if source_format == "orc" else None,
-        goes_on=names_that_go_on(
-            late=chosen.late,
-            null_ids=chosen.null_ids,
-            null_timestamps=chosen.null_timestamps,
-            conflicts=chosen.conflicts,
-            verdict_column=duplicates is None and chosen.verdict is not None,
-        ),
+        goes_on=handling.emitted if duplicates is not None else handling.passing,
     )
     return made.stream.writeStream.foreachBatch(_OwnedOutput(sink))
 

@@ -16,14 +16,12 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from dedup.catalog.certificate import SECRET_BYTES
 from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, name_of_columns
-from dedup.core.admission import EVERY_VERDICT, GOES_ON, names_that_go_on
-from dedup.core.duration import duration_ms
+from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.core.metrics import VERDICTS
-from dedup.core.option_rules import shuffle_partitions
 from dedup.errors import ConfigError
 from dedup.spark import versions
 from dedup.spark.driver import checks, columns
-from dedup.spark.driver.options import ColumnOrName, Options, as_call, several
+from dedup.spark.driver.derived_id import ColumnOrName
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.driver.stream_sources import check_clusters
 from dedup.spark.executor import wire
@@ -31,8 +29,10 @@ from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch,
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.idtime import IdTime
+from dedup.spark.machine import shuffle_partitions
 from dedup.spark.mount_probe import mark_start
 from dedup.spark.observations import observations, pack_name, pack_observation
+from dedup.spark.options import Options
 from dedup.spark.plan import Plan
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class Operator:
     options: Options
 
     def __repr__(self) -> str:
-        from dedup.spark.driver.operator import dedup_by_id
-
-        return as_call(dedup_by_id, self.options)
+        return self.options.as_call("dedup_by_id")
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """Return the DataFrame de-duplicated.
@@ -170,13 +168,12 @@ def time_source(
 
 def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
     # Order expressions come first among the helpers: they alone travel with the rows.
-    orders = [resolver.resolve(column, "order_by") for column in several(options.order_by)]
+    orders = [resolver.resolve(column, "order_by") for column in options.order_by]
     for resolved in orders:
         columns.check_order_type(resolved)
     body_columns = len(df.columns) + len(resolver.helpers)
-    ids = [resolver.resolve(column, "id") for column in several(options.id)]
-    given_sources = several(options.source_partition)
-    sources = [resolver.resolve(column, "source_partition") for column in given_sources]
+    ids = [resolver.resolve(column, "id") for column in options.id]
+    sources = [resolver.resolve(column, "source_partition") for column in options.source_partition]
     check_clusters(df, id=ids, source_partition=sources)
     for resolved in ids:
         columns.check_id_type(resolved)
@@ -199,11 +196,10 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         order_columns=tuple(r.column for r in orders),
         user_columns=len(df.columns),
         body_columns=body_columns,
-        null_ids=options.null_ids,
-        null_timestamps=options.null_timestamps,
-        max_future_ms=duration_ms(options.max_future, option="max_future"),
+        handling=options.handling,
+        emitted=options.handling.emitted,
+        max_future_ms=options.max_future_ms,
         shards=options.shards if df.isStreaming else options.shards or batch_shards(spark),
-        verdict_column=options.verdict,
         policy=replace(
             checks.with_retention(spark, policy),
             source_columns=tuple(r.name for r in sources),
@@ -215,7 +211,6 @@ def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
         secret=secrets.token_bytes(SECRET_BYTES),
-        conflicts=options.conflicts,
         payload_columns=tuple(r.column for r in payload),
         bodies=who_writes_bodies(df),
         marked=df.isStreaming and options.root is not None and checks.is_mount(spark, options.root),
@@ -236,8 +231,7 @@ def _payload(
                 "source partition, so that there is nothing to compare."
             )
     else:
-        given = several(options.check_payload)
-        found = [resolver.resolve(column, "check_payload") for column in given]
+        found = [resolver.resolve(column, "check_payload") for column in options.check_payload]
     return sorted(found, key=lambda resolved: repr(resolved.definition))
 
 
@@ -255,23 +249,16 @@ def who_writes_bodies(df: DataFrame) -> Literal["pack", "group", "nobody"]:
 
 def output_schema(df: DataFrame, options: Options) -> T.StructType:
     """Return the columns of the rows that leave the operator."""
-    passing = names_that_go_on(
-        late=options.late,
-        null_ids=options.null_ids,
-        null_timestamps=options.null_timestamps,
-        conflicts=options.conflicts,
-        verdict_column=False,
-    )
-    return with_verdict(df, options.verdict, passing, VERDICTS)
+    return with_verdict(df, options.verdict, options.handling.emitted, VERDICTS)
 
 
 def with_verdict(
-    df: DataFrame, name: str | None, goes_on: Iterable[str], verdicts: Iterable[str]
+    df: DataFrame, name: str | None, emitted: Iterable[str], verdicts: Iterable[str]
 ) -> T.StructType:
     """Return the columns with that of the verdicts, if it has a name."""
     fields = list(df.schema.fields)
     if name is not None:
-        metadata = {GOES_ON: sorted(goes_on), EVERY_VERDICT: list(verdicts)}
+        metadata = {GOES_ON: sorted(emitted), EVERY_VERDICT: list(verdicts)}
         fields.append(T.StructField(name, T.StringType(), False, metadata))
     return T.StructType(fields)
 

@@ -19,10 +19,10 @@ from pyspark.sql.utils import is_remote
 
 from dedup.catalog.root import Root
 from dedup.catalog.timeouts import reach
-from dedup.core.option_rules import shuffle_partitions
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
 from dedup.spark.driver.plan_steps import makes_random_columns
+from dedup.spark.machine import shuffle_partitions
 
 #: Settings under which Spark itself stops keeping state right, and what they must be.
 _REQUIRED = {

@@ -1,10 +1,15 @@
-"""Record IDs that are computed from a record's columns, as the operator sees them."""
+"""What users may give for a column of a record: a name, an expression, or a recipe for an ID."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
+
+ColumnOrName: TypeAlias = str | Column
+ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 
 
 class DerivedId(ABC):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from dedup.catalog.location import FileSystemFactory
 from dedup.core.admission import Conflicts
 from dedup.core.policy import Guarantee
 from dedup.spark.driver.build import Operator
-from dedup.spark.driver.derived_id import DerivedId
-from dedup.spark.driver.options import ColumnOrName, Options
+from dedup.spark.driver.derived_id import ColumnOrName, DerivedId
 from dedup.spark.idtime import IdTime
-
-Duration: TypeAlias = str | timedelta
+from dedup.spark.options import Duration, Options
 
 
 def dedup_by_id(
@@ -182,38 +179,4 @@ def dedup_by_id(
     The design is that of Google Dataflow's exactly-once shuffle: Akidau, Chernyak, Lax,
     *Streaming Systems*, chapter 5.
     """
-    return Operator(
-        Options(
-            id=id,
-            horizon=horizon,
-            catalog=catalog,
-            timestamp=timestamp,
-            source_partition=source_partition,
-            lateness=lateness,
-            late=late,
-            stable_timestamps=stable_timestamps,
-            max_future=max_future,
-            null_ids=null_ids,
-            null_timestamps=null_timestamps,
-            verdict=verdict,
-            idle_timeout=idle_timeout,
-            order_by=order_by,
-            guarantee=guarantee,
-            check_payload=check_payload,
-            conflicts=conflicts,
-            shards=shards,
-            buckets=buckets,
-            bucket_length=bucket_length,
-            fpr=fpr,
-            state_budget_bytes=state_budget_bytes,
-            keep_expired=keep_expired,
-            accept_clock_jump=accept_clock_jump,
-            shared_local=shared_local,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            max_shard_batch_bytes=max_shard_batch_bytes,
-            metrics=metrics,
-            accept_changed_id=accept_changed_id,
-            accept_changed_timestamp=accept_changed_timestamp,
-        )
-    )
+    return Operator(Options(**locals()))

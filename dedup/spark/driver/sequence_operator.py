@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -14,11 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup.catalog.certificate import SECRET_BYTES
 from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, encoded_kind
-from dedup.core.duration import duration_ms
 from dedup.core.sequence import RANGES, SEQUENCE_VERDICTS, Handling
 from dedup.spark.driver import build, checks, columns
-from dedup.spark.driver.options import ColumnOrName, ColumnsOption, as_call, several
-from dedup.spark.driver.sequence_options import SequenceOptions
+from dedup.spark.driver.derived_id import ColumnOrName, ColumnsOption
 from dedup.spark.driver.stream_sources import check_clusters
 from dedup.spark.executor.group import STATE_SCHEMA
 from dedup.spark.executor.pack import pack
@@ -28,10 +25,9 @@ from dedup.spark.executor.sequence_group import (
     sequence_stream,
 )
 from dedup.spark.executor.unpack import unpack
+from dedup.spark.options import Duration, SequenceOptions
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.sequence_observations import sequence_observations
-
-Duration: TypeAlias = str | timedelta
 
 _NOTHING = Definition(expression="", kind="")
 
@@ -144,30 +140,7 @@ def dedup_by_sequence(
     holes at a time the oldest range gives way, and what comes late below it is ``unknown``. It
     follows the idempotent producer's rule of Kafka (KIP-98, KIP-360), which remembers five batches.
     """
-    return SequenceOperator(
-        SequenceOptions(
-            producer=producer,
-            sequence=sequence,
-            expire_after=expire_after,
-            epoch=epoch,
-            partition=partition,
-            timestamp=timestamp,
-            source_partition=source_partition,
-            gaps=gaps,
-            unknown=unknown,
-            fenced=fenced,
-            unnumbered=unnumbered,
-            null_timestamps=null_timestamps,
-            verdict=verdict,
-            idle_timeout=idle_timeout,
-            max_future=max_future,
-            ranges=ranges,
-            max_producers=max_producers,
-            accept_clock_jump=accept_clock_jump,
-            max_shard_batch_bytes=max_shard_batch_bytes,
-            metrics=metrics,
-        )
-    )
+    return SequenceOperator(SequenceOptions(**locals()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +150,7 @@ class SequenceOperator:
     options: SequenceOptions
 
     def __repr__(self) -> str:
-        return as_call(dedup_by_sequence, self.options)
+        return self.options.as_call("dedup_by_sequence")
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """Return the DataFrame de-duplicated.
@@ -193,8 +166,7 @@ class SequenceOperator:
         if df.isStreaming:
             build.check_session(df, resolver, "dedup_by_sequence")
         plan = _plan(df, options, resolver)
-        goes_on = options.rule().goes_on(options.null_timestamps)
-        output = build.with_verdict(df, options.verdict, goes_on, SEQUENCE_VERDICTS)
+        output = build.with_verdict(df, options.verdict, plan.emitted, SEQUENCE_VERDICTS)
         return build.assemble(
             resolver.input(),
             plan,
@@ -222,11 +194,9 @@ def plan_of_sequences(df: DataFrame, options: SequenceOptions) -> Plan:
 
 def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) -> Plan:
     body_columns = len(df.columns)
-    producers = [resolver.resolve(column, "producer") for column in several(options.producer)]
-    partitions = [resolver.resolve(column, "partition") for column in several(options.partition)]
-    sources = [
-        resolver.resolve(column, "source_partition") for column in several(options.source_partition)
-    ]
+    producers = [resolver.resolve(column, "producer") for column in options.producer]
+    partitions = [resolver.resolve(column, "partition") for column in options.partition]
+    sources = [resolver.resolve(column, "source_partition") for column in options.source_partition]
     for option, found in (
         ("producer", producers), ("partition", partitions), ("source_partition", sources),
     ):  # fmt: skip
@@ -269,12 +239,11 @@ def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) ->
         order_columns=(),
         user_columns=len(df.columns),
         body_columns=body_columns,
-        null_ids="emit",
-        null_timestamps=options.null_timestamps,
-        max_future_ms=duration_ms(options.max_future, option="max_future"),
+        handling=options.handling,
+        emitted=options.rule().emitted(untimed=options.null_timestamps == "emit"),
+        max_future_ms=options.max_future_ms,
         # A stream's are as many as Spark pinned state partitions at its birth.
         shards=None if df.isStreaming else build.batch_shards(spark),
-        verdict_column=options.verdict,
         policy=replace(policy, source_columns=tuple(r.name for r in sources)),
         root=None,
         cache_dir=None,

@@ -25,7 +25,7 @@ def judged_rows(
 
     Blobs of which no row goes on are left out. Bodies are put into a file, if one is given.
     """
-    goes_on = plan.goes_on
+    passes = plan.passes
     keys: list[bytes | None] = [None]
     bodies: list[bytes | None] = [shard_input.schema_bytes]
     rows = [wire.CONTROL]
@@ -37,7 +37,7 @@ def judged_rows(
     ):
         judged = verdicts[first : first + head.num_rows]
         first += head.num_rows
-        kept = int(goes_on[judged].sum())
+        kept = int(passes[judged].sum())
         emitted += kept
         if kept:
             rows.append(head.num_rows)

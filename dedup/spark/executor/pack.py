@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.admission import FLAG_NULL_ID, observed_times, substitute_times
+from dedup.core.admission import FLAG_NULL_ID, observed_times
 from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
@@ -114,7 +114,7 @@ class Packer:
         ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():
-            if self.plan.null_ids == "error":
+            if self.plan.handling.null_ids == "error":
                 raise null_ids(self.plan, batch, ids.null)
             flags[ids.null] |= FLAG_NULL_ID
         numbers = None
@@ -213,15 +213,14 @@ class Packer:
             null = column.is_null().to_numpy(zero_copy_only=False)
         # Who has no ID needs no time.
         missed = null & ~no_id
-        if plan.null_timestamps == "error" and missed.any():
+        if plan.handling.null_timestamps == "error" and missed.any():
             raise null_timestamps(plan, batch, missed)
-        substitute_times(
+        plan.handling.substitute_times(
             times_ms,
             null,
             flags,
             now_ms=now_ms,
             max_future_ms=plan.max_future_ms,
-            null_timestamps=plan.null_timestamps,
             in_id=plan.id_time is not None,
         )
         return times_ms

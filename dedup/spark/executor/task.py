@@ -18,10 +18,10 @@ from dedup.catalog.layout import parse
 from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import others_alike, tell_of
 from dedup.core.filter import hash_key_id
-from dedup.core.option_rules import shuffle_partitions
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
 from dedup.errors import CatalogError, ConfigError, StateError
 from dedup.spark.id_encoding import ENCODING
+from dedup.spark.machine import shuffle_partitions
 from dedup.spark.mount_probe import check_start
 from dedup.spark.plan import Plan
 

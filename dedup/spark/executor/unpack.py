@@ -29,7 +29,7 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 def _rows(
     plan: Plan, batches: Iterator[pa.RecordBatch], reader: BodyReader
 ) -> Iterator[pa.RecordBatch]:
-    goes_on = plan.goes_on
+    passes = plan.passes
     schema: pa.Schema | None = None
     names = pa.array(plan.verdicts, pa.string())
     for batch in batches:
@@ -57,5 +57,5 @@ def _rows(
                     schema=user.schema.append(pa.field(plan.verdict_column, pa.string(), False)),
                 )
                 continue
-            kept = goes_on[judged]
+            kept = passes[judged]
             yield user if kept.all() else user.filter(pa.array(kept))

@@ -13,9 +13,9 @@ from dedup.errors import ConfigError
 from dedup.spark.driver.build import Operator, plan_of, with_verdict
 from dedup.spark.driver.checks import local_cores
 from dedup.spark.driver.sequence_operator import SequenceOperator, plan_of_sequences
-from dedup.spark.driver.sequence_options import SequenceOptions
 from dedup.spark.driver.stream_sources import stream_sources_of
 from dedup.spark.machine import machine_bytes
+from dedup.spark.options import SequenceOptions
 from dedup.spark.stream_source import Source
 from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level, in_order

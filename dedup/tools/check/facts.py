@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Literal
 
 from dedup.core.duration import duration_ms
-from dedup.core.option_rules import shuffle_partitions
 from dedup.core.policy import Guarantee
+from dedup.spark.machine import shuffle_partitions
 from dedup.spark.stream_source import Source
 
 #: `max_shard_batch_bytes` where nobody gave it.

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from dedup.catalog.certificate import certificate_of
-from dedup.core.duration import duration_ms
-from dedup.core.option_rules import check_fpr, check_least, choice, positive_ms
-from dedup.core.policy import LATE, MIN_BUDGET_BYTES, default_lateness_ms
+from dedup.core.option import Option, duration, whole
+from dedup.core.policy import default_lateness_ms
 from dedup.errors import ConfigError
 from dedup.spark.machine import machine_cores
+from dedup.spark.options import BY_ID
 from dedup.tools.repair.inspection import Where, open_root
 from dedup.tools.repair.state_reader import Checkpoint, read_checkpoint
 from dedup.tools.tuning.demand import Demand, Sizing
@@ -22,6 +22,12 @@ from dedup.tools.tuning.sample import Sample, of_sample
 from dedup.tools.watch.log_folder import read_logs
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)", re.IGNORECASE)
+_BATCH = Option("batch", duration(1))
+OPTIONS = (
+    *(BY_ID[name] for name in ("late", "shards", "buckets", "state_budget_bytes", "fpr")),
+    Option("id_bytes", whole()),
+    Option("cores", whole()),
+)
 _TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -98,14 +104,8 @@ class TuneOptions:
                     f"--shards and --{fixed} exclude each other: the {fixed} tells the shards, "
                     "which are fixed from the query's beginning."
                 )
-        if self.late is not None:
-            choice("--late", self.late, LATE)
-        check_least("--id-bytes", self.id_bytes)
-        for option in ("shards", "cores", "buckets"):
-            check_least(f"--{option}", getattr(self, option))
-        check_least("--state-budget-bytes", self.state_budget_bytes, MIN_BUDGET_BYTES)
-        if self.fpr is not None:
-            check_fpr("--fpr", self.fpr)
+        for option in OPTIONS:
+            option.check_flag(getattr(self, option.name))
         _load(self)
 
     def sizing(self) -> dict[str, Any]:
@@ -126,9 +126,9 @@ class _Load(NamedTuple):
 def _load(asked: TuneOptions) -> _Load:
     return _Load(
         None if asked.ids_per_day is None else count(asked.ids_per_day, "--ids-per-day"),
-        None if asked.horizon is None else positive_ms("--horizon", asked.horizon),
-        None if asked.lateness is None else duration_ms(asked.lateness, option="--lateness"),
-        None if asked.batch is None else positive_ms("--batch", asked.batch),
+        BY_ID["horizon"].check_flag(asked.horizon),
+        BY_ID["lateness"].check_flag(asked.lateness),
+        _BATCH.check_flag(asked.batch),
     )
 
 

@@ -1,0 +1,236 @@
+"""Options, each declared once: a declaration checks values, reads texts, and describes itself.
+
+An error shows an option's name as the user wrote it, so every check takes that name: ``late`` for
+an argument in Python, ``--late`` for a flag, ``Option late`` for an option of a sink.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dedup.core.duration import duration_ms, size_bytes
+from dedup.errors import ConfigError
+
+#: Default of an option that the user must give.
+REQUIRED: Any = object()
+#: Options that Spark itself adds to those of a sink.
+_SPARKS_OWN = {"path", "queryname", "checkpointlocation"}
+
+
+def refused(name: str, value: object, rule: str) -> ConfigError:
+    """Return the error for a value that breaks a rule, such as ``"be at least 1."``."""
+    shown = f"{name} {value}" if name.startswith("-") else f"{name}={value!r}"
+    return ConfigError(f"{shown} must {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of values.
+
+    Parameters
+    ----------
+    check : callable of (value, name)
+        Returns the value to use, milliseconds for a duration, or raises ConfigError.
+    parse : callable of str
+        Returns what `check` takes, or raises ValueError.
+    metavar : str
+    takes : type
+        What a command line hands over.
+    """
+
+    check: Callable[[Any, str], Any]
+    parse: Callable[[str], object] = str.strip
+    metavar: str = "TEXT"
+    takes: type = str
+
+
+def fits(test: Callable[[Any], bool], rule: str) -> Callable[[Any, str], Any]:
+    """Return a check that passes the values that meet a test; `rule` says which do."""
+
+    def check(value: Any, name: str) -> Any:
+        if test(value):
+            return value
+        raise refused(name, value, rule)
+
+    return check
+
+
+def text(pattern: str = "(?s).+", rule: str = "be text that is not empty.") -> Kind:
+    """Text that matches a pattern from end to end."""
+    return Kind(fits(lambda v: isinstance(v, str) and bool(re.fullmatch(pattern, v)), rule))
+
+
+def choice(*names: str) -> Kind:
+    """One of several names; in texts, in any case."""
+    check = fits(lambda value: value in names, f"be one of {', '.join(names)}.")
+    return Kind(check, lambda given: given.strip().lower(), "|".join(names))
+
+
+def whole(least: int = 1, most: int | None = None, hint: str = "") -> Kind:
+    """A whole number from `least` to `most`."""
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    return number(lambda n: n >= least and (most is None or n <= most), f"{bounds}{hint}", int)
+
+
+def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> Kind:
+    """A number that meets a test; `bounds` says which does."""
+    types, noun = ((int,), "whole number") if takes is int else ((int, float), "number")
+    rule = f"be a {noun} {bounds}."
+    meets = fits(lambda v: isinstance(v, types) and not isinstance(v, bool) and test(v), rule)
+    return Kind(meets, takes, "N" if takes is int else "X", takes)
+
+
+def switch() -> Kind:
+    """Yes or no; in texts ``true`` or ``false``, in any case."""
+    words = {"true": True, "false": False}
+    check = fits(lambda value: isinstance(value, bool), "be true or false.")
+    return Kind(check, lambda given: words.get(given.strip().lower(), given), "true|false", bool)
+
+
+def duration(least_ms: int = 0) -> Kind:
+    """A duration, as text or timedelta, which becomes whole milliseconds."""
+
+    def check(value: Any, name: str) -> int:
+        length_ms = duration_ms(value, option=name)
+        if length_ms < least_ms:
+            raise refused(name, value, "be at least a millisecond.")
+        return length_ms
+
+    return Kind(check, metavar="DURATION")
+
+
+def nbytes(least: int, most: int, rule: str) -> Kind:
+    """A number of bytes, as a number or a text such as ``128MB`` (of 1024 * 1024 bytes each)."""
+
+    def check(value: Any, name: str) -> int:
+        size = size_bytes(str(value))
+        if size is None or not least <= size <= most:
+            raise refused(name, value, rule)
+        return size
+
+    return Kind(check, metavar="SIZE")
+
+
+def names() -> Kind:
+    """A tuple of names, each of them once; in texts with commas between them."""
+
+    def parse(given: str) -> tuple[str, ...]:
+        return tuple(each.strip() for each in given.split(",") if each.strip())
+
+    check = fits(lambda value: len(set(value)) == len(value), "name each column only once.")
+    return Kind(check, parse, "NAME,...")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Parameters
+    ----------
+    name : str
+        As in Python, or as in ``writeStream.option``, where it may have dots.
+    kind : Kind
+    default : object
+        `REQUIRED` if there is none; None also means that None is a value.
+    help : str
+        One line for help screens and tables; of a required option, what to give.
+    metavar : str
+        Default: that of the kind.
+    flag : str
+        Default: ``--`` and the name, with hyphens.
+    """
+
+    name: str
+    kind: Kind
+    default: Any = None
+    help: str = ""
+    metavar: str = ""
+    flag: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metavar", self.metavar or self.kind.metavar)
+        object.__setattr__(self, "flag", self.flag or "--" + re.sub("[._]", "-", self.name))
+
+    @property
+    def key(self) -> str:
+        """The name as an identifier: ``staging_schema`` for ``staging.schema``."""
+        return re.sub(r"\W", "_", self.name).lower()
+
+    def check(self, value: Any, name: str = "") -> Any:
+        """Return the value that a typed value stands for, or raise ConfigError.
+
+        `name` is what the error calls the option; default: its name in Python.
+        """
+        if value is None and self.default is None:
+            return None
+        return self.kind.check(value, name or self.name)
+
+    def check_flag(self, value: Any) -> Any:
+        """Return what a flag's value stands for, None if it was not given; errors as `check`."""
+        return None if value is None else self.kind.check(value, self.flag)
+
+    def read(self, given: str, name: str = "") -> Any:
+        """Return the value that a text stands for; errors as `check`."""
+        try:
+            value = self.kind.parse(given)
+        except ValueError:
+            value = given  # the check says what it must be
+        return self.kind.check(value, name or self.name)
+
+
+def by_name(*options: Option) -> dict[str, Option]:
+    """Return declarations by name."""
+    return {option.name: option for option in options}
+
+
+def read_options(
+    given: Mapping[str, str], options: Iterable[Option], *, owner: str, prefix: str = ""
+) -> dict[str, Any]:
+    """Return the value of every option by `Option.key`, from the texts that a user gave.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+        Names in any case. A blank text counts as not given.
+    options : iterable of Option
+    owner : str
+        Whose options they are, for the error, such as ``format dedup_files``.
+    prefix : str
+        Options whose names begin so are left to others, if it is not empty.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or missing, or has a value that it cannot have.
+    """
+    known = {option.name.lower(): option for option in options}
+    texts = {name.lower(): given_text.strip() for name, given_text in given.items()}
+    for name in texts:
+        if name in known or name in _SPARKS_OWN or (prefix and name.startswith(prefix)):
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        every = [option.name for option in known.values()] + ([f"{prefix}*"] if prefix else [])
+        hint = f"Did you mean {known[near[0]].name}?" if near else f"There are {', '.join(every)}."
+        raise ConfigError(f"The option {name} is unknown to {owner}. {hint}")
+    values = {}
+    for name, option in known.items():
+        if not texts.get(name) and option.default is REQUIRED:
+            raise ConfigError(f"The option {option.name} is missing: {option.help}")
+        shown = f"Option {option.name}"
+        values[option.key] = option.read(texts[name], shown) if texts.get(name) else option.default
+    return values
+
+
+def table(options: Iterable[Option]) -> list[str]:
+    """Return the rows of a page's table of options: name with values, default, meaning."""
+    rows = []
+    for option in options:
+        default = "required" if option.default is REQUIRED else f"`{option.default}`"
+        shown = "" if option.default in (None, ()) else default
+        values = option.metavar.replace("|", r"\|")
+        rows.append(f"| `{option.name}` ({values}) | {shown} | {option.help} |")
+    return rows

@@ -1,0 +1,423 @@
+"""The options of `dedup_by_id` and `dedup_by_sequence`: declared, and checked against each other.
+
+Commands use the same declarations, so nothing here imports Spark until a column is given.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
+
+from dedup.catalog.location import FileSystemFactory
+from dedup.catalog.root import Root
+from dedup.catalog.uri import check_local
+from dedup.core.admission import Conflicts, Handling, Late, NullIds, NullTimestamps
+from dedup.core.duration import duration_ms, format_ms
+from dedup.core.option import (
+    REQUIRED,
+    Kind,
+    Option,
+    by_name,
+    choice,
+    duration,
+    number,
+    refused,
+    switch,
+    text,
+    whole,
+)
+from dedup.core.policy import (
+    MAX_BUCKETS,
+    MIN_BUDGET_BYTES,
+    MIN_FPR,
+    Guarantee,
+    Policy,
+    default_lateness_ms,
+)
+from dedup.core.sequence import HANDLINGS, MOST_RANGES, RANGES, SequenceRule
+from dedup.core.sequence import Handling as SequenceHandling
+from dedup.errors import ConfigError, DedupWarning
+from dedup.spark.idtime import IdTime
+
+if TYPE_CHECKING:
+    from dedup.spark.driver.derived_id import ColumnOrName, DerivedId
+
+Columns: TypeAlias = "tuple[ColumnOrName, ...]"
+Duration: TypeAlias = str | timedelta
+
+
+def _columns(*, needed: bool = False) -> Kind:
+    """One column or several; they become a tuple, because an iterator can be read only once."""
+
+    def check(value: Any, name: str) -> tuple[Any, ...]:
+        from pyspark.sql import Column
+
+        if isinstance(value, (Set, Mapping)):
+            raise refused(name, value, "be a list: a set has no order that lasts.")
+        is_one = isinstance(value, (str, Column)) or not isinstance(value, Iterable)
+        columns = (value,) if is_one else tuple(value)
+        if needed and not columns:
+            raise ConfigError(f"{name}=[] names no column.")
+        return columns
+
+    return Kind(check, metavar="COL")
+
+
+def _payload(value: Any, name: str) -> bool | tuple[Any, ...]:
+    if isinstance(value, bool):
+        return value
+    columns: tuple[Any, ...] = _columns().check(value, name)
+    if not columns:
+        raise ConfigError(f"{name}=[] names no column; True means all columns.")
+    return columns
+
+
+_COLUMN = Kind(lambda value, _: value, metavar="COL")
+_PLACE = Kind(lambda value, _: value, metavar="DIR")
+#: A duration, or None, for which commands say ``never``.
+_WAIT = Kind(
+    lambda value, name: None if value is None else duration().check(value, name),
+    lambda given: None if given.strip().lower() == "never" else given,
+    "DURATION",
+)
+_SHARED = by_name(
+    Option("timestamp", _COLUMN, None, "Event time. Default: the time of processing."),
+    Option("source_partition", _columns(), (), "What identifies a clock; repeat for several."),
+    Option(
+        "null_timestamps", choice(*get_args(NullTimestamps)), "error",
+        "Records without a timestamp.",
+    ),
+    Option("verdict", text(), None, "Column to add for verdicts; every row then passes.", "COL"),
+    Option(
+        "idle_timeout", _WAIT, "10 minutes", "How long to wait for a silent clock; never: always.",
+    ),
+    Option("max_future", duration(), "10 minutes", "Timestamps further ahead count as now."),
+    Option("accept_clock_jump", switch(), False, "Accept that the clock jumped."),
+    Option(
+        "max_shard_batch_bytes", whole(), 1 << 30, "Largest share of a micro-batch of one shard.",
+    ),
+)  # fmt: skip
+_NAME = text(rule="be a name; the query's figures are found under it.")
+_METRICS = "Name of the query's figures."
+
+#: Declarations of `dedup_by_id`, by name.
+BY_ID = by_name(
+    Option("id", _columns(needed=True), REQUIRED, "ID column; repeat for several."),
+    Option("horizon", duration(1), REQUIRED, "How long an ID is remembered: '7 days'."),
+    Option("catalog", _PLACE, None, "Where segments live."),
+    _SHARED["timestamp"],
+    _SHARED["source_partition"],
+    Option("lateness", duration(), None, "How far behind is still on time."),
+    Option("late", choice(*get_args(Late)), "emit", "Late records with an unknown ID."),
+    Option(
+        "stable_timestamps", switch(), False,
+        "All copies of a record have the same timestamp. Fixed for ever.",
+    ),
+    _SHARED["max_future"],
+    Option("null_ids", choice(*get_args(NullIds)), "emit", "Records without an ID."),
+    _SHARED["null_timestamps"],
+    _SHARED["verdict"],
+    _SHARED["idle_timeout"],
+    Option("order_by", _columns(), (), "Of copies with one timestamp, keep the smallest COL."),
+    Option(
+        "guarantee", choice(*get_args(Guarantee)), "exactly-once",
+        "Look IDs up, trust the filters, or check nothing.",
+    ),
+    Option("check_payload", Kind(_payload, metavar="COL"), False, "Column that copies share."),
+    Option(
+        "conflicts", choice(*get_args(Conflicts)), "drop",
+        "Duplicates that differ in a column of check_payload.",
+    ),
+    Option("shards", whole(), None, "Number of shards. Fixed for ever."),
+    Option("buckets", whole(1, MAX_BUCKETS, "; 8 is best"), 8, "Buckets per horizon."),
+    Option("bucket_length", duration(), None, "In place of buckets."),
+    Option(
+        "fpr",
+        number(
+            lambda rate: MIN_FPR <= rate < 1,
+            f"from {MIN_FPR:g} to below 1; 0.01 is usual, and a false positive only costs a read",
+        ),
+        0.01, "False positives of the filters.", "P",
+    ),
+    Option("state_budget_bytes", whole(MIN_BUDGET_BYTES), 1 << 20, "Spark state of a shard."),
+    Option("keep_expired", duration(), "24 hours", "How long expired files stay."),
+    _SHARED["accept_clock_jump"],
+    Option("shared_local", switch(), False, "The catalog is one mount on all machines."),
+    Option("cache_dir", text(), None, "Local directory for copies of segments.", "DIR"),
+    Option("cache_bytes", whole(), None, "Bound of the local copies of a machine."),
+    _SHARED["max_shard_batch_bytes"],
+    Option("metrics", _NAME, "dedup", _METRICS),
+    Option("accept_changed_id", text(), None, "The word that the refusal names."),
+    Option("accept_changed_timestamp", text(), None, "The word that the refusal names."),
+)  # fmt: skip
+
+#: Declarations of `dedup_by_sequence`, by name.
+BY_SEQUENCE = by_name(
+    Option("producer", _columns(needed=True), REQUIRED, "Who numbers the records."),
+    Option("sequence", _COLUMN, REQUIRED, "A record's number."),
+    Option("expire_after", duration(1), REQUIRED, "Silence after which a producer is forgotten."),
+    Option("epoch", _COLUMN, None, "A number that a producer raises when it starts again at 0."),
+    Option("partition", _columns(), (), "What a producer numbers its records within."),
+    _SHARED["timestamp"],
+    _SHARED["source_partition"],
+    Option("gaps", choice(*HANDLINGS), "emit", "New records that are out of order."),
+    Option("unknown", choice(*HANDLINGS), "emit", "Records that may be new or not."),
+    Option("fenced", choice(*HANDLINGS), "drop", "Records of an epoch that a newer one ended."),
+    Option("unnumbered", choice(*HANDLINGS), "emit", "Records without a number."),
+    _SHARED["null_timestamps"],
+    _SHARED["verdict"],
+    _SHARED["idle_timeout"],
+    _SHARED["max_future"],
+    Option("ranges", whole(1, MOST_RANGES), RANGES, "Ranges of numbers that are remembered."),
+    # The metrics hold it in 64 bits.
+    Option("max_producers", whole(1, (1 << 63) - 1), 100_000, "Producers that a shard remembers."),
+    _SHARED["accept_clock_jump"],
+    _SHARED["max_shard_batch_bytes"],
+    Option("metrics", _NAME, "dedup_sequence", _METRICS),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the two operators have in common."""
+
+    DECLARED: ClassVar[Mapping[str, Option]]
+
+    timestamp: ColumnOrName | IdTime | None
+    source_partition: Columns
+    null_timestamps: NullTimestamps
+    verdict: str | None
+    idle_timeout: Duration | None
+    max_future: Duration
+    accept_clock_jump: bool
+    max_shard_batch_bytes: int
+    metrics: str
+
+    def _check_each(self) -> None:
+        for option in self.DECLARED.values():
+            value = option.check(getattr(self, option.name))
+            if isinstance(value, tuple):
+                object.__setattr__(self, option.name, value)
+
+    def _ms(self, name: str) -> Any:
+        """Return an option that is a duration in milliseconds."""
+        return self.DECLARED[name].check(getattr(self, name))
+
+    @property
+    def max_future_ms(self) -> int:
+        """The option in milliseconds."""
+        return duration_ms(self.max_future, option="max_future")
+
+    def as_call(self, function: str) -> str:
+        """Return how an operator was made: the options that differ from their defaults."""
+        shown = []
+        for option in self.DECLARED.values():
+            value, default = getattr(self, option.name), option.default
+            if isinstance(value, tuple) and len(value) == 1:
+                (value,) = value
+            if option.name == "catalog" and isinstance(value, (str, os.PathLike)):
+                value = Root(value).url()  # without credentials
+            # A Column's == returns a Column, so the types are compared first.
+            if value is not default and (type(value) is not type(default) or value != default):
+                shown.append(f"{option.name}={value!r}")
+        return f"{function}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(_Options):
+    """The arguments of `dedup_by_id`, checked against each other.
+
+    Raises
+    ------
+    ConfigError
+        If a value can work with no DataFrame.
+    """
+
+    DECLARED = BY_ID
+
+    id: tuple[ColumnOrName | DerivedId, ...]
+    horizon: Duration
+    catalog: str | os.PathLike[str] | FileSystemFactory | None = field(repr=False)
+    lateness: Duration | None
+    late: Late
+    stable_timestamps: bool
+    null_ids: NullIds
+    order_by: Columns
+    guarantee: Guarantee
+    check_payload: bool | Columns
+    conflicts: Conflicts
+    shards: int | None
+    buckets: int
+    bucket_length: Duration | None
+    fpr: float
+    state_budget_bytes: int
+    keep_expired: Duration
+    shared_local: bool
+    cache_dir: str | None
+    cache_bytes: int | None
+    accept_changed_id: str | None
+    accept_changed_timestamp: str | None
+    root: Root | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check_each()
+        if self.timestamp is None:
+            self._check_processing_time()
+        self._check_lateness()
+        self._check_guarantee()
+        if self.check_payload is False and self.conflicts != "drop":
+            raise ConfigError(
+                f"conflicts={self.conflicts!r} needs check_payload: without it nothing compares "
+                "the copies of a record."
+            )
+        if self.check_payload is not False and self.guarantee != "exactly-once":
+            raise ConfigError(
+                f'guarantee="{self.guarantee}" does not read the catalog, which holds the payloads '
+                "to compare with. Leave out check_payload or guarantee."
+            )
+        if self.cache_dir is not None:
+            check_local(self.cache_dir, "cache_dir")
+        object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
+
+    def _check_processing_time(self) -> None:
+        from pyspark.sql import Column
+
+        for option in ("lateness", "source_partition", "stable_timestamps"):
+            value = getattr(self, option)
+            if isinstance(value, tuple) and len(value) == 1:
+                (value,) = value
+            if isinstance(value, Column) or value:
+                raise ConfigError(
+                    f"{option}={value!r} needs a timestamp column; without `timestamp` a record's "
+                    "time is its arrival, and no record is late."
+                )
+
+    def _check_lateness(self) -> None:
+        policy = self.policy()
+        if policy.lateness_ms > policy.horizon_ms:
+            warnings.warn(
+                f"lateness={self.lateness!r} is longer than the horizon "
+                f"({format_ms(policy.horizon_ms)}). The operator then remembers every ID for both "
+                "together, but only copies within the horizon of each other are duplicates. If "
+                "copies may come that far apart, give a longer horizon.",
+                DedupWarning,
+                stacklevel=5,
+            )
+
+    def _check_guarantee(self) -> None:
+        if self.guarantee == "at-most-once":
+            warnings.warn(
+                'guarantee="at-most-once" lets the filters alone decide, and they are sized for '
+                f"fpr={self.fpr:g}: of every {round(1 / self.fpr):,} records with a new ID, up to "
+                "one is dropped as a duplicate although it is new. Choose a lower fpr, or "
+                '"exactly-once", which looks each hit up in the catalog and drops none.',
+                DedupWarning,
+                stacklevel=5,
+            )
+
+    @property
+    def handling(self) -> Handling:
+        """What becomes of rows by their verdicts."""
+        return Handling.of(self)
+
+    def policy(self) -> Policy:
+        """Return the rules for the core, with defaults resolved."""
+        horizon_ms = self._ms("horizon")
+        event_time = self.timestamp is not None
+        lateness_ms = self._ms("lateness") if event_time else 0
+        if lateness_ms is None:
+            lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=self.stable_timestamps)
+        return Policy(
+            horizon_ms=horizon_ms,
+            bucket_ms=self._bucket_ms(horizon_ms),
+            event_time=event_time,
+            lateness_ms=lateness_ms,
+            late=self.late,
+            stable_timestamps=self.stable_timestamps,
+            idle_timeout_ms=self._ms("idle_timeout"),
+            fpr=self.fpr,
+            state_budget_bytes=self.state_budget_bytes,
+            keep_expired_ms=self._ms("keep_expired"),
+            accept_clock_jump=self.accept_clock_jump,
+            guarantee=self.guarantee,
+        )
+
+    def _bucket_ms(self, horizon_ms: int) -> int:
+        bucket_ms: int | None = self._ms("bucket_length")
+        if bucket_ms is None:
+            return -(-horizon_ms // self.buckets)
+        if not 1 <= bucket_ms <= horizon_ms:
+            raise ConfigError(
+                f"bucket_length={self.bucket_length!r} must be at least a millisecond and at most "
+                f"the horizon ({format_ms(horizon_ms)}): an ID may occur only once in a bucket."
+            )
+        if -(-horizon_ms // bucket_ms) > MAX_BUCKETS:
+            raise ConfigError(
+                f"bucket_length={self.bucket_length!r} makes more than {MAX_BUCKETS} buckets per "
+                f"horizon ({format_ms(horizon_ms)}), and every lookup probes them all. Make it "
+                "longer."
+            )
+        return bucket_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOptions(_Options):
+    """The arguments of `dedup_by_sequence`; errors as `Options`."""
+
+    DECLARED = BY_SEQUENCE
+
+    producer: Columns
+    sequence: ColumnOrName
+    expire_after: Duration
+    epoch: ColumnOrName | None
+    partition: Columns
+    gaps: SequenceHandling
+    unknown: SequenceHandling
+    fenced: SequenceHandling
+    unnumbered: SequenceHandling
+    ranges: int
+    max_producers: int
+
+    def __post_init__(self) -> None:
+        self._check_each()
+        if isinstance(self.timestamp, IdTime):
+            raise ConfigError(
+                "timestamp=time_from_id(...) reads the ID of dedup_by_id, but records of "
+                "dedup_by_sequence have none. Give a timestamp column, or none."
+            )
+        if self.timestamp is None and self.source_partition:
+            raise ConfigError(
+                f"source_partition={list(self.source_partition)!r} needs a timestamp "
+                "column; without `timestamp` producers expire by the time of the micro-batches."
+            )
+
+    @property
+    def handling(self) -> Handling:
+        """What becomes of rows without a timestamp; `rule` has the rest."""
+        return Handling(null_timestamps=self.null_timestamps, verdict=self.verdict)
+
+    def policy(self) -> Policy:
+        """Return the rules of the clocks for the core."""
+        expire_ms = self._ms("expire_after")
+        return Policy(
+            horizon_ms=expire_ms,
+            bucket_ms=expire_ms,
+            event_time=self.timestamp is not None,
+            idle_timeout_ms=self._ms("idle_timeout"),
+            accept_clock_jump=self.accept_clock_jump,
+        )
+
+    def rule(self) -> SequenceRule:
+        """Return the rules of the verdicts for the core."""
+        return SequenceRule(
+            gaps=self.gaps,
+            unknown=self.unknown,
+            fenced=self.fenced,
+            unnumbered=self.unnumbered,
+            ranges=self.ranges,
+            max_producers=self.max_producers,
+        )
