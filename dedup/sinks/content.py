@@ -1,7 +1,7 @@
-"""What a slice holds, whatever the order of its rows: two sums over 64-bit hashes of the rows.
+"""The content hash of a slice: two sums over the 64-bit hashes of its rows.
 
-Spark may hand the same rows to a task in another order when it runs a micro-batch again, so the
-hash of a slice is a sum over the hashes of its rows: equal multisets have equal sums.
+Sums do not depend on the order of the rows, which Spark may change when it runs a micro-batch
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dedup.spark.executor.rowhash import hash_rows
 
-#: Fixed for ever: hashes in the log of a sink are compared with those of later releases.
+#: Never change this: later releases compare their hashes with those in old markers.
 _KEY = b"dedup-sink-rows\x01"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
@@ -21,14 +21,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Number of rows and the order-independent hash of them.
-
-    Parameters
-    ----------
-    rows : int
-    low, high : int
-        Sums, modulo 2^64, of two functions of each row's 64-bit hash.
-    """
+    """Number of rows, and two sums, modulo 2^64, of functions of each row's 64-bit hash."""
 
     rows: int = 0
     low: int = 0
@@ -46,7 +39,7 @@ class Content:
 
 
 def content_of(rows: pa.RecordBatch) -> Content:
-    """Return the content of some rows; columns count in their order, their names do not."""
+    """Return the content of some rows. The order of columns counts, their names do not."""
     hashes = hash_rows(pa.Table.from_batches([rows]), _KEY)
     with np.errstate(over="ignore"):
         mixed = (hashes ^ (hashes >> np.uint64(29))) * _ODD

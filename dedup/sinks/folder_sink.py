@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dedup.errors import faults
 from dedup.sinks.batch_folders import STAGING, clear_compaction, data_files, publish_folder
-from dedup.sinks.exact_texts import exact_texts, naming_texts
+from dedup.sinks.utf8 import exact_texts, naming_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

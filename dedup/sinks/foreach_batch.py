@@ -34,7 +34,7 @@ _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 
 class NamedSink(ABC):
-    """A function for ``foreachBatch`` that knows whose it is, for `split`.
+    """A function for ``foreachBatch`` with a name, for `split`.
 
     Attributes
     ----------
@@ -55,28 +55,22 @@ class NamedSink(ABC):
 class SinkFunction(NamedSink):
     """Function for ``foreachBatch`` that publishes each micro-batch once.
 
-    It gives each unbroken row of micro-batches an ID of its own, in place of Spark's for a start of
-    the query: a function of the user's may set the job group, which is what tasks know of Spark's,
-    and may call this one twice for a micro-batch. Where a row is broken, what is published is
-    compared, as after a start.
-
-    Parameters
-    ----------
-    kind : SinkKind
-    options : object
-        As `kind.parse` returned them.
-    checkpoint : str
-        The query's checkpoint location.
+    Notes
+    -----
+    Successive micro-batches share a run ID of this function's own, because Spark's does not serve:
+    a user's function may set the job group, from which tasks take it, and may call this function
+    twice for one micro-batch. After a gap or a repetition a new run begins, and the driver compares
+    what is published, as after a start.
     """
 
     def __init__(self, kind: SinkKind[Any], options: WorkOptions, checkpoint: str) -> None:
         self.kind, self.options = kind, options
         self.sink, self.checkpoint = options.name, checkpoint
         self._located = located(checkpoint)
-        #: By the columns of a micro-batch: preparing asks the sink, so it is done once.
+        #: By the columns of a micro-batch: preparing asks the sink, so it happens once.
         self._work: dict[Columns, Work] = {}
-        #: By query: ID of the row, its newest micro-batch, and whether that was published.
-        self._rows: dict[str, tuple[str, int, bool]] = {}
+        #: By query: ID of the run, its newest micro-batch, and whether that was published.
+        self._runs: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -85,9 +79,9 @@ class SinkFunction(NamedSink):
         Raises
         ------
         ConfigError
-            When another sink of the query has the same name.
+            If another sink of the query has the same name.
         SinkError
-            When the sink holds what contradicts it, or the micro-batch before was not published.
+            If the sink holds what contradicts the micro-batch, or the one before was not published.
         """
         work = self.prepare(rows.schema)
         query_id = query_of(rows) or query_of_checkpoint(
@@ -95,8 +89,8 @@ class SinkFunction(NamedSink):
         )
         start = _start_of(rows)
         self._refuse_another(query_id, start, batch_id)
-        run_id = self._row(query_id, batch_id)
-        self._rows[query_id] = (run_id, batch_id, False)
+        run_id = self._run(query_id, batch_id)
+        self._runs[query_id] = (run_id, batch_id, False)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
@@ -110,7 +104,7 @@ class SinkFunction(NamedSink):
         found = rows.mapInArrow(write, "result binary").collect()
         results: list[TaskResult] = [pickle.loads(row.result) for row in found]
         work.complete(results)
-        self._rows[query_id] = (run_id, batch_id, True)
+        self._runs[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
     def prepare(self, schema: StructType) -> Work:
@@ -126,44 +120,45 @@ class SinkFunction(NamedSink):
         if start and (start, batch_id) == (last_start, last_batch_id) and token != self._token:
             raise same_name(self.sink)
 
-    def _row(self, query_id: str, batch_id: int) -> str:
-        run_id, last, published = self._rows.get(query_id, ("", batch_id, True))
+    def _run(self, query_id: str, batch_id: int) -> str:
+        run_id, last, published = self._runs.get(query_id, ("", batch_id, True))
         if batch_id == last + 1 and not published:
             raise SinkError(
-                f"Micro-batch {last} was not published, and the sink's error was caught, so that "
-                f"micro-batch {batch_id} would hide it. Let it end the query, and start it again."
+                f"Micro-batch {last} was not published, and somebody caught the sink's error, so "
+                f"that micro-batch {batch_id} would hide the loss. Let the error end the query, "
+                "and start the query again."
             )
         return run_id if batch_id == last + 1 else str(uuid.uuid4())
 
 
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
-    """Return whose checkpoint it is, where that query runs this micro-batch now.
+    """Return the ID of the checkpoint's query, which must be running this micro-batch now.
 
     Parameters
     ----------
     checkpoint : str
-        As `located` gives it.
+        As `located` returns it.
     batch_id : int
     name : str
-        Of the function, for the error.
+        The function that asks, for the error.
 
     Raises
     ------
     ConfigError
-        Where it does not.
+        If the query runs another micro-batch, or none.
     """
     found = read_progress(checkpoint)
     if not found.again or found.next_batch_id != batch_id:
         raise ConfigError(
-            f"Micro-batch {batch_id} is not the one that the query of {checkpoint} runs: "
-            f"give {name} as `checkpoint` the checkpointLocation of the query that calls "
-            "it, and call it from foreachBatch alone."
+            f"Micro-batch {batch_id} is not the one that the query of {checkpoint} runs. Give "
+            f"{name} as `checkpoint` the checkpointLocation of the query that calls it, and call "
+            "it from foreachBatch alone."
         )
     return found.query_id
 
 
 def same_name(name: str) -> ConfigError:
-    """Return the error for two sinks of a query that have one name."""
+    """Return the error for two sinks of a query that have the same name."""
     return ConfigError(
         f"Two sinks of the query have the name {name!r}, and would take each other's markers for "
         "their own: give each an option name, options={'name': ...}."
@@ -171,12 +166,12 @@ def same_name(name: str) -> ConfigError:
 
 
 def query_of(rows: DataFrame) -> str:
-    """Return the ID of the query that runs, empty in a session of Spark Connect."""
+    """Return the ID of the running query, or an empty text in a session of Spark Connect."""
     return _local_property(rows, "sql.streaming.queryId")
 
 
 def _start_of(rows: DataFrame) -> str:
-    """Return Spark's ID of this start of the query, empty where a user's job group hides it."""
+    """Return Spark's ID of this start of the query, or an empty text if a job group hides it."""
     found = _local_property(rows, "spark.jobGroup.id")
     try:
         return str(uuid.UUID(found))

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats of this package known to a session; twice is fine.
+    """Register the formats of this package with a session. You may call it twice.
 
-    ``df.writeStream.format("dedup_kafka")`` writes to Kafka, each micro-batch once,
+    ``df.writeStream.format("dedup_kafka")`` then writes to Kafka, each micro-batch once,
     ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files,
     ``format("dedup_delta")`` and ``format("dedup_iceberg")`` to tables of Delta Lake and Iceberg.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic or Spark Connect. With several classic sessions in one program it must be the active
-        one: `writeStream.start` looks formats up there, whatever session the DataFrame came from.
+        Classic or Spark Connect. If a program has several classic sessions, it must be the active
+        one: `writeStream.start` looks formats up there, not in the DataFrame's session.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def register(spark: SparkSession) -> None:
 
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
         raise ConfigError(
-            f"PySpark {version('pyspark')} hands a sink of a stream single rows; the formats "
+            f"PySpark {version('pyspark')} hands a streaming sink single rows; the formats "
             "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
             "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
             "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
@@ -50,21 +50,16 @@ def register(spark: SparkSession) -> None:
 
 
 def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
-    """Refuse what a sink of this package would refuse when its query starts.
+    """Raise what a sink of this package would raise when its query starts.
 
     Parameters
     ----------
     sink : tuple of str and mapping, or SinkFunction
         A format and its options, or what a function such as `postgres_sink` returned.
     schema : StructType
-        What the sink is given.
+        The columns of the stream.
     checkpoint : str or PathLike, optional
         For the option ``checkpointLocation``.
-
-    Raises
-    ------
-    DedupError
-        What the sink would raise.
     """
     from dedup.sinks.foreach_batch import SinkFunction
 

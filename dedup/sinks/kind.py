@@ -37,7 +37,7 @@ class SinkKind(Generic[O]):
         What to use instead of this format, as the end of a sentence.
     takes_complete : callable
         Whether a sink of these options takes outputMode ``complete``, in which each micro-batch has
-        the whole result of the query. Only where readers can tell the newest result from the older
+        the whole result of the query. Only if readers can distinguish the newest result from older
         ones.
     """
 

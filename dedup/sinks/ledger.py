@@ -1,7 +1,7 @@
-"""What the checkpoint of a query remembers of a sink, apart from the sink's own markers.
+"""What a query's checkpoint remembers of a sink, so that lost markers are noticed.
 
-- ``published.json``: a micro-batch that the sink has published.
-- ``sink.json``: the options that its markers hang on.
+- ``published.json``: a micro-batch that the sink has certainly published.
+- ``sink.json``: the options that decide where its markers are.
 
 Both are JSON documents with a format number and a checksum (`dedup.catalog.document`).
 """
@@ -25,15 +25,7 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """The memory of one sink.
-
-    Parameters
-    ----------
-    where : str
-        A local path, or a URI that pyarrow knows.
-    query_id : str
-        Two queries may share the folder.
-    """
+    """The ledger of one sink of one query, below a folder that several queries may share."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
@@ -45,32 +37,33 @@ class Ledger:
     def settle(
         self, setting: Mapping[str, str], *, table_id: str | None = None, is_moved: bool = False
     ) -> None:
-        """Fix what may not change while the sink has markers, with its first micro-batch.
+        """Record, with the first micro-batch, what may not change once the sink has markers.
 
         Parameters
         ----------
         setting : mapping of str to str
             Options and their values.
         table_id : str, optional
-            Of a table that may be made anew under its name, and keeps its ID under another.
+            Identifies the table: it changes if somebody drops and recreates the table, and
+            stays if somebody renames the table.
         is_moved : bool
-            Whether what the sink has published is where this setting leads to.
+            Whether everything that the sink has published is at the place of the new setting.
 
         Raises
         ------
         ConfigError
-            If the sink has published under another value, and elsewhere.
+            If the sink has published under another value, at another place.
         SinkError
             If it has published into another table.
         """
         fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
         known = read_document(self._root, _SETTING, dict)
-        # Earlier releases took credentials in paths, and kept them here.
+        # Earlier releases took credentials in paths, and stored them here.
         found = {name: _without_credentials(value) for name, value in known.items()}
         is_same_table = table_id is not None and found.get(_TABLE_ID) == table_id
         if found != fields and (is_same_table or is_moved):
-            # Its markers came along, and are compared with what was published.
+            # The markers have moved along; they are compared as ever.
             self._root.put_bytes(_SETTING, to_document(fields, version=FORMAT))
             return
         if found != known:
@@ -79,23 +72,23 @@ class Ledger:
             if found.get(option) != value:
                 raise ConfigError(
                     f"Option {option} is {value!r}, and this sink has published with "
-                    f"{found.get(option)!r}: what is under way there could not be seen, and would "
-                    f"be published again. Give {option} its earlier value. If you have moved what "
-                    "is published, move all of it, with what begins with _; a second sink of the "
-                    "query needs a `name` of its own."
+                    f"{found.get(option)!r}. It cannot see there what is published of the current "
+                    f"micro-batch, and would publish it again. Give {option} its earlier value. If "
+                    "you have moved the output, move all of it, including names that begin with _. "
+                    "A second sink of the query needs another `name`."
                 )
         if found.get(_TABLE_ID) != table_id:
             raise SinkError(
                 f"This is another table than the one that the sink has published into: its ID is "
-                f"{table_id}, and was {found.get(_TABLE_ID)}. That one was dropped and made anew, "
-                "or another one has its place, so what was published is not here. Nothing was "
-                "written. Bring the earlier table back; or give the sink another `name`, and it "
-                "writes here what the query reads from now on.",
+                f"{table_id}, and was {found.get(_TABLE_ID)}. Somebody has dropped and "
+                "recreated it, or put another one in its place, so what was published is not here. "
+                "Nothing was written. Bring the earlier table back. Or give the sink another "
+                "`name`: it then writes here what the query reads from now on.",
                 remedy="sink-markers",
             )
 
     def published(self) -> int | None:
-        """Return a micro-batch that the sink is known to have published, None for a new sink."""
+        """Return a micro-batch that the sink has certainly published, or None for a new sink."""
         try:
             return read_document(
                 self._root, _PUBLISHED, lambda found: integer(found["batch_id"], 0)
@@ -104,9 +97,9 @@ class Ledger:
             return None
 
     def note_published(self, batch_id: int) -> None:
-        """Remember that the sink has published a micro-batch, unless a later one is known.
+        """Record a published micro-batch, unless a later one is recorded.
 
-        A driver that stood still after its commit comes here when others are further.
+        A driver that was frozen after its commit may get here after its successor.
         """
         known = self.published()
         if known is None or known < batch_id:
@@ -114,23 +107,16 @@ class Ledger:
             self._root.put_bytes(_PUBLISHED, body)
 
 
-def read_document(root: Root, name: str, taken_apart: Callable[[dict[str, Any]], T]) -> T:
-    """Return what a function makes of the fields of a document.
-
-    Parameters
-    ----------
-    root : Root
-    name : str
-    taken_apart : callable
-        Raises ValueError if these are not the fields of such a document.
+def read_document(root: Root, name: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Return what `parse` makes of a document's fields; it raises ValueError if they are wrong.
 
     Raises
     ------
     CatalogError
-        When it is damaged.
+        If the document is damaged.
     """
     try:
-        return root.read(name, lambda data: taken_apart(from_document(data, version=FORMAT)[1]))
+        return root.read(name, lambda data: parse(from_document(data, version=FORMAT)[1]))
     except (ValueError, TypeError, KeyError) as error:
         raise CatalogError(
             f"{root.url(name)} is damaged: {error}. Restore it from a copy of the checkpoint.",

@@ -1,7 +1,7 @@
 """The marker that a sink commits together with a slice: proof that these rows are published.
 
-Bytes of a marker are a JSON document with format number and checksum
-(:mod:`dedup.catalog.document`). A marker that cannot be read never counts as "not published".
+A stored marker is a JSON document with format number and checksum (`dedup.catalog.document`). A
+marker that cannot be read never counts as "not published".
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from dedup.core.parse import OtherVersion, integer, mapping, text
 from dedup.errors import SinkError
 
 FORMAT = 1
-#: The slot of a micro-batch that is published whole, in one transaction.
+#: The slot of micro-batches that are published at once, in one transaction.
 BATCH_SLOT = -1
-#: The start that is named by a marker from which no task may go on by itself.
+#: The run that a revoked marker names: no task may publish on the strength of it.
 NO_RUN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What was published of one slot of a sink.
+    """What a slot of a sink published last.
 
     Parameters
     ----------
     query_id, sink : str
-        Of the checkpoint, and the name of the sink within the query.
+        The query's ID in its checkpoint, and the sink's name within the query.
     slot : int
-        Number of the task that the slice belongs to, or `BATCH_SLOT`.
+        Number of the task that had the slice, or `BATCH_SLOT`.
     batch_id : int
-        Micro-batch; -1 where the slot has none yet.
+        The micro-batch; -1 if the slot has published none.
     rows : int
     content : str
-        Hash of the rows, whatever their order.
+        Hash of the rows, independent of their order.
     run_id : str
         The start of the query that published it, or `NO_RUN`.
     tasks : int or None
-        Into how many slices the micro-batch was divided, where the writer knew.
+        The number of slices of the micro-batch, if the writer knew.
     writer : str
         Host and process, for people.
     time_ms : int
@@ -57,11 +57,11 @@ class Marker:
     time_ms: int = 0
 
     def key(self) -> bytes:
-        """Return what is the same for all markers of a slot: compaction keeps the newest."""
+        """Return what all markers of the slot have in common, so that compaction keeps one."""
         return marker_key(self.query_id, self.sink, self.slot)
 
     def to_bytes(self) -> bytes:
-        """Return the marker as it is stored."""
+        """Return the bytes of the stored marker."""
         return to_document(asdict(self), version=FORMAT)
 
     @classmethod
@@ -79,18 +79,12 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Marker:
-        """Return the marker that was stored.
-
-        Parameters
-        ----------
-        data : bytes
-        where : str
-            Place of the bytes, for the error.
+        """Return a stored marker; errors name the place `where` it is stored.
 
         Raises
         ------
         SinkError
-            When they are damaged, or of another release.
+            If the bytes are damaged, or of another release.
         """
         try:
             return cls.from_json(from_document(data, version=FORMAT)[1])
@@ -102,8 +96,8 @@ class Marker:
             ) from None
         except ValueError as error:
             raise SinkError(
-                f"The marker at {where} is damaged: {error}. Without it nobody can tell what was "
-                "published, so nothing was written.",
+                f"The marker at {where} is damaged: {error}. Without it the sink cannot know what "
+                "was published, so nothing was written.",
                 remedy="sink-markers",
             ) from None
 

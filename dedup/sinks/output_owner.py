@@ -1,7 +1,7 @@
-"""Whose an output is: its micro-batches are numbered by one query, and one sink of it.
+"""Ownership of an output folder: one sink of one query.
 
-Micro-batches are numbered anew in every checkpoint: those of another query would be taken for
-done, and new rows be lost.
+Every checkpoint numbers its micro-batches from 0. A second query would take the micro-batches of
+the first for its own, and lose new rows.
 """
 
 from __future__ import annotations
@@ -14,52 +14,45 @@ from dedup.core.parse import OtherVersion
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks.batch_folders import number_of
 
-#: In the output: which query's micro-batches it shows.
+#: File in the output that names its owner.
 OWNER = "_dedup.query"
-#: What `dedup run` keeps in its outputs.
+#: File that `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
-#: Folders of others, whose readers and cleaners go by a list, and not by the files that are there.
+#: By the name of its list: who else makes folders whose readers go by a list of files.
 _LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 
 
 def own_output(output: Root, query_id: str, sink: str = "") -> None:
-    """Make an output the query's, where it is nobody's.
-
-    Parameters
-    ----------
-    output : Root
-    query_id : str
-    sink : str, optional
-        Name of the sink within its query, where it has one.
+    """Make a query, and the sink of it if it has a name, the owner of an unowned output.
 
     Raises
     ------
     ConfigError
-        When it is another's.
+        If somebody else owns it.
     """
     mine = {"query_id": query_id, "sink": sink}
     other = foreign_to_all(output)
     if other is None:
         if not output.exists(OWNER):
-            # Of two that come at the same time one is the owner.
+            # If two do this at the same time, one becomes the owner.
             output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
         other = _other(output, mine)
     if other is not None:
         raise ConfigError(
             f"output={output.url()} holds micro-batches of {other}, and this is query "
-            f"{_named(mine)}: give a new folder, or the checkpoint of then.",
+            f"{_named(mine)}: give a new folder, or the checkpoint of that query.",
             remedy="output-folder",
         )
 
 
 def owner_of(output: Root) -> tuple[str, str] | None:
-    """Return the query that owns an output, and which sink of it; None where none does.
+    """Return the query and the sink that own an output, or None if it is unowned.
 
     Raises
     ------
     SinkError
-        When what says so is damaged, or of another release.
+        If the file that names the owner is damaged, or of another release.
     """
     if not output.exists(OWNER):
         return None
@@ -74,14 +67,14 @@ def owner_of(output: Root) -> tuple[str, str] | None:
         ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise SinkError(
-            f"{output.url(OWNER)} is damaged: {error}. It says which query the output belongs to; "
-            "without it that query is refused.",
+            f"{output.url(OWNER)} is damaged: {error}. It names the query that owns the output; "
+            "without it, that query is refused.",
             remedy="output-folder",
         ) from None
 
 
 def foreign_to_all(output: Root) -> str | None:
-    """Return who made an output that no query may own; None where one has owned it, or may."""
+    """Return who made an output that no query may own, or None if a query owns it or may."""
     if output.exists(OWNER):
         return None
     if output.exists(_RUN):
@@ -93,13 +86,7 @@ def foreign_to_all(output: Root) -> str | None:
 
 
 def list_keeper(has: Callable[[str], bool]) -> str | None:
-    """Return whose list says which files of a folder count, and that; None where none does.
-
-    Parameters
-    ----------
-    has : callable
-        Whether the folder has one of this name.
-    """
+    """Return who keeps a list of the files of a folder, or None; `has` looks a name up in it."""
     for name, whose in _LISTS.items():
         if has(name):
             return f"{whose}, whose list in {name} leaves out all other files"
@@ -112,7 +99,7 @@ def _other(output: Root, mine: dict[str, str]) -> str | None:
     except OtherVersion:
         return "another release of this library"
     except ValueError:
-        return f"a query that cannot be told, because {OWNER} in it is damaged"
+        return f"an unknown query, because its file {OWNER} is damaged"
     return None if found == mine else f"query {_named(found)}"
 
 

@@ -1,13 +1,13 @@
-"""How a micro-batch reaches a table whole and once: the rule for commits that compare and set.
+"""Publish each micro-batch exactly once with one commit that compares and sets.
 
-A table format such as Delta Lake or Iceberg commits everything at once, and only if nobody else has
-committed since the table was read. With the marker in the same commit that is all it takes. The
-driver reads the marker from the newest version, decides, and commits as the very next version:
-another driver of the query (a copy of the checkpoint, a start that was frozen and wakes) either has
-committed before, and its marker is read, or finds that the table has moved and decides again.
+A table format such as Delta Lake or Iceberg commits everything at once, and only if no other
+writer has committed since the table was read. With the marker in the same commit that is enough.
+The driver reads the marker from the newest version, decides, and commits as the very next version.
+Another driver of the query (a copy of the checkpoint, or a start that was frozen and wakes) has
+either committed before, and its marker is read; or its commit comes too late, and it decides again.
 
-A commit without an answer is decided again as well. Should it become visible later, then either as
-that next version, and the commit that was sent after it is refused, or not at all.
+After a commit without an answer the driver decides again as well. If that commit becomes visible
+later, it does so as the next version, and then the commit sent after it is refused.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dedup.sinks.protocol import (
     refuse_other_content,
 )
 
-#: Of the driver. Each one that fails lets another writer of the table through.
+#: Attempts of the driver. Each one that fails lets another writer of the table through.
 ATTEMPTS = 40
-#: Attempts that may end without an answer, or with an error that nobody else's commit explains.
+#: Attempts that may have no answer, or an error that no other writer's commit explains.
 UNANSWERED = 3
 _LONGEST_WAIT_S = 1.0
 
@@ -40,31 +40,31 @@ class Publication(enum.Enum):
 
     #: This call has committed it.
     COMMITTED = "committed"
-    #: It was there already, or came from another driver meanwhile.
+    #: It was there already, or another driver has just committed it.
     FOUND = "found"
-    #: It has no rows, and nothing was committed.
+    #: It has no rows, so nothing was committed.
     NOTHING = "nothing"
 
 
 class TablePort(Protocol):
-    """A table in the hands of one driver; a sink implements this to be exactly-once."""
+    """A table, as one driver holds it."""
 
     def newest(self) -> Marker | None:
-        """Read the table afresh; return the marker that its newest version holds of this sink."""
+        """Read the table afresh; return this sink's marker in its newest version."""
 
     def commit(self, marker: Marker) -> None:
-        """Make rows and marker visible, as the version right behind the one that was read last.
+        """Make rows and marker visible, as the version that follows the one that was read last.
 
         Raises
         ------
         Aborted
-            Where that version is another one by now.
+            If another commit has become that version.
         Indefinite
-            Where nobody knows: `newest` tells.
+            If the outcome is unknown; `newest` shows it.
         """
 
     def is_own(self, marker: Marker) -> bool:
-        """Return whether a marker that was read is the one that this port sent."""
+        """Return whether this port has sent the marker that was read."""
 
 
 def commit_batch(
@@ -75,7 +75,7 @@ def commit_batch(
     known_batch_id: int | None = None,
     accept_difference: bool = False,
 ) -> Publication:
-    """Publish a micro-batch whole, unless it is published.
+    """Publish a micro-batch in one commit, unless it is published.
 
     Parameters
     ----------
@@ -84,15 +84,16 @@ def commit_batch(
     content : Content
         What all slices hold together.
     known_batch_id : int, optional
-        A micro-batch that this sink is known to have published, so that a marker of it or of a
-        later one must be there.
+        A micro-batch that this sink has certainly published: a marker of it, or of a later one,
+        must be there.
     accept_difference : bool, optional
         Take the micro-batch for published although other rows of it are there.
 
     Raises
     ------
     SinkError
-        When what is published contradicts this micro-batch; nothing is published then.
+        If what is published contradicts this micro-batch; nothing is published then. Also if no
+        attempt succeeds.
     """
     reason: Exception | None = None
     unanswered = 0
@@ -120,6 +121,6 @@ def commit_batch(
         return Publication.COMMITTED
     raise SinkError(
         f"Micro-batch {batch.batch_id} could not be committed in {attempt + 1} attempts, the last "
-        f"one because: {reason}. Start the query again; should it have become visible meanwhile, "
-        "it is found then."
+        f"one because: {reason}. Start the query again. If it becomes visible until then, the "
+        "start finds it."
     )

@@ -1,4 +1,4 @@
-"""The verdicts of a query, each to a sink of its own, within one micro-batch."""
+"""Send the rows of each verdict to a separate sink, within one micro-batch."""
 
 from __future__ import annotations
 
@@ -33,44 +33,44 @@ def split(
     unknown: BatchFunction | None = None,
     unnumbered: BatchFunction | None = None,
 ) -> DataStreamWriter:
-    """Return the writer of a query that sends the rows of each verdict to a sink of their own.
+    """Return the writer of a query that sends the rows of each verdict to a separate sink.
 
-    ``split(marked, unique=orders, duplicate=copies).start()``, where `marked` is a stream behind
-    ``dedup_by_id(..., verdict="verdict")``, or `dedup_by_sequence` so, and `orders` and `copies`
-    are such as `kafka_sink` and `postgres_sink` return. The operator runs once for a micro-batch,
-    whatever the number of sinks.
+    In ``split(marked, unique=orders, duplicate=copies).start()``, `marked` is a stream behind
+    ``dedup_by_id(..., verdict="verdict")`` or `dedup_by_sequence`, and `orders` and `copies` are
+    sinks that `kafka_sink`, `postgres_sink` and the like return. The operator runs once for each
+    micro-batch, for any number of sinks.
 
     Parameters
     ----------
     df : DataFrame
-        A stream with the verdict column, which other columns may have been added to or dropped
-        beside.
+        A stream with the verdict column. Other columns may have been added or dropped.
     unique : callable of (DataFrame, int)
-        Takes the rows that the operator would let pass without a verdict column, but for those
-        that have a function of their own here; without the verdict column.
+        Gets the rows that the operator would emit without a verdict column, unless another
+        function here gets their verdict; without the verdict column.
     duplicate, late, null_id, untimed, conflict : callable of (DataFrame, int), optional
     gap, fenced, unknown, unnumbered : the same, of `dedup_by_sequence`
-        Takes the rows of that verdict, with the verdict column. Without it they go to `unique` if
-        the operator's options say that they go on, and nowhere if not. One function may be given
-        for several verdicts, and is called once then; so may that of `unique`.
+        Gets the rows of that verdict, with the verdict column. Without such a function they go to
+        `unique` if the operator's options let them pass, and are dropped if not. You may give one
+        function for several verdicts, `unique` included; it is then called once.
 
     Returns
     -------
     DataStreamWriter
-        To be given trigger and name, and started. Where the functions are sinks of this package,
-        it has their ``checkpointLocation`` already.
+        Give it trigger and name, and start it. If the functions are sinks of this package, it has
+        their ``checkpointLocation`` already.
 
     Raises
     ------
     ConfigError
-        If `df` has no verdict column, or its operator no such verdict, or if it is no stream or one
-        of Spark Connect, or if two sinks of this package have one name or several checkpoints.
+        If `df` is a batch or of Spark Connect, if it has no verdict column, if its operator does
+        not know one of the verdicts, or if two sinks of this package have the same name or
+        different checkpoints.
 
     Notes
     -----
-    Each sink of this package has each micro-batch once, whatever is killed between two of them.
-    `unique` comes last: where a row of it is visible, the other sinks have their part of the
-    micro-batch. Any other function runs at least once, as with ``foreachBatch`` itself.
+    Each sink of this package publishes each micro-batch once, even if the query is killed between
+    two of them. `unique` comes last: if one of its rows is visible, the other sinks have published
+    their part of the micro-batch. Any other function runs at least once, as with ``foreachBatch``.
     """
     given = {
         "duplicate": duplicate,
@@ -86,23 +86,23 @@ def split(
     for option, function in {"unique": unique, **given}.items():
         if function is not None and not callable(function):
             raise ConfigError(
-                f"{option}={function!r} is no function of a DataFrame and a micro-batch's number, "
-                "such as kafka_sink(...) or postgres_sink(...) returns."
+                f"{option}={function!r} must be a function of a DataFrame and a micro-batch's "
+                "number, such as kafka_sink(...) or postgres_sink(...) returns."
             )
     if not df.isStreaming:
         raise ConfigError("split sends the micro-batches of a stream; this DataFrame is a batch.")
     if type(df).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(
             "split works on classic Spark alone: under Spark Connect a foreachBatch function does "
-            "not know its query, which the operator refuses. Write the marked stream with a format "
-            "(dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg), and read the "
-            "verdicts apart from there.",
+            "not know its query, and the operator refuses that. Write the stream with its verdicts "
+            "to one format (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg), "
+            "and select by verdict when you read it.",
             remedy="foreach-batch-threads",
         )
     column, goes_on, every = _verdict_column(df)
     if strange := [name for name, function in given.items() if function and name not in every]:
         raise ConfigError(
-            f"{strange[0]}=: the operator of this stream gives no such verdict. Its verdicts are "
+            f"{strange[0]}=: the operator of this stream has no such verdict. Its verdicts are "
             f"{', '.join(every)}."
         )
     default = dict.fromkeys(goes_on, unique)
@@ -117,7 +117,7 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Function for ``foreachBatch``; the parameters are those of `split`, settled."""
+    """Function for ``foreachBatch``: which verdicts go to which function."""
 
     column: str
     passing: tuple[str, ...]
@@ -129,14 +129,14 @@ class _Routes:
 
         kept = rows.persist()
         try:
-            # To its end before any sink begins, and also where a sink reads nothing: Spark commits
+            # Read to the end before any sink begins, even if no sink reads anything: Spark commits
             # the operator's state only then.
             kept.count()
             verdict = named_column(self.column)
-            taken: list[BatchFunction] = []
+            called: list[BatchFunction] = []
             for function in self.own.values():
-                if function not in taken:
-                    taken.append(function)
+                if function not in called:
+                    called.append(function)
                     which = [name for name, other in self.own.items() if other == function]
                     function(kept.where(verdict.isin(which)), batch_id)
             self.unique(kept.where(verdict.isin(*self.passing)).drop(self.column), batch_id)
@@ -145,16 +145,17 @@ class _Routes:
 
 
 def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str], list[str]]:
-    """Return the verdict column's name, the verdicts whose rows go on, and all that there are."""
+    """Return the verdict column's name, the verdicts whose rows pass, and all verdicts."""
     found = [field for field in df.schema.fields if GOES_ON in field.metadata]
     if len(found) != 1:
         raise ConfigError(
             f"The stream has {'several' if found else 'no'} columns that an operator made "
-            "for verdicts: give it the option verdict, such as verdict='verdict', and let split "
-            "follow it; columns may be added and dropped between them, this one only renamed."
+            "for verdicts. Give the operator the option verdict, such as verdict='verdict', and "
+            "call split on its result. Between them you may add and drop other columns, and rename "
+            "this one."
         )
-    told = found[0].metadata
-    return found[0].name, frozenset(told[GOES_ON]), list(told[EVERY_VERDICT])
+    metadata = found[0].metadata
+    return found[0].name, frozenset(metadata[GOES_ON]), list(metadata[EVERY_VERDICT])
 
 
 def _checkpoint(functions: list[BatchFunction]) -> str | None:
@@ -162,7 +163,7 @@ def _checkpoint(functions: list[BatchFunction]) -> str | None:
     names = [sink.sink for sink in sinks]
     if twice := {name for name in names if names.count(name) > 1}:
         raise same_name(min(twice))
-    # One folder may be written in several ways.
+    # A folder has several spellings.
     checkpoints = {located(sink.checkpoint): sink.checkpoint for sink in sinks}
     if len(checkpoints) > 1:
         several = " and ".join(sorted(checkpoints.values()))

@@ -42,7 +42,7 @@ class WorkOptions(Protocol):
 
     @property
     def accept_lost_markers(self) -> bool:
-        """Whether the sink may go on although its markers are lost."""
+        """Whether to publish although the sink's markers are lost."""
 
 
 class Work(Protocol):

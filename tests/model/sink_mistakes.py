@@ -26,8 +26,9 @@ _MODES = Scope(first=(Start(), _WHOLE), later=(Start(), _WHOLE, Start(ONE, whole
 _COMMIT = """    slot.pre_commit(batch.marker(number, content, tasks))
     slot.commit()
 """
-_OWNED = "[BATCH_SLOT, *sorted({*sink.slots(), *staged} - {BATCH_SLOT})]"
-_READ_OWN = "    newest = sink.acquire([BATCH_SLOT, *sorted(staged)])\n"
+_ACQUIRED = "[BATCH_SLOT, *sorted({*self.sink.slots(), *staged} - {BATCH_SLOT})]"
+_NEWEST = f"        newest = self.sink.acquire(\n            {_ACQUIRED}\n        )\n"
+_READ_OWN = "        newest = self.sink.acquire([BATCH_SLOT, *sorted(staged)])\n"
 _SETTLE = """        if slot.acquire() != marker:
 """
 
@@ -127,8 +128,8 @@ MISTAKES = (
         "what is published is not compared with the division",
         edits=(
             (
-                "        if number not in now:\n",
-                "        if number not in now:\n            continue\n",
+                "            elif marker.rows:",
+                "            elif False:",
             ),
         ),
     ),
@@ -136,8 +137,8 @@ MISTAKES = (
         "what is published is compared after the rest is published",
         edits=(
             (
-                "    if published and not accept_difference:\n        _compare(",
-                "    if False:\n        _compare(",
+                "        self._compare(published)\n",
+                "        self._compare({n: m for n, m in published.items() if n == BATCH_SLOT})\n",
             ),
         ),
     ),
@@ -167,27 +168,27 @@ MISTAKES = (
     ),
     Mistake(
         "the driver does not own the slots of earlier runs",
-        edits=(("{*sink.slots(), *staged}", "{*staged}"),),
+        edits=(("{*self.sink.slots(), *staged}", "{*staged}"),),
     ),
     Mistake(
         "the driver reads the markers of its own slots alone",
         edits=(
-            (f"    newest = sink.acquire({_OWNED})\n", f"    sink.acquire({_OWNED})\n{_READ_OWN}"),
+            (_NEWEST, f"        self.sink.acquire({_ACQUIRED})\n{_READ_OWN}"),
         ),
     ),
     Mistake(
-        "slots are not retired",
+        "markers are not revoked",
         edits=(
-            ("        _retire(batch, sink, newest)\n        # In", "        # In"),
+            ("            _revoke(batch, sink, newest)\n            # In", "            # In"),
         ),
     ),
     Mistake(
-        "slots are retired in the driver's own name",
+        "markers are revoked in the driver's own name",
         Scope(batches=2, crashes=2, retries=0, later=(_ONE,)),
         edits=(("replace(marker, run_id=NO_RUN)", "replace(marker, run_id=batch.run_id)"),),
     ),
     Mistake(
-        "slots are retired only where they are staged to",
+        "markers are revoked only where slices are staged",
         edits=(("if earlier and number != BATCH_SLOT:", "if earlier and number == 0:"),),
     ),
     Mistake(
@@ -198,23 +199,25 @@ MISTAKES = (
     Mistake(
         "drivers in different modes do not meet",
         _MODES,
-        edits=(("        _mark(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))\n", ""),),
+        edits=(
+            ("_commit_marker(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))", "pass"),
+        ),
     ),
     Mistake(
         "the slot of whole micro-batches is owned last",
         Scope(_MODES.first, _MODES.later, batches=1, retries=0),
         edits=(
             (
-                _OWNED,
-                "[*sorted({*sink.slots(), *staged} - {BATCH_SLOT}), BATCH_SLOT]",
+                _ACQUIRED,
+                "[*sorted({*self.sink.slots(), *staged} - {BATCH_SLOT}), BATCH_SLOT]",
             ),
         ),
     ),
     Mistake(
         "a whole micro-batch is published again",
         Scope(first=(_WHOLE,), later=(Start(whole=True, variant=1),), batches=1),
-        edits=(("    if BATCH_SLOT in published:\n", "    if False:\n"),
-               ("    if published and not accept_difference:\n", "    if False:\n"),
-               ("    if atomic and not published:\n", "    if atomic:\n")),
+        edits=(("        self._compare(published)\n        if BATCH_SLOT in published:\n",
+                "        if False:\n"),
+               ("        if self.atomic and not published:\n", "        if self.atomic:\n")),
     ),
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_a_seeded_mistake_is_caught(mistake: Mistake) -> None:
 
 
 def test_what_goes_wrong_is_told_step_by_step() -> None:
-    (mistake,) = (each for each in MISTAKES if each.name == "slots are not retired")
+    (mistake,) = (each for each in MISTAKES if each.name == "markers are not revoked")
     story = explore(Model(mistake.scope, mistake.variant())).violation
     assert story is not None
     lines = story.splitlines()

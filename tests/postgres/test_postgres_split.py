@@ -176,7 +176,7 @@ def test_a_function_that_reads_nothing_and_columns_that_change(
         (lambda q: {"unique": q.into("uniques"),
                     "late": postgres_sink(q.dsn, "others", checkpoint="/elsewhere")},
          "The sinks of one query have one checkpoint; these have /elsewhere and"),
-        (lambda q: {"unique": "uniques"}, "unique='uniques' is no function"),
+        (lambda q: {"unique": "uniques"}, "unique='uniques' must be a function"),
     ],
 )  # fmt: skip
 def test_sinks_that_cannot_be(

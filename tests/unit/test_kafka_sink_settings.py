@@ -24,24 +24,24 @@ def function() -> SinkFunction:
 
 def call(sink: SinkFunction, batch_id: int, *, fails: bool = False) -> str:
     """What a call does around its Spark job."""
-    row = sink._row("q", batch_id)
-    sink._rows["q"] = (row, batch_id, not fails)
-    return row
+    run = sink._run("q", batch_id)
+    sink._runs["q"] = (run, batch_id, not fails)
+    return run
 
 
-def test_micro_batches_that_follow_each_other_are_of_one_row() -> None:
+def test_micro_batches_that_follow_each_other_are_of_one_run() -> None:
     sink = function()
     assert call(sink, 4) == call(sink, 5) == call(sink, 6)
 
 
 @pytest.mark.parametrize("batch_id", [6, 5, 0, 8])
-def test_a_repetition_or_a_gap_begins_another_row(batch_id: int) -> None:
+def test_a_repetition_or_a_gap_begins_another_run(batch_id: int) -> None:
     sink = function()
     first = call(sink, 6)
     assert call(sink, batch_id) != first
 
 
-def test_another_function_begins_another_row() -> None:
+def test_another_function_begins_another_run() -> None:
     assert call(function(), 6) != call(function(), 7)
 
 
